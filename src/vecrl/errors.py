@@ -1,0 +1,134 @@
+"""Every error that vecrl raises of its own accord, in one tree.
+
+    VecrlError
+    ├── SpaceError (TypeError, ValueError)   a space, shape or dtype that does not fit
+    ├── ClosedError (ValueError)             a call on something that was closed
+    ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
+    ├── ShipError (ValueError)               a factory that cannot be sent to a worker process
+    ├── NetParsingError (ValueError)         a network description that is not in the grammar
+    └── WorkerError (RuntimeError)           one or more environments failed
+        ├── WorkerCrash                      their worker process is gone
+        └── StepTimeout (TimeoutError)       their answer is late
+
+A message says which environments, what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class VecrlError(Exception):
+    """Base of all errors raised by vecrl itself."""
+
+
+class SpaceError(VecrlError, TypeError, ValueError):
+    """A space, shape or dtype that does not fit what was declared."""
+
+
+class ClosedError(VecrlError, ValueError):
+    """Something was used after it had been closed."""
+
+
+class PendingError(VecrlError, RuntimeError):
+    """A call came while another was under way, or asked for an answer to none."""
+
+
+class ShipError(VecrlError, ValueError):
+    """A factory that cannot be pickled, so that no worker process can have it."""
+
+
+class NetParsingError(VecrlError, ValueError):
+    """A network description that is not in the network language.
+
+    Attributes:
+        line: 1-based line of the offending text, or None.
+        column: 1-based column of the offending text, or None.
+    """
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None):
+        where = "" if line is None else f" (line {line}, column {column})"
+        super().__init__(message + where)
+        self.line = line
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What one worker reports of one thing that went wrong.
+
+    Attributes:
+        env_ids: the environments it concerns.
+        command: what was being done: "construct", "reset", "step", "render", "call", "close", …
+        error: the type and text of the exception, on one line.
+        traceback: the worker's own traceback as text ("" where there is none).
+        worker: the worker's index.
+        pid: the worker's process id.
+        step: how many steps the worker had been asked for.
+        exception: the exception itself where it could be brought over, else None.
+        kind: "raised", "crashed" or "late".
+    """
+
+    env_ids: tuple[int, ...]
+    command: str
+    error: str
+    traceback: str = ""
+    worker: int = 0
+    pid: int = 0
+    step: int = 0
+    exception: BaseException | None = None
+    kind: str = "raised"
+
+
+class WorkerError(VecrlError, RuntimeError):
+    """One or more environments failed; the message carries each one's own traceback.
+
+    Attributes:
+        failures: one `Failure` a thing that went wrong, in the order of the environments.
+        env_ids: all environments concerned.
+    """
+
+    advice = "The other environments are unharmed; reset the failed ones (or all) to go on."
+
+    def __init__(self, failures: Sequence[Failure]):
+        self.failures = tuple(sorted(failures, key=lambda f: f.env_ids))
+        self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
+        super().__init__("\n".join([*map(_describe, self.failures), self.advice]))
+        self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
+
+    def __reduce__(self):
+        return type(self), (self.failures,)
+
+
+class WorkerCrash(WorkerError):
+    """A worker process is gone: it exited or was killed."""
+
+    advice = "The environments of that worker are lost: close this object and make a new one."
+
+
+class StepTimeout(WorkerError, TimeoutError):
+    """Environments did not answer within the timeout; they are still under way."""
+
+    advice = "They stay pending: wait for them again, or close. No other environment is out of step."
+
+
+def failures_to_error(failures: Sequence[Failure]) -> WorkerError:
+    """The error that fits the worst of `failures`: a crash before a timeout before an exception."""
+    kinds = {f.kind for f in failures}
+    cls = WorkerCrash if "crashed" in kinds else StepTimeout if "late" in kinds else WorkerError
+    return cls(failures)
+
+
+def _describe(failure: Failure) -> str:
+    ids = ", ".join(map(str, failure.env_ids))
+    many = "s" if len(failure.env_ids) > 1 else ""
+    head = f"environment{many} {ids} (worker {failure.worker}, pid {failure.pid}) in {failure.command!r}"
+    if failure.command == "step":
+        head += f" number {failure.step}"
+    text = f"{head}: {failure.error}"
+    return f"{text}\n{_indent(failure.traceback)}" if failure.traceback else text
+
+
+def _indent(text: str) -> str:
+    return "\n".join("    " + line for line in text.rstrip().splitlines())
