@@ -1,0 +1,108 @@
+"""`BaseVectorEnv`: the batched spaces that it derives."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from vecrl.errors import SpaceError
+from vecrl.vector.base import BaseVectorEnv, batch_space
+
+UNIT = Box(-1.0, 1.0, (2,))
+
+
+def test_is_a_gymnasium_vector_env_with_all_attributes():
+    """BaseVectorEnv: a `gymnasium.vector.VectorEnv` that sets num_envs and the four spaces."""
+    act = Discrete(3)
+    env = BaseVectorEnv(4, UNIT, act)
+    assert isinstance(env, gymnasium.vector.VectorEnv)
+    assert env.num_envs == 4
+    assert env.single_observation_space is UNIT
+    assert env.single_action_space is act
+    assert env.observation_space == Box(-1.0, 1.0, (4, 2))
+    assert env.action_space == MultiDiscrete([3, 3, 3, 3])
+
+
+def test_closes_once_and_shares_no_metadata():
+    """BaseVectorEnv: gymnasium's own close works, twice too, and metadata is not gymnasium's shared dict."""
+    env, other = BaseVectorEnv(1, UNIT, UNIT), BaseVectorEnv(1, UNIT, UNIT)
+    env.metadata["autoreset_mode"] = "mine"
+    assert "autoreset_mode" not in other.metadata
+    assert "autoreset_mode" not in gymnasium.vector.VectorEnv.metadata
+    assert not env.closed
+    env.close()
+    env.close()
+    assert env.closed
+    assert not other.closed
+
+
+@pytest.mark.parametrize(
+    "space", [Dict(a=UNIT), Tuple((UNIT,)), MultiBinary(3), MultiDiscrete([2, 3])], ids=lambda s: type(s).__name__
+)
+@pytest.mark.parametrize("place", ["observation", "action"])
+def test_other_spaces_are_refused_by_name(space, place):
+    """BaseVectorEnv: single spaces are Box or Discrete; any other is a TypeError that names the space."""
+    spaces = (space, UNIT) if place == "observation" else (UNIT, space)
+    with pytest.raises(TypeError, match=type(space).__name__) as caught:
+        BaseVectorEnv(2, *spaces)
+    assert isinstance(caught.value, SpaceError)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, 1.5])
+def test_num_envs_is_a_positive_integer(num_envs):
+    """BaseVectorEnv: num_envs that is no positive integer is a ValueError."""
+    with pytest.raises(ValueError, match="num_envs"):
+        BaseVectorEnv(num_envs, UNIT, UNIT)
+
+
+@pytest.mark.parametrize("start", [0, 5, -2])
+def test_discrete_start_survives_the_round_trip(start):
+    """BaseVectorEnv: a batched Discrete(n) is a MultiDiscrete of n repeated, whose start survives."""
+    single = Discrete(3, start=start)
+    batched = batch_space(single, 64)
+    assert isinstance(batched, MultiDiscrete)
+    assert (batched.nvec == 3).all()
+    assert (batched.start == start).all()
+    batched.seed(0)
+    rows = batched.sample()
+    assert all(single.contains(row) for row in rows)
+    assert set(rows.tolist()) == {start, start + 1, start + 2}
+    assert np.array([single.start + single.n - 1] * 64) in batched
+    assert np.array([single.start + single.n] * 64) not in batched
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.int16, np.int64])
+def test_box_keeps_dtype_and_values_of_each_element(dtype):
+    """BaseVectorEnv: Box bounds keep their dtype and per-element values."""
+    low, high = np.array([[0, 1, 2]], dtype), np.array([[3, 5, 7]], dtype)
+    batched = batch_space(Box(low, high, dtype=dtype), 2)
+    assert batched.dtype == batched.low.dtype == dtype
+    assert batched.shape == (2, 1, 3)
+    np.testing.assert_array_equal(batched.low, np.stack([low, low]))
+    np.testing.assert_array_equal(batched.high, np.stack([high, high]))
+
+
+def test_box_keeps_infinite_bounds():
+    """BaseVectorEnv: infinite Box bounds are kept, of floats and of integers."""
+    low, high = np.array([-np.inf, 0.0, -np.inf]), np.array([np.inf, np.inf, 2.0])
+    for single in (Box(low, high, dtype=np.float64), Box(-np.inf, np.inf, (3,), dtype=np.int32)):
+        batched = batch_space(single, 2)
+        for row in range(2):
+            np.testing.assert_array_equal(batched.low[row], single.low)
+            np.testing.assert_array_equal(batched.high[row], single.high)
+            np.testing.assert_array_equal(batched.bounded_below[row], single.bounded_below)
+            np.testing.assert_array_equal(batched.bounded_above[row], single.bounded_above)
+        assert batched.sample().shape == (2, 3)
+
+
+def test_box_without_dimensions_gets_one():
+    """BaseVectorEnv: a Box of shape () becomes one of shape (num_envs,)."""
+    assert batch_space(Box(0.0, 1.0, ()), 5).shape == (5,)
+
+
+def test_the_single_bounds_are_not_shared():
+    """BaseVectorEnv: writing to the batched bounds leaves the single space alone."""
+    single = Box(-1.0, 1.0, (2,))
+    batch_space(single, 2).low[:] = -9
+    assert (single.low == -1).all()
