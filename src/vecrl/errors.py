@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class VecrlError(Exception):
@@ -87,11 +88,13 @@ class WorkerError(VecrlError, RuntimeError):
     Attributes:
         failures: one `Failure` a thing that went wrong, in the order of the environments.
         env_ids: all environments concerned.
+        transition: what the other environments yielded, where the command was a step or a reset.
     """
 
     advice = "The other environments are unharmed; reset the failed ones (or all) to go on."
 
-    def __init__(self, failures: Sequence[Failure]):
+    def __init__(self, failures: Sequence[Failure], transition: Any = None):
+        self.transition = transition
         self.failures = tuple(sorted(failures, key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         super().__init__("\n".join([*map(_describe, self.failures), self.advice]))
@@ -113,11 +116,11 @@ class StepTimeout(WorkerError, TimeoutError):
     advice = "They stay pending: wait for them again, or close. No other environment is out of step."
 
 
-def failures_to_error(failures: Sequence[Failure]) -> WorkerError:
+def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> WorkerError:
     """The error that fits the worst of `failures`: a crash before a timeout before an exception."""
     kinds = {f.kind for f in failures}
     cls = WorkerCrash if "crashed" in kinds else StepTimeout if "late" in kinds else WorkerError
-    return cls(failures)
+    return cls(failures, transition)
 
 
 def _describe(failure: Failure) -> str:

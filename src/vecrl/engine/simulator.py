@@ -21,6 +21,94 @@ Array = Any
 """A NumPy array, a torch tensor or a JAX array: the engine never looks inside."""
 
 
+@dataclass(slots=True)
+class Rows:
+    """The rows that a worker owns in one slot of the arena, for its simulator to write.
+
+    Attributes:
+        obs: one array `[k, *leaf_shape]` a leaf of the observation space; None where the leaf is opaque.
+        reward: `[k]` float64.
+        terminated, truncated: `[k]` bool, all False when a step begins.
+        begun, returns, lengths: `[k]`, the worker's own; not for simulators.
+    """
+
+    obs: list[Any]
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    begun: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a simulator has to say beside the rows it wrote.
+
+    Attributes:
+        ended: rows whose episode this step ended.
+        infos: `(row, info)` of the rows whose info is not empty.
+        objects: for each opaque leaf, by its index, `(row, object)`.
+        failures: `(row, exception)` of the rows that raised; their rows hold nothing.
+    """
+
+    ended: list[int] = field(default_factory=list[int])
+    infos: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list[tuple[int, Mapping[str, Any]]])
+    objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
+    failures: list[tuple[int, BaseException]] = field(default_factory=list[tuple[int, BaseException]])
+
+
+class RowsFailed(Exception):
+    """Raised by a simulator's constructor: some of its rows could not be made.
+
+    Attributes:
+        failures: `(row, exception)`.
+    """
+
+    def __init__(self, failures: Sequence[tuple[int, BaseException]]):
+        super().__init__(*(error for _, error in failures))
+        self.failures = list(failures)
+
+
+class Simulator(Protocol):
+    """k environments whose rows live in host memory.
+
+    Attributes:
+        num_envs: k.
+        observation_space, action_space: of one row.
+        metadata, render_mode, spec: as gymnasium's.
+    """
+
+    num_envs: int
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    spec: Any
+
+    def reset(
+        self,
+        rows: Sequence[int] | None,
+        seeds: Sequence[int | None] | None,
+        options: Mapping[str, Any] | None,
+        out: Rows,
+    ) -> Notes:
+        """Begin an episode in `rows` (None: all), `seeds[j]` for the j-th of them; write their `out.obs`."""
+        ...
+
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows) -> Notes:
+        """Advance `rows` (None: all), `actions[j]` for the j-th; write `out`'s obs, reward and flags."""
+        ...
+
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """Reach into one environment: kind "get", "set", "call" (value: args and kwargs) or "render"."""
+        ...
+
+    def close(self) -> None:
+        """Free what is held; twice is harmless."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BatchStep:
     """What a step of a `BatchSimulator` yields, one row an environment, before anything is reset.

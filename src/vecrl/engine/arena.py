@@ -1,0 +1,171 @@
+"""Where the rows are: one block of memory with an array a leaf, row i belonging to environment i.
+
+The arena holds the actions, the final observations of episodes that a step ended, and a few *slots* with
+all that a step yields. A worker writes the rows of a step straight into a slot, and the caller gets the slot's arrays
+themselves: a slot is written again only when nobody holds a piece of it any more. So results are the
+caller's own for as long as they are kept, and nothing is copied while they are used and dropped.
+
+The memory is the process's heap or an anonymous file that only those who were handed its descriptor can map;
+it vanishes with the last of them, however they end. Knows nothing of who writes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from .layout import Layout, Tree
+from .simulator import Rows
+
+_ALIGN = 64  # bytes: a cache line, and what DLPack consumers want
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+class Slot:
+    """One place for a step's results: arrays of n rows in one block.
+
+    Attributes:
+        obs: leaf arrays of the observations to act on next (a list of objects where the leaf is opaque).
+        reward: float64.
+        terminated, truncated: bool.
+        begun: bool, the rows whose `obs` begins an episode.
+        returns: float64, lengths: int64; the record of the episodes that ended, elsewhere stale.
+    """
+
+    __slots__ = ("_counts", "_held", "begun", "block", "lengths", "obs", "returns", "reward", "terminated", "truncated")
+
+    def __init__(self, block: np.ndarray, arrays: Sequence[Any]):
+        self.block = block
+        self.reward, self.terminated, self.truncated, self.begun, self.returns, self.lengths = arrays[:6]
+        self.obs = list(arrays[6:])
+        self._held = [block, *(a for a in arrays if a is not None)]
+        self._counts: list[int] = []
+
+    def seal(self) -> None:
+        """Take the references that exist now as the ones that mean "free"."""
+        self._counts = list(map(getrefcount, self._held))
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody outside holds any of its memory: every view refers to one of our arrays or to the block."""
+        return list(map(getrefcount, self._held)) == self._counts
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """The part of the worker that owns rows `start` to `stop`."""
+        cut = (self.reward, self.terminated, self.truncated, self.begun, self.returns, self.lengths)
+        return Rows([None if a is None else a[start:stop] for a in self.obs], *(a[start:stop] for a in cut))
+
+
+class Arena:
+    """The memory of a pool.
+
+    Args:
+        obs: layout of the observations.
+        action: layout of the actions.
+        num_envs: n, the number of rows.
+        slots: how many slots, the first of which is never handed out.
+        fd: descriptor of a file to map; None for the heap.
+    """
+
+    def __init__(self, obs: Layout, action: Layout, num_envs: int, slots: int = 4, fd: int | None = None):
+        self.num_envs = num_envs
+        slot_specs = _slot_specs(obs, num_envs)
+        shared_specs = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
+        sizes = [_size(shared_specs), *[_size(slot_specs)] * slots]
+        memory = None if fd is None else mmap.mmap(fd, sum(sizes))
+        blocks, start = [], 0
+        for size in sizes:
+            blocks.append(_block(memory, start, size))
+            start += size
+        shared = _carve(blocks[0], shared_specs)
+        cut = len(action.leaves)
+        self.actions: list[Any] = shared[:cut]
+        self.final_obs: list[Any] = shared[cut:-1]
+        self.begin: np.ndarray = shared[-1]
+        self.slots = [Slot(block, _carve(block, slot_specs)) for block in blocks[1:]]
+
+    @staticmethod
+    def size(obs: Layout, action: Layout, num_envs: int, slots: int = 4) -> int:
+        """Bytes that an arena of these takes."""
+        shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
+        return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
+
+    def seal(self) -> None:
+        """Every worker has its rows: from now on, any further reference to a slot is a caller's."""
+        for slot in self.slots:
+            slot.seal()
+
+    def lease(self) -> int:
+        """The index of a slot that nobody holds; 0 (whose rows must be copied) where all are held."""
+        for index in range(1, len(self.slots)):
+            if self.slots[index].free:
+                return index
+        return 0
+
+
+def anonymous_file(size: int) -> int:
+    """A descriptor of `size` zeroed bytes without a name in any folder; gone with its last holder."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("vecrl", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd
+
+
+def copy_tree(layout: Layout, leaves: Sequence[Any], rows: Any = None) -> Tree:
+    """The tree of `leaves`, each copied (of `rows` alone where they are given)."""
+    return layout.build([_pick(leaf, rows) for leaf in leaves])
+
+
+def _pick(leaf: Any, rows: Any) -> Any:
+    if isinstance(leaf, list):
+        return tuple(leaf if rows is None else [leaf[i] for i in rows])  # pyright: ignore[reportUnknownVariableType]
+    return leaf.copy() if rows is None else leaf[rows]
+
+
+def _slot_specs(obs: Layout, n: int) -> list[Spec | None]:
+    flags: list[Spec | None] = [((n,), np.dtype(kind)) for kind in ("f8", "?", "?", "?", "f8", "i8")]
+    return [*flags, *_leaf_specs(obs, n)]
+
+
+def _leaf_specs(layout: Layout, n: int) -> list[Spec | None]:
+    return [None if leaf.dtype is None else ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+
+
+def _bytes(spec: Spec | None) -> int:
+    if spec is None:
+        return 0
+    shape, dtype = spec
+    return -(-int(np.prod(shape, dtype=np.int64)) * dtype.itemsize // _ALIGN) * _ALIGN
+
+
+def _size(specs: Sequence[Spec | None]) -> int:
+    return sum(map(_bytes, specs)) or _ALIGN
+
+
+def _block(memory: mmap.mmap | None, start: int, size: int) -> np.ndarray:
+    if memory is None:
+        return np.zeros(size, np.uint8)
+    return np.frombuffer(memory, np.uint8, size, start)
+
+
+def _carve(block: np.ndarray, specs: Sequence[Spec | None]) -> list[Any]:
+    arrays: list[Any] = []
+    start = 0
+    for spec in specs:
+        if spec is None:
+            arrays.append(None)
+            continue
+        shape, dtype = spec
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        arrays.append(block[start : start + count].view(dtype).reshape(shape))
+        start += _bytes(spec)
+    return arrays

@@ -1,0 +1,116 @@
+"""Puts a transition together from the arena's rows and what workers said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .arena import Arena
+from .flights import Flight, WorkerReport
+from .infos import Infos
+from .layout import Layout
+from .transitions import Episodes, Transition
+from .worker import Op
+
+_NONE = np.empty(0, np.int64)
+
+
+class Assembly:
+    """Makes transitions of n environments.
+
+    Args:
+        arena: where the rows are.
+        layout: of the observations.
+    """
+
+    def __init__(self, arena: Arena, layout: Layout):
+        self._arena = arena
+        self._layout = layout
+        self._all = np.arange(arena.num_envs)
+        self._objects = layout.empty(arena.num_envs)  # the latest opaque observations, by leaf
+
+    def whole(self, flight: Flight) -> Transition:
+        """Of a command to all: the slot's own observations, or copies of them where no slot was free."""
+        slot = self._arena.slots[flight.slot]
+        infos, final_infos = self._notes(flight.reports)
+        over = slot.terminated | slot.truncated
+        done = ended = _NONE
+        if over.any():
+            done = np.flatnonzero(over)
+            ended = done[slot.begun[done]] if flight.eager else _NONE
+        obs: list[Any] = [
+            tuple(self._objects[i]) if leaf is None else leaf.copy() if flight.slot == 0 else leaf
+            for i, leaf in enumerate(slot.obs)
+        ]
+        return Transition(
+            ids=self._all,
+            layout=self._layout,
+            obs=self._layout.build(obs),
+            reward=slot.reward.copy(),
+            terminated=slot.terminated.copy(),
+            truncated=slot.truncated.copy(),
+            begun=slot.begun.copy(),
+            ended=ended,
+            final_obs=self._finals(flight.reports, ended),
+            infos=infos,
+            final_infos=final_infos,
+            episodes=Episodes(done, slot.returns[done], slot.lengths[done]),
+        )
+
+    def rows(self, flights: Sequence[Flight], order: np.ndarray | None = None) -> Transition:
+        """Of commands to some; copies, from the first slot.
+
+        Args:
+            flights: in the order in which they landed, which is the order of the rows
+            order: unless `order` `[n]` says, by its values at their ids, which comes first.
+        """
+        slot = self._arena.slots[0]
+        parts = [(f.ids, f.op == Op.STEP) for f in flights if f.ids is not None]
+        ids = np.concatenate([part for part, _ in parts])
+        stepped = np.concatenate([np.full(len(part), step) for part, step in parts])
+        if order is not None:
+            first = np.argsort(order[ids])
+            ids, stepped = ids[first], stepped[first]
+        reports = [pair for flight in flights for pair in flight.reports]
+        infos, final_infos = self._notes(reports)
+        terminated, truncated, begun = slot.terminated[ids], slot.truncated[ids], slot.begun[ids]
+        done = np.flatnonzero((terminated | truncated) & stepped)
+        ended = done[begun[done]]
+        obs: list[Any] = [
+            tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]
+            for i, leaf in enumerate(slot.obs)
+        ]
+        return Transition(
+            ids=ids,
+            layout=self._layout,
+            obs=self._layout.build(obs),
+            reward=slot.reward[ids],
+            terminated=terminated,
+            truncated=truncated,
+            begun=begun,
+            ended=ended,
+            final_obs=self._finals(reports, ids[ended]),
+            infos=infos,
+            final_infos=final_infos,
+            episodes=Episodes(ids[done], slot.returns[ids[done]], slot.lengths[ids[done]]),
+        )
+
+    def _finals(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
+        """The final observations of `ids`, as a tree of arrays."""
+        leaves: list[Any] = [None if leaf is None else leaf[ids] for leaf in self._arena.final_obs]
+        for index in self._layout.opaque:
+            said = {i: value for _, report in reports for i, value in report.final_objects.get(index, [])}
+            leaves[index] = tuple(said.get(i) for i in ids.tolist())
+        return self._layout.build(leaves)
+
+    def _notes(self, reports: Sequence[WorkerReport]) -> tuple[Infos, Infos]:
+        infos, final_infos = Infos(), Infos()
+        for _, report in reports:
+            infos.extend(report.infos)
+            final_infos.extend(report.final_infos)
+            for index, pairs in report.objects.items():
+                for env_id, value in pairs:
+                    self._objects[index][env_id] = value
+        return infos, final_infos

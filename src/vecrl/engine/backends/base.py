@@ -1,0 +1,54 @@
+"""What a pool asks of a backend: how a command arrives at a worker, and how its end is noticed. Nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..arena import Arena
+from ..layout import Layout
+from ..worker import Command, Report
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, or the news that a worker is gone.
+
+    Attributes:
+        worker: whose.
+        seq: the number of the command; -1 where the worker is gone, and `report` tells how.
+        report: what it says, or None.
+    """
+
+    worker: int
+    seq: int
+    report: Report | None
+
+
+class Backend(Protocol):
+    """Carries commands to workers 0 to `num_workers - 1`. Made with the plans, it begins their construction (seq 0)."""
+
+    num_workers: int
+
+    def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
+        """Make the arena and hand it to every worker (seq 0 again)."""
+        ...
+
+    def send(self, worker: int, command: Command) -> None:
+        """Have the worker carry out a command; never blocks on a busy worker."""
+        ...
+
+    def broadcast(self, command: Command) -> None:
+        """Have every worker carry out the same command."""
+        ...
+
+    def receive(self, timeout: float | None) -> list[Answer]:
+        """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by."""
+        ...
+
+    def shutdown(self, grace: float = 0.0) -> list[int]:
+        """End every worker within about `grace` seconds, by force if need be, and free all; twice is harmless.
+
+        Returns the workers that could not be ended.
+        """
+        ...

@@ -1,0 +1,108 @@
+"""How commands and answers look on the socket between a caller and a worker process.
+
+A command is 16 bytes, then its rows, then pickled extras; an answer is 8 bytes, then a pickled report. Most steps
+have neither rows nor extras nor a report: 16 bytes go there, 8 come back, and everything else is in the arena.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from ..worker import Command, Op, Report
+
+COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, bytes of extras
+ANSWER = struct.Struct("<II")  # seq, bytes of the report
+ALL_ROWS = 0xFFFFFFFF
+_EAGER, _MASKED = 1, 2
+
+
+def encode_command(command: Command) -> bytes:
+    """The bytes of a command."""
+    rows = b"" if command.rows is None else array("i", command.rows).tobytes()
+    extra = b"" if command.extra is None else cloudpickle.dumps(command.extra)
+    count = ALL_ROWS if command.rows is None else len(command.rows)
+    flags = _EAGER * command.eager | _MASKED * command.masked
+    return COMMAND.pack(command.op, flags, command.slot, command.seq, count, len(extra)) + rows + extra
+
+
+def read_command(fd: int) -> Command | None:
+    """The next command of a blocking socket, with `extra` still in bytes; None where the caller is gone."""
+    header = read_exactly(fd, COMMAND.size)
+    if header is None:
+        return None
+    op, flags, slot, seq, count, size = COMMAND.unpack(header)
+    rows = None
+    extra = None
+    if count != ALL_ROWS:
+        data = read_exactly(fd, 4 * count)
+        if data is None:
+            return None
+        rows = array("i", data).tolist()
+    if size:
+        extra = read_exactly(fd, size)
+        if extra is None:
+            return None
+    return Command(Op(op), seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
+
+
+def encode_answer(seq: int, report: Report | None) -> bytes:
+    """The bytes of an answer. Exceptions that do not survive pickling travel as text alone."""
+    if report is None:
+        return ANSWER.pack(seq, 0)
+    report.failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
+    try:
+        body = cloudpickle.dumps(report)
+    except Exception as error:
+        raise TypeError(f"the answer cannot be pickled ({type(error).__name__}: {error})") from error
+    return ANSWER.pack(seq, len(body)) + body
+
+
+def decode_report(body: bytes) -> Report:
+    """A report out of its bytes, with the exceptions that this process can rebuild."""
+    report: Report = pickle.loads(body)
+    report.failures = [replace(f, exception=_revive(f.exception)) for f in report.failures]
+    return report
+
+
+def read_exactly(fd: int, size: int) -> bytes | None:
+    """`size` bytes of a blocking descriptor; None where it ends before."""
+    data = os.read(fd, size) if size else b""
+    while len(data) < size:
+        more = os.read(fd, size - len(data))
+        if not more:
+            return None
+        data += more
+    return data
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything to a blocking descriptor."""
+    sent = os.write(fd, data)
+    while sent < len(data):
+        sent += os.write(fd, memoryview(data)[sent:])
+
+
+def _survives(error: BaseException | None) -> Any:
+    """The exception in bytes, if it can be pickled and rebuilt."""
+    if error is None:
+        return None
+    try:
+        body = cloudpickle.dumps(error)
+        pickle.loads(body)
+    except BaseException:  # odd constructors raise anything
+        return None
+    return body
+
+
+def _revive(body: Any) -> BaseException | None:
+    try:
+        return pickle.loads(body) if body else None
+    except BaseException:  # its module may be missing here
+        return None

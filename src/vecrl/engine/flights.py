@@ -1,0 +1,126 @@
+"""Which commands are under way, who has yet to answer, and who never will."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import Failure, StepTimeout, failures_to_error
+from .backends.base import Answer, Backend
+from .worker import Op, Report
+
+WorkerReport = tuple[int, Report]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A command under way.
+
+    Attributes:
+        op: what was asked.
+        seq: its number.
+        ids: `[m]` int64, the environments asked; None for all of them (the short way).
+        slot: where its rows are.
+        eager: whether rows that end begin anew.
+        waiting: the workers that have not answered.
+        reports: of those that had something to say.
+    """
+
+    op: Op
+    seq: int
+    ids: np.ndarray | None
+    slot: int
+    eager: bool
+    waiting: set[int]
+    reports: list[WorkerReport] = field(default_factory=list[WorkerReport])
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [failure for _, report in self.reports for failure in report.failures]
+
+
+class Flights:
+    """All commands under way on one backend.
+
+    Attributes:
+        open: those not answered in full, by number.
+        landed: those of some environments that were answered in full and not yet collected.
+        dead: workers that are gone, and how they went.
+        starts: `[num_workers + 1]`, worker w owns the environments from `starts[w]` to `starts[w + 1]`.
+    """
+
+    def __init__(self, backend: Backend, starts: np.ndarray):
+        self.open: dict[int, Flight] = {}
+        self.landed: list[Flight] = []
+        self.dead: dict[int, Failure] = {}
+        self.starts = starts
+        self._backend = backend
+        self._seq = 0
+
+    def launch(self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, eager: bool = False):
+        """A new flight; the caller sends its command."""
+        self._seq += 1
+        flight = self.open[self._seq] = Flight(op, self._seq, ids, slot, eager, set(workers))
+        return flight
+
+    def expect(self, op: Op, workers: Iterable[int]) -> Flight:
+        """A flight whose commands a backend sent of its own, under number 0."""
+        flight = self.open[0] = Flight(op, 0, None, 0, False, set(workers))
+        return flight
+
+    @property
+    def of_all(self) -> Flight | None:
+        """The flight of a command to all, or None."""
+        return next((f for f in self.open.values() if f.ids is None), None)
+
+    def gather(self, flight: Flight, timeout: float | None) -> list[Failure]:
+        """Wait for a flight to be answered in full; its failures.
+
+        Raises:
+            StepTimeout: `timeout` seconds went by; the flight stays open.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while flight.waiting:
+            answers = self._backend.receive(None if end is None else max(0.0, end - time.monotonic()))
+            if not answers:
+                raise self.late(timeout)
+            self.land(answers)
+        return flight.failures
+
+    def land(self, answers: Sequence[Answer]) -> None:
+        """Take answers in."""
+        for answer in answers:
+            report = answer.report
+            if answer.seq < 0:
+                assert report is not None
+                self.dead[answer.worker] = report.failures[0]
+                concerned = [f for f in self.open.values() if answer.worker in f.waiting]
+            else:  # an answer to what nobody waits for any more has no flight
+                concerned = [self.open[answer.seq]] if answer.seq in self.open else []
+            for flight in concerned:
+                if report is not None:
+                    flight.reports.append((answer.worker, report))
+                flight.waiting.discard(answer.worker)
+                if not flight.waiting:
+                    del self.open[flight.seq]
+                    if flight.ids is not None:
+                        self.landed.append(flight)
+
+    def late(self, limit: float | None) -> StepTimeout:
+        """The error that names all who have not answered within `limit` seconds."""
+        text = f"no answer within {limit:g} s"
+        late: list[Failure] = []
+        for flight in self.open.values():
+            for worker in sorted(flight.waiting):
+                ids = self.ids_of([worker]) if flight.ids is None else tuple(flight.ids.tolist())
+                late.append(Failure(ids, flight.op.name.lower(), text, worker=worker, kind="late"))
+        error = failures_to_error(late)
+        assert isinstance(error, StepTimeout)
+        return error
+
+    def ids_of(self, workers: Iterable[int]) -> tuple[int, ...]:
+        """The environments of these workers."""
+        return tuple(i for w in sorted(workers) for i in range(int(self.starts[w]), int(self.starts[w + 1])))

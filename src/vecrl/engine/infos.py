@@ -1,0 +1,173 @@
+"""What environments say beside their rows: info dicts, of any shape, kept cheap.
+
+Where every row's info holds the same keys with plain numbers of the same types (most simulators'), the rows travel
+as one structured array. Everything else travels as the dicts they are. Either way they are merged into
+gymnasium's form (arrays with masks) only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import numpy as np
+
+Info = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Infos of one worker: all its rows at once, beginning at environment `start`, as one structured array."""
+
+    start: int
+    data: np.ndarray
+
+
+class Columns:
+    """Turns lists of like infos into structured arrays; remembers the likeness from one call to the next."""
+
+    def __init__(self) -> None:
+        self._keys: tuple[str, ...] = ()
+        self._types: tuple[type, ...] = ()
+        self._dtype: np.dtype[Any] | None = None
+
+    def pack(self, infos: Sequence[tuple[int, Info]]) -> np.ndarray | None:
+        """One structured row an info; None where they differ or hold more than numbers."""
+        rows: list[tuple[Any, ...]] = []
+        for _, info in infos:
+            values = tuple(info.values())
+            same = tuple(map(type, values)) == self._types and tuple(info) == self._keys
+            if not same and (rows or not self._learn(tuple(info), values)):
+                return None
+            rows.append(values)
+        return np.array(rows, self._dtype)
+
+    def _learn(self, keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+        if not keys or not all(_is_number(v) for v in values) or not all(type(k) is str for k in keys):
+            return False
+        self._keys, self._types = keys, tuple(map(type, values))
+        try:
+            self._dtype = np.dtype([(key, np.dtype(kind)) for key, kind in zip(keys, self._types, strict=True)])
+        except (TypeError, ValueError):  # a name that NumPy does not take
+            self._keys, self._types = (), ()
+            return False
+        return True
+
+
+def _is_number(value: Any) -> TypeGuard[int | float | bool]:
+    return isinstance(value, int | float | bool | np.number | np.bool_) and type(value).__module__ in {
+        "builtins",
+        "numpy",
+    }
+
+
+@dataclass(slots=True)
+class Infos:
+    """The infos of one transition.
+
+    Attributes:
+        blocks: those that came as structured arrays.
+        dicts: `(env_id, info)` of the others; absent where empty.
+    """
+
+    blocks: list[Block] = field(default_factory=list[Block])
+    dicts: list[tuple[int, Info]] = field(default_factory=list[tuple[int, Info]])
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks or self.dicts)
+
+    def extend(self, other: Infos) -> None:
+        """Take in those of others."""
+        self.blocks += other.blocks
+        self.dicts += other.dicts
+
+    def items(self) -> Iterator[tuple[int, Info]]:
+        """`(env_id, info)` of every environment that said something."""
+        for block in self.blocks:
+            names = block.data.dtype.names or ()
+            for offset, row in enumerate(block.data.tolist()):
+                yield block.start + offset, dict(zip(names, row, strict=True))
+        yield from self.dicts
+
+    def merged(self, num_envs: int) -> dict[str, Any]:
+        """Gymnasium's form: an array of n values a key, and under `_key` the mask of those who gave one."""
+        if not self:
+            return {}
+        if self.blocks and not self.dicts and self._covers(num_envs):
+            data = np.concatenate([block.data for block in self.blocks])
+            merged: dict[str, Any] = {}
+            for key in data.dtype.names or ():
+                merged[key] = data[key].copy()
+                merged["_" + key] = np.ones(num_envs, bool)
+            return merged
+        return merge(self.items(), num_envs)
+
+    def _covers(self, num_envs: int) -> bool:
+        first = self.blocks[0].data.dtype
+        self.blocks.sort(key=lambda block: block.start)
+        return (
+            all(block.data.dtype == first for block in self.blocks)
+            and sum(len(b.data) for b in self.blocks) == num_envs
+        )
+
+
+def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> dict[str, Any]:
+    """Merge dicts key by key: numbers and arrays into arrays, dicts into dicts, anything else into objects.
+
+    >>> merge(iter([(1, {"x": 2.0})]), 2)
+    {'x': array([0., 2.]), '_x': array([False,  True])}
+    """
+    merged: dict[str, Any] = {}
+    for env_id, info in infos:
+        _add(merged, env_id, info, num_envs)
+    return merged
+
+
+def _add(merged: dict[str, Any], env_id: int, info: Info, num_envs: int) -> None:
+    for key, value in info.items():
+        mask = merged.setdefault(f"_{key}", np.zeros(num_envs, bool))
+        if isinstance(value, Mapping) and isinstance(merged.get(key, {}), dict):
+            _add(merged.setdefault(key, {}), env_id, value, num_envs)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            _put(merged, key, env_id, value, mask)
+        mask[env_id] = True
+
+
+def _put(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.ndarray) -> None:
+    column: Any = merged.get(key)
+    if column is None:
+        column = merged[key] = _column(value, len(mask))
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        kind = np.asarray(value).dtype
+        if kind == column.dtype or np.can_cast(kind, column.dtype, "safe"):
+            pass
+        elif kind.kind in "biuf" and column.dtype.kind in "biuf":  # wide enough for both: nothing is rounded away
+            column = merged[key] = column.astype(np.result_type(kind, column.dtype))
+        else:
+            column = merged[key] = _objects(column, mask)
+        if np.shape(value) != column.shape[1:]:
+            column = merged[key] = _objects(column, mask)
+    elif isinstance(column, dict):
+        column = merged[key] = _objects(column, mask)  # pyright: ignore[reportUnknownArgumentType]
+    column[env_id] = value
+
+
+def _column(value: Any, num_envs: int) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return np.zeros((num_envs, *value.shape), value.dtype)
+    if type(value) in (int, float, bool) or isinstance(value, np.number | np.bool_):
+        return np.zeros(num_envs, type(value))
+    return np.full(num_envs, None, object)
+
+
+def _objects(column: Any, mask: np.ndarray) -> np.ndarray:
+    """The values of a column that cannot hold the next one, each as the object it was."""
+    objects = np.full(len(mask), None, object)
+    for row in np.flatnonzero(mask):
+        if isinstance(column, dict):
+            names: list[str] = [k for k in column if f"_{k}" in column and column[f"_{k}"][row]]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            objects[row] = {name: column[name][row] for name in names}
+        else:
+            objects[row] = column[row]
+    return objects

@@ -1,0 +1,449 @@
+"""Drives workers: any environments, in any order, with or without waiting.
+
+`send(ids, …)` and `recv(at_least, timeout)` are the base; `step` and `reset` of all environments are the common case
+of it and take the short way: one command for everybody, results in a slot of the arena that nobody copies. Every
+command has a number that its answer repeats, so a late answer is never taken for the next one. Knows no mode,
+dialect or simulator.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import ClosedError, Failure, PendingError, SpaceError, failures_to_error
+from .assembly import Assembly
+from .backends.base import Backend
+from .backends.processes import Processes, StartMethod
+from .backends.serial import Serial
+from .backends.threads import Threads
+from .flights import Flight, Flights
+from .layout import Layout, Tree
+from .simulator import Simulator
+from .transitions import Transition
+from .worker import Card, Command, Op, Plan
+
+BackendName = Literal["serial", "threads", "processes"]
+InvokeKind = Literal["get", "set", "call", "render"]
+Ids = Sequence[int] | np.ndarray
+_SLOTS = 4
+
+
+class Pool:
+    """n environments over some workers.
+
+    Args:
+        makers: `(make, k)` a worker: makes its simulator, of k environments.
+        backend: "serial" (this thread), "threads" or "processes".
+        infos: whether infos are wanted; without, they cost nothing.
+        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
+        step_timeout: seconds that a reset, step or call may take; None for no limit.
+        start_method, threads_per_worker, preload: see `Processes`.
+        same_spaces: whether all workers' spaces must be equal, or only their leaves.
+
+    Attributes:
+        num_envs: n.
+        card: what the first worker says of itself: spaces, metadata, render mode, spec.
+
+    Raises:
+        WorkerError: where environments cannot be made; nothing is left running.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[tuple[Callable[[], Simulator], int]],
+        backend: BackendName = "serial",
+        *,
+        infos: bool = True,
+        check_nan: bool = False,
+        step_timeout: float | None = None,
+        start_method: StartMethod = "forkserver",
+        threads_per_worker: int = 1,
+        preload: Sequence[str] = (),
+        same_spaces: bool = True,
+    ):
+        starts = np.cumsum([0, *(k for _, k in makers)])
+        plans = [Plan(i, int(starts[i]), k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
+        self.num_envs = int(starts[-1])
+        self.num_workers = len(plans)
+        self.backend_name: BackendName = backend
+        self.step_timeout = step_timeout
+        self._workers = range(len(plans))
+        self._owner = np.repeat(np.arange(len(plans)), np.diff(starts))
+        self._busy = np.zeros(self.num_envs, bool)
+        self._broken = np.zeros(self.num_envs, bool)
+        self._asked_at = np.zeros(self.num_envs, np.int64)  # a running number: who was asked before whom
+        self._closed = False
+        self._backend = _make_backend(backend, plans, step_timeout, start_method, threads_per_worker, preload)
+        self._flights = Flights(self._backend, starts)
+        self._finalizer = weakref.finalize(self, self._backend.shutdown)
+        try:
+            self._build(plans, same_spaces)
+        except BaseException:
+            self._closed = True
+            self._finalizer()
+            raise
+
+    def _build(self, plans: Sequence[Plan], same_spaces: bool) -> None:
+        flight = self._flights.expect(Op.CONSTRUCT, self._workers)
+        self._finish(flight, None)
+        cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
+        _check_cards(cards, plans, same_spaces)
+        self.card = cards[0]
+        self.obs_layout = Layout(self.card.observation_space)
+        self.action_layout = Layout(self.card.action_space)
+        self._arena = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, _SLOTS)
+        self._finish(self._flights.expect(Op.ATTACH, self._workers), None)
+        self._assembly = Assembly(self._arena, self.obs_layout)
+        self._arena.seal()
+
+    # -- all environments --------------------------------------------------------------------------
+
+    def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+        ids: Ids | None = None,
+    ) -> Transition:
+        """Begin an episode in all environments, or in `ids` alone.
+
+        Args:
+            seeds: one an environment asked, in their order.
+            options: for every simulator's reset.
+            ids: whom; the transition has their rows, in this order.
+        """
+        if ids is None:
+            self.reset_async(seeds, options)
+            return self.wait()
+        self.send_reset(ids, seeds, options)
+        return self.recv()
+
+    def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
+        """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
+        self.drain()
+        self._check_alive(self._workers)
+        starts = self._flights.starts
+        flight = self._flights.launch(Op.RESET, self._workers, slot=self._arena.lease())
+        for worker in self._workers:
+            part = None if seeds is None else list(seeds[starts[worker] : starts[worker + 1]])
+            extra = None if part is None and options is None else (part, options)
+            self._backend.send(worker, Command(Op.RESET, flight.seq, flight.slot, extra=extra))
+
+    def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
+        """Step all environments.
+
+        Args:
+            actions: a tree of arrays `[n, ...]`, as the action space nests.
+            begin: `[n]` bool, rows to begin anew instead; their actions are not used.
+            eager: begin rows that end anew within this step.
+        """
+        self.step_async(actions, begin=begin, eager=eager)
+        return self.wait()
+
+    def step_async(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> None:
+        """Ask for `step` without waiting."""
+        self._check_idle()
+        self._check_alive(self._workers)
+        self._check_whole(slice(None), begin)
+        objects = self._write_actions(actions, slice(None), self.num_envs)
+        if begin is not None:
+            self._arena.begin[:] = begin
+        flight = self._flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
+        command = Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None)
+        if objects is None:
+            self._backend.broadcast(command)
+            return
+        starts = self._flights.starts
+        for worker in self._workers:
+            part = slice(starts[worker], starts[worker + 1])
+            command.extra = {leaf: values[part] for leaf, values in objects.items()}
+            self._backend.send(worker, command)
+
+    def wait(self, timeout: float | None = None) -> Transition:
+        """The transition of the command to all that is under way.
+
+        Args:
+            timeout: seconds to wait (default: the pool's `step_timeout`).
+
+        Raises:
+            PendingError: nothing of that kind is under way.
+            StepTimeout: it is late; call again to go on waiting.
+            WorkerError: environments failed; what the others yielded is in its `transition`.
+        """
+        flight = self._flights.of_all
+        if flight is None:
+            raise PendingError("Nothing was asked of all environments; call step or reset first.")
+        failures = self._flights.gather(flight, self.step_timeout if timeout is None else timeout)
+        self._settle(flight, failures)
+        transition = self._assembly.whole(flight)
+        if failures:
+            raise failures_to_error(failures, transition)
+        return transition
+
+    # -- some environments -------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> np.ndarray:
+        """`[m]` int64, the environments under way."""
+        return np.flatnonzero(self._busy) if self._flights.of_all is None else np.arange(self.num_envs)
+
+    def send_reset(
+        self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Begin an episode in `ids`, without waiting."""
+        chosen = self._check_ids(ids)
+        for worker, rows, places in self._split(chosen):
+            part = None if seeds is None else [seeds[int(p)] for p in places]
+            extra = None if part is None and options is None else (part, options)
+            self._dispatch(Op.RESET, worker, chosen[places], rows, False, extra)
+
+    def send(self, ids: Ids, actions: Tree, *, eager: bool = False) -> None:
+        """Step `ids` without waiting; `actions` is a tree of arrays `[len(ids), ...]`.
+
+        Raises:
+            PendingError: some of them are under way, or failed and were not reset.
+        """
+        chosen = self._check_ids(ids)
+        self._check_whole(chosen, None)
+        objects = self._write_actions(actions, chosen, len(chosen))
+        for worker, rows, places in self._split(chosen):
+            extra = None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
+            self._dispatch(Op.STEP, worker, chosen[places], rows, eager, extra)
+
+    def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
+        """The environments that are ready: all that are under way, in the order in which they were asked, or, as soon
+        as `at_least` of them are, those, in the order in which they were ready.
+
+        With `at_least`, those that are ready after `timeout` seconds (default: the pool's) are enough.
+
+        Raises:
+            PendingError: nothing is under way.
+            StepTimeout: none was ready in time, or not all where all are wanted; nothing is lost, call again.
+            WorkerError: environments failed; what the others yielded is in its `transition`.
+        """
+        limit = self.step_timeout if timeout is None else timeout
+        end = None if limit is None else time.monotonic() + limit
+        under_way = int(self._busy.sum())
+        want = under_way if at_least is None else min(at_least, under_way)
+        if not want:
+            raise PendingError("No environment is under way; send first.")
+        flights = self._flights
+        while sum(len(f.ids) for f in flights.landed if f.ids is not None) < want:
+            answers = self._backend.receive(None if end is None else max(0.0, end - time.monotonic()))
+            flights.land(answers)
+            if not answers:
+                if at_least is None or not flights.landed:
+                    raise flights.late(limit)
+                break
+        landed, flights.landed = flights.landed, []
+        failures = [failure for flight in landed for failure in flight.failures]
+        for flight in landed:
+            self._settle(flight, flight.failures)
+        transition = self._assembly.rows(landed, self._asked_at if at_least is None else None)
+        if failures:
+            raise failures_to_error(failures, transition)
+        return transition
+
+    def drain(self) -> None:
+        """Wait for all that is under way and forget it.
+
+        Raises:
+            StepTimeout: some of it is still late.
+        """
+        flights = self._flights
+        for flight in list(flights.open.values()):
+            flights.gather(flight, self.step_timeout)
+            if flight.ids is None:
+                self._settle(flight, flight.failures)
+        for flight in flights.landed:
+            self._settle(flight, flight.failures)
+        flights.landed.clear()
+
+    def _dispatch(self, op: Op, worker: int, ids: np.ndarray, rows: np.ndarray, eager: bool, extra: Any) -> None:
+        self._check_alive([worker])
+        flight = self._flights.launch(op, [worker], ids, 0, eager)
+        self._busy[ids] = True
+        self._backend.send(worker, Command(op, flight.seq, 0, eager, rows=rows.tolist(), extra=extra))
+
+    def _split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """For each worker concerned: its number, its own rows, and their places in `ids`."""
+        owners = self._owner[ids]
+        places = {worker: np.flatnonzero(owners == worker) for worker in np.unique(owners).tolist()}
+        return [(worker, ids[at] - self._flights.starts[worker], at) for worker, at in places.items()]
+
+    # -- reach into environments -------------------------------------------------------------------
+
+    def invoke(
+        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+    ) -> list[Any]:
+        """Get, set, call or render in `ids` (None: all); `values` one an environment. Results in their order."""
+        self.invoke_async(kind, name, values, ids)
+        return self.invoke_wait()
+
+    def invoke_async(
+        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+    ) -> None:
+        """Ask for `invoke` without waiting."""
+        chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
+        self._check_idle()
+        parts = {worker: (rows, places) for worker, rows, places in self._split(chosen)}
+        self._check_alive(parts)
+        flight = self._flights.launch(Op.INVOKE, parts)
+        self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
+        for worker, (rows, places) in parts.items():
+            given = [None] * len(rows) if values is None else [values[int(p)] for p in places]
+            extra = (kind, name, given)
+            self._backend.send(worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=extra))
+
+    def invoke_wait(self, timeout: float | None = None) -> list[Any]:
+        """The results of `invoke_async`."""
+        flight = self._flights.of_all
+        if flight is None or flight.op != Op.INVOKE:
+            raise PendingError("Nothing was called; call invoke_async first.")
+        self._finish(flight, self.step_timeout if timeout is None else timeout)
+        count, places = self._asked
+        results: list[Any] = [None] * count
+        for worker, report in flight.reports:
+            for place, result in zip(places[worker].tolist(), report.result, strict=True):
+                results[place] = result
+        return results
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close every environment and end every worker; harmless in any state, and twice.
+
+        Args:
+            timeout: seconds that environments may take to close (default: the step timeout, or 10), after which
+                their processes are ended by force.
+
+        Raises:
+            WorkerError: what environments raised while closing; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
+        failures, late = self._close_envs(grace)
+        stuck = self._backend.shutdown(0.0 if late else grace)
+        self._finalizer.detach()
+        if stuck and not late:
+            failures.append(Failure(self._flights.ids_of(stuck), "close", "its thread cannot be ended", kind="late"))
+        if failures:
+            raise failures_to_error(failures)
+
+    def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
+        """Ask every living worker that is not under way to close: what goes wrong, and whether some are late."""
+        busy = {worker for flight in self._flights.open.values() for worker in flight.waiting}
+        workers = set(self._workers) - busy - set(self._flights.dead)
+        flight = self._flights.launch(Op.CLOSE, workers)
+        for worker in sorted(workers):
+            self._backend.send(worker, Command(Op.CLOSE, flight.seq))
+        try:
+            return self._flights.gather(flight, grace), bool(busy)
+        except TimeoutError:
+            ids = self._flights.ids_of(flight.waiting)
+            text = f"not closed within {grace:g} s, so ended by force where that can be done"
+            return [*flight.failures, Failure(ids, "close", text, kind="late")], True
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _finish(self, flight: Flight, timeout: float | None) -> None:
+        failures = self._flights.gather(flight, timeout)
+        if failures:
+            raise failures_to_error(failures)
+
+    def _settle(self, flight: Flight, failures: Sequence[Failure]) -> None:
+        """Note what an answered flight leaves behind: who is idle, who failed."""
+        if flight.ids is not None:
+            self._busy[flight.ids] = False
+        if flight.op == Op.RESET:
+            self._broken[slice(None) if flight.ids is None else flight.ids] = False
+        for failure in failures:
+            if failure.kind != "late" and flight.op in (Op.STEP, Op.RESET):
+                self._broken[list(failure.env_ids)] = True
+
+    def _write_actions(self, actions: Tree, where: Any, count: int) -> dict[int, Any] | None:
+        """Put actions into the arena; the opaque ones, by leaf, are returned to travel along."""
+        objects: dict[int, Any] | None = None
+        for index, values in enumerate(self.action_layout.batch(actions, count)):
+            target = self._arena.actions[index]
+            if target is None:
+                objects = (objects or {}) | {index: values}
+            else:
+                target[where] = values
+        return objects
+
+    def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        dead = self._flights.dead
+        if dead and (gone := [dead[w] for w in workers if w in dead]):
+            raise failures_to_error(gone)
+
+    def _check_idle(self) -> None:
+        if self._flights.open or self._flights.landed:
+            raise PendingError(f"{self._name_pending()} still under way; wait for them first.")
+
+    def _check_whole(self, ids: Any, begin: np.ndarray | None) -> None:
+        if self._broken.any():
+            broken = self._broken[ids] if begin is None else self._broken & ~begin
+            if broken.any():
+                names = np.arange(self.num_envs)[ids][broken].tolist()
+                raise PendingError(f"Environments {names} failed before; reset them (or all) before they step again.")
+
+    def _check_ids(self, ids: Ids) -> np.ndarray:
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        chosen = np.atleast_1d(np.asarray(ids))
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
+            raise SpaceError(f"Expected ids to be a list of integers, but {ids!r} came.")
+        if chosen.min() < 0 or chosen.max() >= self.num_envs:
+            raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {chosen.tolist()} came.")
+        if len(np.unique(chosen)) < len(chosen):
+            raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
+        if self._flights.of_all is not None or self._busy[chosen].any():
+            raise PendingError(f"{self._name_pending()} still under way; receive them first.")
+        self._asked_at[chosen] = np.arange(len(chosen)) + self._asked_at.max() + 1
+        return chosen.astype(np.int64)
+
+    def _name_pending(self) -> str:
+        ids = self.pending.tolist()
+        return f"Environments {ids[:20]}{'…' if len(ids) > 20 else ''} are"
+
+
+def _make_backend(
+    name: str, plans: Sequence[Plan], timeout: float | None, start: StartMethod, threads: int, preload: Sequence[str]
+) -> Backend:
+    if name == "serial":
+        return Serial(plans, timeout)
+    if name == "threads":
+        return Threads(plans)
+    if name == "processes":
+        return Processes(plans, start, threads, preload)
+    raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
+
+
+def _check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool) -> None:
+    """All workers' spaces must be equal, or at least lie in memory alike."""
+    first = cards[0]
+    for index, card in sorted(cards.items()):
+        pairs = [("action space", first.action_space, card.action_space)]
+        pairs.append(("observation space", first.observation_space, card.observation_space))
+        for name, expected, came in pairs:
+            alike = Layout(expected).leaves == Layout(came).leaves
+            if not alike or (same_spaces and expected != came):
+                raise SpaceError(
+                    f"Expected every environment to have the {name} of environment 0, {expected}, but environment "
+                    f"{plans[index].start} has {came}. Give environments of equal spaces"
+                    + (', or observation_mode="different".' if alike else ".")
+                )

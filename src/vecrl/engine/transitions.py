@@ -1,0 +1,185 @@
+"""The record of a step, and the three ways in which vector environments present it.
+
+A step always yields both `next_obs`, the true successor, and `obs`, what to act on next; they differ in the
+rows whose episode ended and began anew within the same round trip. What gymnasium calls its auto-reset modes are
+rules of when a worker begins anew (`Reset`) and projections of this record, both written here and nowhere else.
+
+    mode        an episode ends at step t               the next command for that row
+    same-step   obs begins the new episode at once,     steps the new episode
+                final observation in `final_obs`
+    next-step   obs is the final observation            begins the new episode: its action is ignored,
+                                                        reward 0, flags False, obs of the reset
+    disabled    obs is the final observation            the caller's: reset it, or step on at its peril
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from .infos import Infos
+from .layout import Layout, Tree
+
+try:
+    from gymnasium.vector import AutoresetMode
+except ImportError:  # gymnasium 0.29 knows no modes; its behaviour is SAME_STEP
+
+    class AutoresetMode(Enum):
+        """Gymnasium's names for when a finished environment begins anew."""
+
+        NEXT_STEP = "NextStep"
+        SAME_STEP = "SameStep"
+        DISABLED = "Disabled"
+
+
+def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """The mode by any of its names: `AutoresetMode.SAME_STEP`, "SameStep", "same_step", "same-step".
+
+    >>> autoreset_mode("same_step").value
+    'SameStep'
+    """
+    if isinstance(mode, AutoresetMode):
+        return mode
+    plain = str(mode).replace("-", "").replace("_", "").lower()
+    for known in AutoresetMode:
+        if known.value.lower() == plain:
+            return known
+    names = ", ".join(repr(known.value) for known in AutoresetMode)
+    raise ValueError(f"Expected autoreset_mode to be one of {names}, but {mode!r} came.")
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The episodes that ended in a step.
+
+    Attributes:
+        ids: `[m]` int64, the environments.
+        returns: `[m]` float64, the sum of rewards.
+        lengths: `[m]` int64, in steps.
+    """
+
+    ids: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a command to a pool yields, one row an environment asked.
+
+    Attributes:
+        ids: `[m]` int64, the environments in the order of the rows.
+        layout: of the observations.
+        obs: what to act on next, a tree of arrays `[m, ...]`.
+        reward: `[m]` float64.
+        terminated, truncated: `[m]` bool, separate always.
+        begun: `[m]` bool, the rows whose `obs` begins an episode.
+        ended: `[e]` int64, the rows (not ids) that ended and began anew in this step; their final observations are in
+            `final_obs`, a tree of arrays `[e, ...]`.
+        infos: of the step, or of the reset where a row began anew.
+        final_infos: of the step, in the rows `ended`.
+        episodes: the episodes that ended.
+    """
+
+    ids: np.ndarray
+    layout: Layout
+    obs: Tree
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    begun: np.ndarray
+    ended: np.ndarray
+    final_obs: Tree
+    infos: Infos
+    final_infos: Infos
+    episodes: Episodes = field(repr=False)
+
+    @property
+    def done(self) -> np.ndarray:
+        """`[m]` bool: terminated or truncated."""
+        return self.terminated | self.truncated
+
+    @property
+    def discount(self) -> np.ndarray:
+        """`[m]` float64: 0 where terminated, else 1; what a value target multiplies its bootstrap by."""
+        return 1.0 - self.terminated
+
+    @property
+    def next_obs(self) -> Tree:
+        """The true successors, a tree of arrays `[m, ...]`; `obs` itself where no row began anew."""
+        if not len(self.ended):
+            return self.obs
+        leaves = zip(self.layout.split(self.obs), self.layout.split(self.final_obs), strict=True)
+        return self.layout.build([_replace(leaf, self.ended, final) for leaf, final in leaves])
+
+
+def _replace(leaf: Any, rows: np.ndarray, values: Any) -> Any:
+    if isinstance(leaf, tuple):
+        objects = list(leaf)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        for row, value in zip(rows, values, strict=True):
+            objects[row] = value
+        return tuple(objects)  # pyright: ignore[reportUnknownArgumentType]
+    leaf = leaf.copy()
+    leaf[rows] = values
+    return leaf
+
+
+GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+
+
+def gymnasium_reset(transition: Transition, num_envs: int) -> tuple[Tree, dict[str, Any]]:
+    """What gymnasium's `VectorEnv.reset` returns of this record."""
+    return transition.obs, transition.infos.merged(num_envs)
+
+
+def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
+    """What gymnasium's `VectorEnv.step` returns of this record, in every mode."""
+    t = transition
+    info = t.infos.merged(num_envs)
+    if len(t.ended):
+        mask = np.zeros(num_envs, bool)
+        ids = t.ids[t.ended]
+        mask[ids] = True
+        final = np.empty(num_envs, object)
+        for env_id, obs in zip(ids.tolist(), t.layout.rows(t.layout.split(t.final_obs)), strict=True):
+            final[env_id] = obs
+        info |= {"final_obs": final, "_final_obs": mask}
+        info |= {"final_info": t.final_infos.merged(num_envs), "_final_info": mask.copy()}
+    return t.obs, t.reward, t.terminated, t.truncated, info
+
+
+class Autoreset:
+    """The rule of one mode: which rows a step begins anew instead of stepping, and whether it does so at once.
+
+    Attributes:
+        mode: gymnasium's mode.
+        eager: whether a row that ends begins anew within the same command.
+    """
+
+    def __init__(self, mode: AutoresetMode | str, num_envs: int):
+        self.mode = autoreset_mode(mode)
+        self.eager = self.mode == AutoresetMode.SAME_STEP
+        self._lazy = self.mode == AutoresetMode.NEXT_STEP
+        self._over = np.zeros(num_envs, bool)
+        self._any = False
+
+    def begin(self) -> np.ndarray | None:
+        """`[n]` bool, the rows to begin anew instead of stepping; None for none."""
+        return self._over if self._any else None
+
+    def saw_step(self, transition: Transition) -> None:
+        """Note what ended."""
+        if self._lazy:
+            self._over = transition.done
+            self._any = bool(self._over.any())
+
+    def saw_reset(self, ids: Sequence[int] | np.ndarray | slice) -> None:
+        """Note that the caller began these anew."""
+        if self._any:
+            self._over = self._over.copy()
+            self._over[ids] = False
+            self._any = bool(self._over.any())

@@ -1,0 +1,319 @@
+"""The only loop body of the library: what a worker does on a command.
+
+A worker owns one simulator of k environments, whose ids follow one another, and their rows of the arena. However the
+command came (a call, a queue, a socket), `execute` does the work and gives back what is to be said beside the
+rows. It never raises on account of an environment: failures are part of the report.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from ..errors import Failure, SpaceError
+from .arena import Arena
+from .infos import Block, Columns, Info, Infos
+from .layout import Tree
+from .simulator import Notes, Rows, RowsFailed, Simulator
+
+
+class Op(IntEnum):
+    """What a command asks for."""
+
+    CONSTRUCT = 0
+    ATTACH = 1
+    RESET = 2
+    STEP = 3
+    INVOKE = 4
+    CLOSE = 5
+
+
+@dataclass(slots=True)
+class Command:
+    """One request to one worker.
+
+    Attributes:
+        op: what to do.
+        seq: its number, which the answer repeats.
+        slot: the slot of the arena to write.
+        eager: whether a row that ends begins anew at once.
+        masked: whether the arena's `begin` mask names rows to begin instead of stepping.
+        rows: the worker's own rows; None for all. A step begins row `~row` anew where the number is negative.
+        extra: what the operation needs beside.
+    """
+
+    op: Op
+    seq: int = 0
+    slot: int = 0
+    eager: bool = False
+    masked: bool = False
+    rows: Sequence[int] | None = None
+    extra: Any = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a worker says beside the rows it wrote; rows are already environment ids here."""
+
+    infos: Infos = field(default_factory=Infos)
+    final_infos: Infos = field(default_factory=Infos)
+    objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
+    final_objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
+    failures: list[Failure] = field(default_factory=list[Failure])
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a worker says of itself when its simulator stands."""
+
+    num_envs: int
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    spec: Any
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker is to be.
+
+    Attributes:
+        index: its number among the workers.
+        start: the id of its first environment.
+        num_envs: k.
+        make: makes its simulator.
+        infos: whether infos are wanted.
+        check_nan: whether a NaN in an observation or a reward is a failure.
+    """
+
+    index: int
+    start: int
+    num_envs: int
+    make: Callable[[], Simulator]
+    infos: bool = True
+    check_nan: bool = False
+
+
+class Worker:
+    """Carries out commands on one simulator. See the module."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.sim: Simulator | None = None
+        self.steps = 0
+        self._columns = Columns()
+        self._do: dict[Op, Callable[[Command], Report | None]] = {
+            Op.CONSTRUCT: self._construct,
+            Op.ATTACH: self._attach,
+            Op.RESET: self._reset,
+            Op.STEP: self._step,
+            Op.INVOKE: self._invoke,
+            Op.CLOSE: self._close,
+        }
+
+    def execute(self, command: Command) -> Report | None:
+        """Do as told; None where there is nothing to say."""
+        try:
+            return self._do[command.op](command)
+        except RowsFailed as error:
+            return Report(failures=self._failures(command.op, error.failures))
+        except (Exception, SystemExit) as error:
+            return Report(failures=[self._failure(command.op, range(self.plan.num_envs), error)])
+
+    # -- operations ------------------------------------------------------------------------------
+
+    def _construct(self, command: Command) -> Report:
+        sim = self.plan.make()
+        if sim.num_envs != self.plan.num_envs:
+            raise SpaceError(f"Expected a simulator of {self.plan.num_envs} environments, but it has {sim.num_envs}.")
+        self.sim = sim
+        spaces = sim.observation_space, sim.action_space
+        return Report(result=Card(sim.num_envs, *spaces, dict(sim.metadata), sim.render_mode, sim.spec, os.getpid()))
+
+    def _attach(self, command: Command) -> None:
+        """Take this worker's rows of the arena (`extra`: the arena, and the layout of observations and actions)."""
+        arena, self.obs_layout, self.action_layout = command.extra
+        assert isinstance(arena, Arena)
+        start, stop = self.plan.start, self.plan.start + self.plan.num_envs
+        self.slots = [slot.rows(start, stop) for slot in arena.slots]
+        self.actions = [None if a is None else a[start:stop] for a in arena.actions]
+        self.final_obs = [None if a is None else a[start:stop] for a in arena.final_obs]
+        self.begin = arena.begin[start:stop]
+        self.returns = np.zeros(self.plan.num_envs)
+        self.lengths = np.zeros(self.plan.num_envs, np.int64)
+
+    def _reset(self, command: Command) -> Report | None:
+        seeds, options = command.extra or (None, None)
+        out = self.slots[command.slot]
+        notes = self._begin(command.rows, seeds, options, out)
+        return self._report(command.op, notes)
+
+    def _begin(self, rows: Sequence[int] | None, seeds: Any, options: Any, out: Rows) -> Notes:
+        assert self.sim is not None
+        notes = self.sim.reset(rows, seeds, options, out)
+        where: Any = slice(None) if rows is None else rows
+        out.reward[where] = 0.0
+        out.terminated[where] = out.truncated[where] = False
+        out.begun[where] = True
+        self.returns[where] = 0.0
+        self.lengths[where] = 0
+        if self.plan.check_nan:
+            self._find_nan(where, out, notes)
+        return notes
+
+    def _step(self, command: Command) -> Report | None:
+        self.steps += 1
+        out = self.slots[command.slot]
+        rows, begin = self._split(command)
+        notes = self._advance(rows, command.extra, out) if rows is None or len(rows) else Notes()
+        report = None
+        if notes.ended and command.eager:
+            report = self._renew(notes, out)
+        elif begin:
+            report = self._report(Op.RESET, self._begin(begin, None, None, out))
+        return self._report(command.op, notes, report)
+
+    def _split(self, command: Command) -> tuple[Sequence[int] | None, list[int]]:
+        """The rows to step (None: all) and those to begin anew."""
+        rows = command.rows
+        if rows is not None:
+            return [r for r in rows if r >= 0], [~r for r in rows if r < 0]
+        if command.masked and self.begin.any():
+            return np.flatnonzero(~self.begin).tolist(), np.flatnonzero(self.begin).tolist()
+        return None, []
+
+    def _advance(self, rows: Sequence[int] | None, objects: Any, out: Rows) -> Notes:
+        """Step `rows`, and count."""
+        assert self.sim is not None
+        where: Any = slice(None) if rows is None else rows
+        out.terminated[where] = out.truncated[where] = out.begun[where] = False
+        notes = self.sim.step(rows, self._actions(rows, where, objects), out)
+        self.returns[where] += out.reward[where]
+        self.lengths[where] += 1
+        if notes.ended:
+            out.returns[notes.ended] = self.returns[notes.ended]
+            out.lengths[notes.ended] = self.lengths[notes.ended]
+        if self.plan.check_nan:
+            self._find_nan(where, out, notes)
+        return notes
+
+    def _actions(self, rows: Sequence[int] | None, where: Any, objects: Any) -> Sequence[Tree]:
+        """One action a row; copies, since a simulator may keep them."""
+        count = self.plan.num_envs if rows is None else len(rows)
+        leaves: list[Any] = []
+        for index, leaf in enumerate(self.actions):
+            if leaf is None:
+                leaves.append(objects[index][:count])
+            else:
+                leaves.append(leaf.copy() if rows is None else leaf[where])
+        return self.action_layout.rows(leaves)
+
+    def _renew(self, notes: Notes, out: Rows) -> Report | None:
+        """Keep the final observations of the rows that ended, and begin them anew."""
+        ended = notes.ended
+        for final, obs in zip(self.final_obs, out.obs, strict=True):
+            if final is not None:
+                final[ended] = obs[ended]
+        flags = out.reward[ended], out.terminated[ended], out.truncated[ended]
+        begun = self._begin(ended, None, None, out)
+        out.reward[ended], out.terminated[ended], out.truncated[ended] = flags
+        report = self._report(Op.RESET, begun)
+        gone = set(ended)
+        finals = [(row, info) for row, info in notes.infos if row in gone]
+        final_objects = {leaf: [p for p in pairs if p[0] in gone] for leaf, pairs in notes.objects.items()}
+        if finals or final_objects:
+            report = report or Report()
+            report.final_infos = self._infos(finals)
+            report.final_objects = self._shift(final_objects)
+            notes.infos = [pair for pair in notes.infos if pair[0] not in gone]
+            notes.objects = {leaf: [p for p in pairs if p[0] not in gone] for leaf, pairs in notes.objects.items()}
+        return report
+
+    def _invoke(self, command: Command) -> Report:
+        assert self.sim is not None
+        kind, name, values = command.extra
+        rows = range(self.plan.num_envs) if command.rows is None else command.rows
+        results: list[Any] = []
+        failures: list[tuple[int, BaseException]] = []
+        for row, value in zip(rows, values, strict=True):
+            try:
+                results.append(self.sim.invoke(row, kind, name, value))
+            except (Exception, SystemExit) as error:
+                failures.append((row, error))
+        verb = name if kind == "call" else kind
+        return Report(result=results, failures=self._failures(verb, failures))
+
+    def _close(self, command: Command) -> Report | None:
+        if self.sim is not None:
+            self.sim.close()
+        return None
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    def _report(self, op: Op, notes: Notes, base: Report | None = None) -> Report | None:
+        """`base` with what `notes` say added; None where there is nothing to say."""
+        if not (notes.infos and self.plan.infos) and not notes.objects and not notes.failures:
+            return base
+        report = base or Report()
+        report.infos.extend(self._infos(notes.infos))
+        for leaf, pairs in self._shift(notes.objects).items():
+            report.objects[leaf] = pairs + report.objects.get(leaf, [])
+        report.failures += self._failures(op, notes.failures)
+        return report
+
+    def _infos(self, infos: Sequence[tuple[int, Info]]) -> Infos:
+        if not infos or not self.plan.infos:
+            return Infos()
+        start = self.plan.start
+        if len(infos) == self.plan.num_envs and (data := self._columns.pack(infos)) is not None:
+            return Infos(blocks=[Block(start, data)])
+        return Infos(dicts=[(start + row, info) for row, info in infos])
+
+    def _shift(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
+        start = self.plan.start
+        return {leaf: [(start + row, value) for row, value in pairs] for leaf, pairs in objects.items()}
+
+    def _failures(self, op: Op | str, failures: Sequence[tuple[int, BaseException]]) -> list[Failure]:
+        return [self._failure(op, [row], error) for row, error in failures]
+
+    def _failure(self, op: Op | str, rows: Iterable[int], error: BaseException) -> Failure:
+        ids = tuple(self.plan.start + row for row in rows)
+        command = op.name.lower() if isinstance(op, Op) else op
+        return describe_failure(ids, command, error, self.plan.index, self.steps)
+
+    def _find_nan(self, where: Any, out: Rows, notes: Notes) -> None:
+        """Report rows whose reward or observation holds a NaN."""
+        bad = np.isnan(out.reward)
+        for leaf in out.obs:
+            if leaf is not None and leaf.dtype.kind == "f":
+                bad |= np.isnan(leaf).reshape(len(leaf), -1).any(1)
+        chosen = np.zeros(len(bad), bool)
+        chosen[where] = True
+        known = {row for row, _ in notes.failures}
+        for row in np.flatnonzero(bad & chosen).tolist():
+            if row not in known:
+                what = "reward" if np.isnan(out.reward[row]) else "observation"
+                notes.failures.append((row, FloatingPointError(f"the {what} is NaN (found since check_nan=True)")))
+
+
+def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:
+    """A `Failure` from an exception, whatever oddities its class has."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = f"{type(error).__name__} (its text cannot be had)"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception:
+        trace = "".join(traceback.format_tb(error.__traceback__))
+    return Failure(ids, command, text, trace, worker, os.getpid(), step, error)

@@ -1,0 +1,223 @@
+"""Lifts k single gymnasium environments to one `Simulator`.
+
+The loop here is where a Python environment's time goes, so it does little more than call `step`: observations
+are gathered and written as one block, flags only where they are set. Knows no workers, modes or dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ..engine.layout import Layout, check_element
+from ..engine.simulator import Notes, Rows, RowsFailed
+from ..errors import SpaceError
+
+EnvFn = Callable[[], gymnasium.Env[Any, Any]]
+RAISED = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
+
+
+class GymnasiumSimulator:
+    """k environments made by `env_fns`, one after another.
+
+    Args:
+        env_fns: each makes a `gymnasium.Env`.
+        observation_space: the space to write observations in, where it is not the first environment's own.
+        same_spaces: whether observation spaces must be equal, or only lie in memory alike.
+
+    Raises:
+        RowsFailed: with the index and the exception of each that could not be made.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFn],
+        observation_space: gymnasium.Space[Any] | None = None,
+        same_spaces: bool = True,
+    ):
+        self.envs = _make(env_fns)
+        self.num_envs = len(self.envs)
+        first = self.envs[0]
+        self.observation_space = observation_space or first.observation_space
+        self.action_space = first.action_space
+        self.metadata = dict(first.metadata or {})
+        self.render_mode = first.render_mode
+        self.spec = first.spec
+        self._check_spaces(same_spaces)
+        self._layout = Layout(self.observation_space)
+        self._closed = False
+
+    def _check_spaces(self, strict: bool) -> None:
+        failures: list[tuple[int, BaseException]] = []
+        for row, env in enumerate(self.envs):
+            pairs = [("action_space", self.action_space, env.action_space, True)]
+            pairs.append(("observation_space", self.observation_space, env.observation_space, strict))
+            for name, expected, came, equal in pairs:
+                if expected == came or (not equal and Layout(expected).leaves == Layout(came).leaves):
+                    continue
+                text = f"its {name} is {came}, but environments of one vector must have the same, here {expected}."
+                failures.append((row, SpaceError(text)))
+                break
+        if failures:
+            _close_all(self.envs)
+            raise RowsFailed(failures)
+
+    def reset(
+        self,
+        rows: Sequence[int] | None,
+        seeds: Sequence[int | None] | None,
+        options: Mapping[str, Any] | None,
+        out: Rows,
+    ) -> Notes:
+        """See `Simulator.reset`."""
+        rows = range(self.num_envs) if rows is None else rows
+        notes, kept, obs_list = Notes(), [], []
+        for j, row in enumerate(rows):
+            try:
+                obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], options=options)  # pyright: ignore[reportArgumentType]
+            except RAISED as error:
+                notes.failures.append((row, error))
+                continue
+            kept.append(row)
+            obs_list.append(obs)
+            if info:
+                notes.infos.append((row, info))
+        self._write(kept, obs_list, out, notes)
+        return notes
+
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows) -> Notes:
+        """See `Simulator.step`."""
+        notes = Notes()
+        obs_list: list[Any] = []
+        rewards: list[Any] = []
+        envs = self.envs if rows is None else [self.envs[row] for row in rows]
+        kept: list[int] | range = range(self.num_envs) if rows is None else list(rows)
+        for j, (env, action) in enumerate(zip(envs, actions, strict=True)):
+            try:
+                obs, reward, terminated, truncated, info = env.step(action)
+                ended = terminated or truncated
+            except RAISED as error:
+                notes.failures.append((kept[j], error))
+                obs_list.append(None)
+                rewards.append(0.0)
+                continue
+            obs_list.append(obs)
+            rewards.append(reward)
+            if ended:
+                row = kept[j]
+                notes.ended.append(row)
+                out.terminated[row] = terminated
+                out.truncated[row] = truncated
+            if info:
+                notes.infos.append((kept[j], info))
+        if notes.failures:
+            failed = {row for row, _ in notes.failures}
+            alive = [j for j, row in enumerate(kept) if row not in failed]
+            out.reward[[row for row in kept if row in failed]] = np.nan
+            kept = [kept[j] for j in alive]
+            obs_list = [obs_list[j] for j in alive]
+            rewards = [rewards[j] for j in alive]
+        self._write(kept, obs_list, out, notes)
+        self._write_rewards(kept, rewards, out, notes)
+        return notes
+
+    def _write(self, rows: Sequence[int], obs_list: list[Any], out: Rows, notes: Notes) -> None:
+        """Write observations into their rows; those that do not fit become failures."""
+        if not rows:
+            return
+        try:
+            for index, values in enumerate(self._layout.columns(obs_list)):
+                target = out.obs[index]
+                if target is None:
+                    notes.objects[index] = list(zip(rows, values, strict=True))
+                elif len(rows) == len(target):
+                    _stack(values, target)
+                else:
+                    target[rows] = _stack(values, np.empty((len(rows), *target.shape[1:]), target.dtype))
+        except (TypeError, ValueError, KeyError, IndexError, SpaceError):
+            self._write_one_by_one(rows, obs_list, out, notes)
+
+    def _write_one_by_one(self, rows: Sequence[int], obs_list: list[Any], out: Rows, notes: Notes) -> None:
+        notes.objects.clear()
+        for row, obs in zip(rows, obs_list, strict=True):
+            try:
+                values = self._layout.split(obs)
+                for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
+                    check_element(value, leaf)
+                    if leaf.dtype is None:
+                        notes.objects.setdefault(index, []).append((row, value))
+                    else:
+                        out.obs[index][row] = value
+            except (TypeError, ValueError, SpaceError) as error:
+                notes.failures.append((row, error))
+                if row in notes.ended:
+                    notes.ended.remove(row)
+
+    def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: Rows, notes: Notes) -> None:
+        where: Any = slice(None) if len(rows) == len(out.reward) else rows
+        try:
+            out.reward[where] = rewards
+        except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
+            for row, reward in zip(rows, rewards, strict=True):
+                try:
+                    out.reward[row] = np.asarray(reward, float).reshape(())
+                except (TypeError, ValueError):
+                    notes.failures.append((row, SpaceError(f"the reward should be a number, but is {reward!r}.")))
+
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """See `Simulator.invoke`."""
+        env = self.envs[row]
+        if kind == "render":
+            return env.render()
+        if kind == "set":
+            return env.set_wrapper_attr(name, value)
+        found = env.get_wrapper_attr(name)
+        if kind == "get":
+            return found
+        args, kwargs = value
+        return found(*args, **kwargs) if callable(found) else found
+
+    def close(self) -> None:
+        """Close every environment, also where one of them raises; then raise what they raised."""
+        if not self._closed:
+            self._closed = True
+            failures = _close_all(self.envs)
+            if failures:
+                raise RowsFailed(failures)
+
+
+def _make(env_fns: Sequence[EnvFn]) -> list[gymnasium.Env[Any, Any]]:
+    envs: list[gymnasium.Env[Any, Any]] = []
+    failures: list[tuple[int, BaseException]] = []
+    for row, make in enumerate(env_fns):
+        try:
+            envs.append(make())
+        except RAISED as error:
+            failures.append((row, error))
+    if failures:
+        _close_all(envs)
+        raise RowsFailed(failures)
+    return envs
+
+
+def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> list[tuple[int, BaseException]]:
+    failures: list[tuple[int, BaseException]] = []
+    for row, env in enumerate(envs):
+        try:
+            env.close()
+        except RAISED as error:
+            failures.append((row, error))
+    return failures
+
+
+def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
+    """Write k elements into `target` `[k, *shape]`: as one concatenation along the first axis where they have one."""
+    if target.ndim == 1:
+        np.copyto(target, values, casting="same_kind")
+    else:
+        flat = target.reshape(-1, *target.shape[2:])
+        np.concatenate(values, out=flat, casting="same_kind")
+    return target

@@ -1,0 +1,324 @@
+"""Vector environments over gymnasium environments: gymnasium's own interface, on every backend of the engine.
+
+What is gymnasium's here (modes, tuples, info dicts, names) is said here and in `engine.transitions`; how environments
+are stepped is the engine's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from ..engine.layout import Tree
+from ..engine.pool import BackendName, Pool
+from ..engine.transitions import Autoreset, AutoresetMode, GymStep, gymnasium_step
+from ..errors import SpaceError, WorkerError
+from ..simulators.gymnasium import GymnasiumSimulator
+
+EnvFn = Callable[[], gymnasium.Env[Any, Any]]
+ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
+
+
+class VectorEnv(gymnasium.vector.VectorEnv):
+    """n gymnasium environments that step as one.
+
+    A drop-in for `gymnasium.vector.SyncVectorEnv` and `AsyncVectorEnv`: the same observations, rewards, flags, infos
+    and seeds in all three auto-reset modes, whatever the backend and the number of workers. What `reset` and `step`
+    return is the caller's for as long as it is kept.
+
+    >>> import gymnasium
+    >>> envs = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, autoreset_mode="same_step")
+    >>> obs, info = envs.reset(seed=1)
+    >>> obs.shape, obs.dtype
+    ((3, 4), dtype('float32'))
+    >>> obs, reward, terminated, truncated, info = envs.step(np.array([0, 1, 0]))
+    >>> reward
+    array([1., 1., 1.])
+    >>> envs.close()
+
+    Args:
+        env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called in the
+            workers and nowhere else; they travel pickled by value, so scripts need no main guard.
+        backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
+            interpreter's lock), "processes" in worker processes.
+        num_workers: how many workers share the environments; by default as many as there are cores.
+        copy: accepted for gymnasium's sake. Results are the caller's own in any case, and are not copied for it.
+        observation_mode: "same", "different" (spaces of one shape and dtype whose bounds differ) or a pair of
+            the batched and the single space.
+        autoreset_mode: "next_step", "same_step" or "disabled", or gymnasium's `AutoresetMode`.
+        empty_info: leave infos out; they cost nothing then.
+        check_nan: take a NaN in an observation or a reward for a failure of its environment.
+        step_timeout: seconds that a command may take before `StepTimeout` names the environments that are late.
+        start_method: "forkserver" forks workers off a clean process that has imported what they need; "spawn"
+            starts a new interpreter each.
+        threads_per_worker: how many threads numerical libraries may use in a worker process.
+        preload: modules to import once before worker processes are forked, beside those the factories refer to.
+
+    Raises:
+        WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
+        ShipError: where a factory cannot be sent to a worker process.
+        SpaceError: where spaces differ.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFn],
+        *,
+        backend: BackendName = "serial",
+        num_workers: int | None = None,
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        empty_info: bool = False,
+        check_nan: bool = False,
+        step_timeout: float | None = None,
+        start_method: Literal["forkserver", "spawn"] = "forkserver",
+        threads_per_worker: int = 1,
+        preload: Sequence[str] = (),
+    ):
+        self.closed = True  # until there is something to close
+        makers = split_env_fns(env_fns, backend, num_workers, observation_mode)
+        self.num_envs = len(env_fns)
+        self._autoreset = Autoreset(autoreset_mode, self.num_envs)
+        self.copy = copy
+        self._pool = Pool(
+            makers,
+            backend,
+            infos=not empty_info,
+            check_nan=check_nan,
+            step_timeout=step_timeout,
+            start_method=start_method,
+            threads_per_worker=threads_per_worker,
+            preload=preload,
+            same_spaces=observation_mode == "same",
+        )
+        self.closed = False
+        card = self._pool.card
+        self.render_mode = card.render_mode
+        self.spec = card.spec
+        self.metadata = card.metadata | {"autoreset_mode": self._autoreset.mode}
+        self.single_action_space = card.action_space
+        self.action_space = batch_space(card.action_space, self.num_envs)
+        self.single_observation_space, self.observation_space = self._observation_spaces(observation_mode)
+        self._last: Tree = None
+
+    def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        single = self._pool.card.observation_space
+        if isinstance(mode, tuple):
+            return mode[1], mode[0]
+        if mode == "same":
+            return single, batch_space(single, self.num_envs)
+        from gymnasium.vector.utils import batch_differing_spaces
+
+        return single, batch_differing_spaces(self._pool.invoke("get", "observation_space"))
+
+    # -- gymnasium's interface ---------------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: None goes on with each environment's own stream; an int gives environment i seed + i; a sequence
+                gives each its own.
+            options: for each environment's `reset`. `options["reset_mask"]`, bool `[n]`, resets only some; the
+                others' observations are returned as they were.
+
+        Returns:
+            Observations, a tree of arrays `[n, ...]`, and infos.
+        """
+        options = dict(options) if options is not None else None
+        mask = None if options is None else options.pop("reset_mask", None)
+        seeds = self._seeds(seed)
+        if mask is None:
+            self._pool.reset_async(seeds, options)
+            return self._finish_reset()
+        return self._reset_some(self._check_mask(mask), seeds, options)
+
+    def step(self, actions: Any) -> GymStep:
+        """Step every environment.
+
+        Args:
+            actions: a tree of arrays `[n, ...]`, as the action space nests; arrays or CPU tensors.
+
+        Returns:
+            Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos.
+        """
+        self._pool.step_async(actions, begin=self._autoreset.begin(), eager=self._autoreset.eager)
+        return self._finish_step()
+
+    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
+        transition = self._pool.wait(timeout)
+        self._autoreset.saw_reset(slice(None))
+        self._last = transition.obs
+        return transition.obs, transition.infos.merged(self.num_envs)
+
+    def _finish_step(
+        self, timeout: float | None = None
+    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        try:
+            transition = self._pool.wait(timeout)
+        except WorkerError as error:
+            if error.transition is not None:
+                self._autoreset.saw_step(error.transition)
+            raise
+        self._autoreset.saw_step(transition)
+        self._last = transition.obs
+        return gymnasium_step(transition, self.num_envs)
+
+    def _reset_some(
+        self, mask: np.ndarray, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
+    ) -> tuple[Tree, dict[str, Any]]:
+        if self._last is None:
+            raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
+        ids = np.flatnonzero(mask)
+        transition = self._pool.reset(None if seeds is None else [seeds[i] for i in ids], options, ids)
+        self._autoreset.saw_reset(ids)
+        layout = transition.layout
+        pairs = zip(layout.split(self._last), layout.split(transition.obs), strict=True)
+        self._last = layout.build([_put_rows(old, ids, new) for old, new in pairs])
+        return self._last, transition.infos.merged(self.num_envs)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every environment, or get an attribute; one result each."""
+        return tuple(self._pool.invoke("call", name, [(args, kwargs)] * self.num_envs))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every environment, looked up through its wrappers."""
+        return tuple(self._pool.invoke("get", name))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment: a list or tuple holds one value each, anything else is for all."""
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise SpaceError(f"Expected {self.num_envs} values, one an environment, but {len(values)} came.")
+        self._pool.invoke("set", name, values)
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What every environment renders; None without a render mode."""
+        return tuple(self._pool.invoke("render")) if self.render_mode is not None else None
+
+    def close_extras(self, timeout: float | None = None, **_: Any) -> None:
+        """Close every environment and end every worker. See `Pool.close`."""
+        self._pool.close(timeout)
+
+    def close(self, **kwargs: Any) -> None:
+        """Close; twice is harmless. `timeout`: see `Pool.close`."""
+        if not self.closed:
+            self.closed = True
+            self.close_extras(**kwargs)
+
+    def __enter__(self) -> VectorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Nothing: the pool ends its workers when it is collected."""
+
+    def __repr__(self) -> str:
+        pool = self._pool
+        of = "" if self.spec is None else f"{self.spec.id!r}, "
+        kind = f"backend={pool.backend_name!r}, num_workers={pool.num_workers}"
+        return (
+            f"{type(self).__name__}({of}num_envs={self.num_envs}, {kind}, autoreset_mode={self._autoreset.mode.name})"
+        )
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:
+        """The seed of every environment's generator."""
+        return self.get_attr("np_random_seed")
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:
+        """Every environment's generator (with worker processes: a copy of it)."""
+        return self.get_attr("np_random")
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None] | None:
+        if seed is None:
+            return None
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
+        return [None if s is None else int(s) for s in seed]
+
+    def _check_mask(self, mask: Any) -> np.ndarray:
+        array = np.asarray(mask)
+        if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
+            raise SpaceError(
+                f"Expected reset_mask to be {self.num_envs} bools, one of them True at least, "
+                f"but {array.dtype} of shape {array.shape} came."
+            )
+        return array
+
+
+def split_env_fns(
+    env_fns: Sequence[EnvFn],
+    backend: str,
+    num_workers: int | None,
+    observation_mode: ObservationMode = "same",
+) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
+    """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
+    env_fns = list(env_fns)
+    if not env_fns:
+        raise SpaceError("Expected at least one function that makes an environment, but none came.")
+    for index, make in enumerate(env_fns):
+        if not callable(make):
+            raise SpaceError(
+                f"Expected functions that make environments, but item {index} is {type(make).__name__}. "
+                "Give `lambda: gymnasium.make(...)` rather than an environment."
+            )
+    if num_workers is None:
+        num_workers = 1 if backend == "serial" else os.cpu_count() or 1
+    if num_workers < 1:
+        raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers} came.")
+    count = min(num_workers, len(env_fns))
+    bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
+    strict = observation_mode == "same"
+    single = observation_mode[1] if isinstance(observation_mode, tuple) else None
+    return [
+        (partial(GymnasiumSimulator, env_fns[a:b], single, same_spaces=strict), b - a)
+        for a, b in itertools.pairwise(bounds)
+    ]
+
+
+def _put_rows(old: Any, rows: np.ndarray, new: Any) -> Any:
+    if isinstance(old, tuple):
+        objects = list(old)
+        for row, value in zip(rows.tolist(), new, strict=True):
+            objects[row] = value
+        return tuple(objects)
+    array = old.copy()
+    array[rows] = new
+    return array
+
+
+def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
+    """One environment's own info out of a vector environment's merged infos.
+
+    >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
+    {'x': np.float64(2.0)}
+    """
+    own: dict[str, Any] = {}
+    for key, value in info.items():
+        mask = info.get(f"_{key}")
+        if mask is not None and mask[env_id]:
+            own[key] = info_of(value, env_id) if isinstance(value, Mapping) else value[env_id]
+    return own
