@@ -1,0 +1,215 @@
+"""Crossing between torch, NumPy and JAX, sharing memory where that can be.
+
+Simulators speak one of three kinds of array and policies speak torch: whatever crosses, crosses here. JAX is
+looked at only where it has already been imported, or is asked for by name, so that nobody pays for it otherwise.
+This module knows nothing of environments.
+
+Memory that is shared is shared both ways. A tensor over a JAX array writes into an array that JAX takes to be
+immutable, and the reverse holds too: clone before writing in place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import SpaceError
+
+
+def array_type(x: Any, fallback: str | None = None) -> str:
+    """The library that an array belongs to: `"jax"`, `"torch"` or `"numpy"` (NumPy's scalars included).
+
+    Args:
+        x: anything.
+        fallback: the answer for what is none of the three.
+
+    Raises:
+        TypeError: `x` is none of the three and there is no fallback.
+
+    >>> array_type(torch.zeros(2)), array_type(np.zeros(2)), array_type([0, 0], "numpy")
+    ('torch', 'numpy', 'numpy')
+    """
+    if isinstance(x, torch.Tensor):
+        return "torch"
+    if isinstance(x, np.ndarray | np.generic):
+        return "numpy"
+    if _is_jax(x):
+        return "jax"
+    if fallback is None:
+        raise TypeError(f"expected a torch tensor, a NumPy array or a JAX array, got {type(x).__qualname__}")
+    return fallback
+
+
+def convert_to_torch(x: Any) -> torch.Tensor:
+    """A tensor of the values of `x`, of the same shape and, where torch has it, dtype.
+
+    Args:
+        x: a tensor (which comes back as itself); a JAX array (memory is shared through DLPack, on its device);
+            a NumPy array (memory is shared, unless it is read-only or in a layout that torch lacks: then copied);
+            a number; or an iterable of numbers or of equally shaped arrays.
+
+    Raises:
+        TypeError: values for which torch has no dtype, JAX's typed PRNG keys among them.
+
+    >>> convert_to_torch(np.array([1, 2]))
+    tensor([1, 2])
+    >>> convert_to_torch(range(3))
+    tensor([0, 1, 2])
+    """
+    if isinstance(x, torch.Tensor):
+        return x
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x)
+    if _is_jax(x):
+        return _from_jax(x)
+    return _from_plain(x)
+
+
+def convert_from_torch(x: torch.Tensor, array_type: str) -> Any:
+    """The tensor `x` as an array of another library, cut off from autograd.
+
+    Args:
+        x: a tensor on any device.
+        array_type: `"torch"` gives `x` itself. `"numpy"` gives an array on the CPU, sharing memory with a tensor
+            that is there (bfloat16, which NumPy lacks, becomes float32). `"jax"` gives an array on the same device
+            where JAX has that device, else on JAX's default one; memory is shared through DLPack where the tensor
+            is dense and aligned, and 64-bit dtypes become 32-bit ones unless JAX is set to 64 bits.
+
+    Raises:
+        ValueError: another `array_type`.
+        ImportError: `"jax"`, and JAX is not installed.
+
+    >>> convert_from_torch(torch.tensor([1.0, 2.0], requires_grad=True), "numpy")
+    array([1., 2.], dtype=float32)
+    """
+    if array_type == "torch":
+        return x
+    if array_type == "numpy":
+        x = x.detach().cpu().resolve_conj().resolve_neg()
+        return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    if array_type == "jax":
+        return _to_jax(x.detach().resolve_conj().resolve_neg())
+    raise ValueError(f"array_type must be 'torch', 'numpy' or 'jax', not {array_type!r}")
+
+
+def convert_to_torch_bool(x: Any) -> torch.Tensor:
+    """The truth of each value of `x` as a bool tensor of its shape.
+
+    Args:
+        x: what `convert_to_torch` takes. Floating values are true where `abs(x) > 1e-4` (simulators on accelerators
+            keep flags as floats), integers where they are not zero; bools come back untouched.
+
+    >>> convert_to_torch_bool([0.0, 1e-5, -1.0])
+    tensor([False, False,  True])
+    """
+    x = convert_to_torch(x)
+    if x.is_floating_point() or x.is_complex():
+        return x.abs() > 1e-4
+    return x.to(torch.bool)
+
+
+def reset_tensors(x: Any, indices: Any) -> None:
+    """Set rows of tensors to zero, in place.
+
+    Args:
+        x: a tensor with rows along its first axis, or any nesting of mappings (TensorDicts count as such) and
+            iterables of tensors. Strings, bytes and all else in it are left alone.
+        indices: one row, rows, or a bool mask over all rows: a number, a sequence, an array or a tensor.
+
+    Raises:
+        IndexError: a row that is not there, or a mask of another length.
+
+    >>> h = torch.ones(3, 2)
+    >>> reset_tensors({"h": [h]}, [True, False, True])
+    >>> h
+    tensor([[0., 0.],
+            [1., 1.],
+            [0., 0.]])
+    """
+    rows = convert_to_torch(indices)
+    if rows.dtype != torch.bool:
+        rows = rows.long()  # an empty list arrives as floats, JAX's and NumPy's indices in any integer dtype
+    with torch.no_grad():
+        _zero_rows(x, rows)
+
+
+def _zero_rows(x: Any, rows: torch.Tensor) -> None:
+    if isinstance(x, torch.Tensor):
+        x[rows.to(x.device)] = 0
+    elif _is_tensordict(x):
+        _zero_tensordict_rows(x, rows)
+    elif isinstance(x, Mapping):
+        _zero_rows(x.values(), rows)
+    elif isinstance(x, Iterable) and not (isinstance(x, str | bytes | bytearray | np.ndarray) or _is_jax(x)):
+        for item in x:
+            _zero_rows(item, rows)
+
+
+def _zero_tensordict_rows(x: Any, rows: torch.Tensor) -> None:
+    """A lazy stack hands out copies, so that writing has to go to the TensorDicts that it is made of."""
+    if sys.modules["tensordict"].is_non_tensor(x):
+        return
+    if not hasattr(x, "tensordicts"):
+        _zero_rows(list(x.values()), rows)
+    elif x.stack_dim > 0:
+        _zero_rows(list(x.tensordicts), rows)
+    else:
+        chosen = torch.arange(len(x.tensordicts))[rows.cpu()]
+        for i in chosen.reshape(-1).tolist():
+            for leaf in x.tensordicts[i].values(True, True):
+                if isinstance(leaf, torch.Tensor):
+                    leaf.zero_()
+
+
+def _is_tensordict(x: Any) -> bool:
+    tensordict = sys.modules.get("tensordict")
+    return tensordict is not None and tensordict.is_tensor_collection(x)
+
+
+def _is_jax(x: Any) -> bool:
+    kind = getattr(sys.modules.get("jax"), "Array", None)
+    return kind is not None and isinstance(x, kind)
+
+
+def _from_jax(x: Any) -> torch.Tensor:
+    import jax
+
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        raise SpaceError(f"JAX's {x.dtype} has no counterpart in torch: pass jax.random.key_data(key)")
+    try:
+        return torch.from_dlpack(x)
+    except (RuntimeError, BufferError):  # a device or a sharding that torch cannot see: by way of the host
+        return _from_numpy(np.asarray(x))
+
+
+def _to_jax(x: torch.Tensor) -> Any:
+    try:
+        import jax
+    except ImportError as error:
+        raise ImportError('JAX arrays were asked for and JAX is not installed: pip install "vecrl[brax]"') from error
+    if x.device.type != "cpu" and jax.default_backend() == "cpu":
+        x = x.cpu()
+    return jax.dlpack.from_dlpack(x.contiguous())  # the import of DLPack refuses gaps and repeated strides
+
+
+def _from_numpy(x: np.ndarray) -> torch.Tensor:
+    if x.dtype.name == "bfloat16":  # ml_dtypes' type, which JAX gives to NumPy
+        return _from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+    if not x.flags.writeable:
+        x = x.copy()
+    try:
+        return torch.from_numpy(x)
+    except ValueError:  # negative strides, foreign byte order
+        return torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="), order="C"))
+
+
+def _from_plain(x: Any) -> torch.Tensor:
+    if isinstance(x, Iterable) and not isinstance(x, str | bytes | bytearray | memoryview | np.generic):
+        x = list(x)
+        if any(isinstance(item, torch.Tensor | np.ndarray) or _is_jax(item) for item in x):
+            return torch.stack([convert_to_torch(item) for item in x])
+    return torch.as_tensor(x)
