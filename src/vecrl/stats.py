@@ -36,6 +36,7 @@ class RunningStats:
 
     Attributes:
         training: False while frozen; `update` then does nothing.
+        empty: True until the first rows came; unlike `count` it is known without waiting for a device.
 
     >>> stats = RunningStats((2,), clip=5.0)
     >>> stats.update(np.array([[0.0, 10.0], [2.0, 30.0]]))
@@ -124,6 +125,8 @@ class RunningStats:
             raise SpaceError(f"cannot merge statistics of rows of shape {other.shape} into those of {self.shape}")
         if not self.training:
             raise ValueError("these statistics are frozen: call train() before merging others into them")
+        if other.empty:
+            return self
         self._absorb(self._scalar(other._count), self._at_home(other._mean), self._at_home(other._m2))
         return self
 
@@ -221,8 +224,10 @@ class RunningStats:
         self._m2 = self._m2 + m2 + delta * delta * (self._count * share)
         self._count = total
         self._scale = None
+        self.empty = self.empty and self.device is None and not total
 
     def _set(self, count: Any, mean: Array, m2: Array) -> None:
+        self.empty = not count
         self._count = self._scalar(count)
         self._mean, self._m2 = (_copy(self._at_home(a)) for a in (mean, m2))
         self._scale: Array | None = None

@@ -1,0 +1,51 @@
+"""Policies as flat parameter vectors, one or a whole population at a time, and the networks they are made of.
+
+policy = Policy("Linear(obs, 64) >> Tanh() >> Linear(64, act)", obs=4, act=2)
+policy.set_parameters(torch.randn(256, policy.parameter_length))
+actions = policy(observations)          # [256, 4] -> [256, 2], each row by its own network
+"""
+
+from vecrl.errors import NetParsingError
+from vecrl.policy.batched import batched_forward, register_batched
+from vecrl.policy.functional import (
+    ModuleExpectingFlatParameters,
+    count_parameters,
+    fill_parameters,
+    make_functional_module,
+    parameter_vector,
+)
+from vecrl.policy.language import str_to_net
+from vecrl.policy.layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round, Slice
+from vecrl.policy.networks import FeedForwardNet, LocomotorNet, StructuredControlNet
+from vecrl.policy.norm import ObsNormLayer, RunningNorm, RunningStat
+from vecrl.policy.policy import Policy
+from vecrl.policy.shaping import AliveBonus, alive_bonus
+
+__all__ = [
+    "LSTM",
+    "RNN",
+    "AliveBonus",
+    "Apply",
+    "Bin",
+    "Clip",
+    "FeedForwardNet",
+    "LocomotorNet",
+    "ModuleExpectingFlatParameters",
+    "MultiLayered",
+    "NetParsingError",
+    "ObsNormLayer",
+    "Policy",
+    "Round",
+    "RunningNorm",
+    "RunningStat",
+    "Slice",
+    "StructuredControlNet",
+    "alive_bonus",
+    "batched_forward",
+    "count_parameters",
+    "fill_parameters",
+    "make_functional_module",
+    "parameter_vector",
+    "register_batched",
+    "str_to_net",
+]

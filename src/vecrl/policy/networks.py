@@ -1,0 +1,114 @@
+"""Whole networks for control, each from one published idea, with the parameters in the order that it is known by.
+
+Like the layers, they know nothing of parameter batches: their batched forms stand in `batched.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vecrl.policy.layers import Activation, activation_named
+
+
+class FeedForwardNet(nn.Module):
+    """Linear layers with nonlinearities.
+
+    Args:
+        input_size: features of the observation.
+        layers: `(size, nonlinearity)` or `(size, nonlinearity, bias)` for each layer; the nonlinearity is a name of
+            torch or `torch.nn.functional`, a callable, or None.
+
+    >>> FeedForwardNet(4, [(16, "tanh"), (2, None, False)])(torch.zeros(4)).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, input_size: int, layers: Sequence[tuple[Any, ...] | list[Any]]):
+        super().__init__()
+        self.linears = nn.ModuleList()
+        self.activations: list[Activation] = []
+        self.named: list[bool] = []  # whether torch knows the nonlinearity, so that it is elementwise
+        for layer in layers:
+            if len(layer) not in (2, 3):
+                raise ValueError(f"a layer should be (size, nonlinearity) or (size, nonlinearity, bias), not {layer!r}")
+            size, nonlinearity, bias = layer if len(layer) == 3 else (*layer, True)
+            self.linears.append(nn.Linear(input_size, size, bias=bool(bias)))
+            self.activations.append(activation_named(nonlinearity))
+            self.named.append(not callable(nonlinearity))
+            input_size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        for linear, activation in zip(self.linears, self.activations, strict=True):
+            x = activation(linear(x))
+        return x
+
+
+class StructuredControlNet(nn.Module):
+    """A linear map plus a small nonlinear network of the same observation (Srouji, Zhang, Salakhutdinov 2018).
+
+    Args:
+        in_features: features of the observation.
+        out_features: features of the action.
+        num_layers: hidden layers of the nonlinear network.
+        hidden_size: size of each of them.
+        bias: whether the linear map has a bias; the nonlinear network always does.
+        nonlinearity: as for `FeedForwardNet`.
+
+    >>> net = StructuredControlNet(in_features=3, out_features=2, num_layers=2, hidden_size=5)
+    >>> net(torch.zeros(3)).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        num_layers: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str | Activation = "tanh",
+    ):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        hidden = [(hidden_size, nonlinearity)] * num_layers
+        self.nonlinear = FeedForwardNet(in_features, [*hidden, (out_features, None)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.nonlinear(x)
+
+
+class LocomotorNet(nn.Module):
+    """A linear map of the observation plus trainable sinusoids of time, for gaits (Srouji and others 2018).
+
+    Time is the hidden state: it counts the steps since the start of the episode, so every row of a batch has its own.
+    `forward(x, h=None)` returns `(y, h)`, `h` being `[...]` of the dtype of `x`, 1 after the first step.
+
+    Args:
+        in_features: features of the observation.
+        out_features: features of the action.
+        bias: whether the linear map has a bias.
+        num_sinusoids: sinusoids for each feature of the action.
+
+    >>> y, t = LocomotorNet(in_features=3, out_features=2)(torch.zeros(3))
+    >>> y.shape, t.item()
+    (torch.Size([2]), 1.0)
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, num_sinusoids: int = 16):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.amplitudes = nn.Parameter(torch.randn(num_sinusoids, out_features))
+        self.frequencies = nn.Parameter(torch.randn(num_sinusoids, out_features))
+        self.phases = nn.Parameter(torch.randn(num_sinusoids, out_features))
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        t = x.new_zeros(x.shape[:-1]) if h is None else h
+        return self.linear(x) + sinusoids(self.amplitudes, self.frequencies, self.phases, t), t + 1
+
+
+def sinusoids(amplitudes: Tensor, frequencies: Tensor, phases: Tensor, t: Tensor) -> Tensor:
+    """`sum_k a_k sin(f_k t + p_k)`: coefficients `[..., k, features]`, `t` `[...]`, result `[..., features]`."""
+    return (amplitudes * torch.sin(frequencies * t[..., None, None] + phases)).sum(-2)
