@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .layout import Layout, Tree
+from .layout import Layout
 from .simulator import Rows
 
 _ALIGN = 64  # bytes: a cache line, and what DLPack consumers want
@@ -44,7 +44,7 @@ class Slot:
         self.block = block
         self.reward, self.terminated, self.truncated, self.begun, self.returns, self.lengths = arrays[:6]
         self.obs = list(arrays[6:])
-        self._held = [block, *(a for a in arrays if a is not None)]
+        self._held = [block, *(a for a in self.obs if a is not None)]
         self._counts: list[int] = []
 
     def seal(self) -> None:
@@ -53,13 +53,8 @@ class Slot:
 
     @property
     def free(self) -> bool:
-        """Whether nobody outside holds any of its memory: every view refers to one of our arrays or to the block."""
+        """Whether nobody outside holds its observations: every view refers to one of our arrays or to the block."""
         return list(map(getrefcount, self._held)) == self._counts
-
-    def rows(self, start: int, stop: int) -> Rows:
-        """The part of the worker that owns rows `start` to `stop`."""
-        cut = (self.reward, self.terminated, self.truncated, self.begun, self.returns, self.lengths)
-        return Rows([None if a is None else a[start:stop] for a in self.obs], *(a[start:stop] for a in cut))
 
 
 class Arena:
@@ -96,6 +91,18 @@ class Arena:
         shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
         return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
 
+    def rows(self, start: int, stop: int) -> list[Rows]:
+        """The part of each slot that is for the worker that owns rows `start` to `stop`."""
+        final = _cut(self.final_obs, start, stop)
+        return [
+            Rows(
+                _cut(s.obs, start, stop),
+                final,
+                *_cut([s.reward, s.terminated, s.truncated, s.begun, s.returns, s.lengths], start, stop),
+            )
+            for s in self.slots
+        ]
+
     def seal(self) -> None:
         """Every worker has its rows: from now on, any further reference to a slot is a caller's."""
         for slot in self.slots:
@@ -120,15 +127,8 @@ def anonymous_file(size: int) -> int:
     return fd
 
 
-def copy_tree(layout: Layout, leaves: Sequence[Any], rows: Any = None) -> Tree:
-    """The tree of `leaves`, each copied (of `rows` alone where they are given)."""
-    return layout.build([_pick(leaf, rows) for leaf in leaves])
-
-
-def _pick(leaf: Any, rows: Any) -> Any:
-    if isinstance(leaf, list):
-        return tuple(leaf if rows is None else [leaf[i] for i in rows])  # pyright: ignore[reportUnknownVariableType]
-    return leaf.copy() if rows is None else leaf[rows]
+def _cut(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:
+    return [None if a is None else a[start:stop] for a in arrays]
 
 
 def _slot_specs(obs: Layout, n: int) -> list[Spec | None]:

@@ -11,7 +11,7 @@ from .arena import Arena
 from .flights import Flight, WorkerReport
 from .infos import Infos
 from .layout import Layout
-from .transitions import Episodes, Transition
+from .transitions import NO_EPISODES, Episodes, Transition
 from .worker import Op
 
 _NONE = np.empty(0, np.int64)
@@ -35,11 +35,8 @@ class Assembly:
         """Of a command to all: the slot's own observations, or copies of them where no slot was free."""
         slot = self._arena.slots[flight.slot]
         infos, final_infos = self._notes(flight.reports)
-        over = slot.terminated | slot.truncated
-        done = ended = _NONE
-        if over.any():
-            done = np.flatnonzero(over)
-            ended = done[slot.begun[done]] if flight.eager else _NONE
+        done = (slot.terminated | slot.truncated).nonzero()[0]
+        ended = done[slot.begun[done]] if flight.eager and len(done) else _NONE
         obs: list[Any] = [
             tuple(self._objects[i]) if leaf is None else leaf.copy() if flight.slot == 0 else leaf
             for i, leaf in enumerate(slot.obs)
@@ -53,10 +50,10 @@ class Assembly:
             truncated=slot.truncated.copy(),
             begun=slot.begun.copy(),
             ended=ended,
-            final_obs=self._finals(flight.reports, ended),
+            final_obs=self._finals(flight.reports, ended) if len(ended) else None,
             infos=infos,
             final_infos=final_infos,
-            episodes=Episodes(done, slot.returns[done], slot.lengths[done]),
+            episodes=Episodes(done, slot.returns[done], slot.lengths[done]) if len(done) else NO_EPISODES,
         )
 
     def rows(self, flights: Sequence[Flight], order: np.ndarray | None = None) -> Transition:

@@ -27,12 +27,14 @@ class Rows:
 
     Attributes:
         obs: one array `[k, *leaf_shape]` a leaf of the observation space; None where the leaf is opaque.
+        final_obs: likewise, for the final observations of rows that a step began anew.
         reward: `[k]` float64.
         terminated, truncated: `[k]` bool, all False when a step begins.
         begun, returns, lengths: `[k]`, the worker's own; not for simulators.
     """
 
     obs: list[Any]
+    final_obs: list[Any]
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -41,21 +43,31 @@ class Rows:
     lengths: np.ndarray
 
 
-@dataclass(slots=True)
+InfoRows = list[tuple[int, Mapping[str, Any]]]
+ObjectRows = dict[int, list[tuple[int, Any]]]
+
+
 class Notes:
     """What a simulator has to say beside the rows it wrote.
 
     Attributes:
         ended: rows whose episode this step ended.
         infos: `(row, info)` of the rows whose info is not empty.
+        final_infos: likewise of the step itself, in rows that it began anew.
         objects: for each opaque leaf, by its index, `(row, object)`.
+        final_objects: likewise, of final observations.
         failures: `(row, exception)` of the rows that raised; their rows hold nothing.
     """
 
-    ended: list[int] = field(default_factory=list[int])
-    infos: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list[tuple[int, Mapping[str, Any]]])
-    objects: dict[int, list[tuple[int, Any]]] = field(default_factory=dict[int, list[tuple[int, Any]]])
-    failures: list[tuple[int, BaseException]] = field(default_factory=list[tuple[int, BaseException]])
+    __slots__ = ("ended", "failures", "final_infos", "final_objects", "infos", "objects")
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+        self.infos: InfoRows = []
+        self.final_infos: InfoRows = []
+        self.objects: ObjectRows = {}
+        self.final_objects: ObjectRows = {}
+        self.failures: list[tuple[int, BaseException]] = []
 
 
 class RowsFailed(Exception):
@@ -96,8 +108,12 @@ class Simulator(Protocol):
         """Begin an episode in `rows` (None: all), `seeds[j]` for the j-th of them; write their `out.obs`."""
         ...
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows) -> Notes:
-        """Advance `rows` (None: all), `actions[j]` for the j-th; write `out`'s obs, reward and flags."""
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
+        """Advance `rows` (None: all), `actions[j]` for the j-th; write `out`'s obs, reward and flags.
+
+        With `renew`, rows whose episode ends begin anew at once: what the step observed goes into `out.final_obs`
+        and `final_infos`, what the reset observed into `out.obs` and `infos`.
+        """
         ...
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:

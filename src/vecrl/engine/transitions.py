@@ -67,7 +67,10 @@ class Episodes:
     lengths: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+NO_EPISODES = Episodes(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that would cost a microsecond each
 class Transition:
     """What a command to a pool yields, one row an environment asked.
 
@@ -79,7 +82,7 @@ class Transition:
         terminated, truncated: `[m]` bool, separate always.
         begun: `[m]` bool, the rows whose `obs` begins an episode.
         ended: `[e]` int64, the rows (not ids) that ended and began anew in this step; their final observations are in
-            `final_obs`, a tree of arrays `[e, ...]`.
+            `final_obs`, a tree of arrays `[e, ...]` (None where e is 0).
         infos: of the step, or of the reset where a row began anew.
         final_infos: of the step, in the rows `ended`.
         episodes: the episodes that ended.

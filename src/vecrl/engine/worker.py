@@ -145,18 +145,15 @@ class Worker:
         arena, self.obs_layout, self.action_layout = command.extra
         assert isinstance(arena, Arena)
         start, stop = self.plan.start, self.plan.start + self.plan.num_envs
-        self.slots = [slot.rows(start, stop) for slot in arena.slots]
+        self.slots = arena.rows(start, stop)
         self.actions = [None if a is None else a[start:stop] for a in arena.actions]
-        self.final_obs = [None if a is None else a[start:stop] for a in arena.final_obs]
         self.begin = arena.begin[start:stop]
         self.returns = np.zeros(self.plan.num_envs)
         self.lengths = np.zeros(self.plan.num_envs, np.int64)
 
     def _reset(self, command: Command) -> Report | None:
         seeds, options = command.extra or (None, None)
-        out = self.slots[command.slot]
-        notes = self._begin(command.rows, seeds, options, out)
-        return self._report(command.op, notes)
+        return self._report(command.op, self._begin(command.rows, seeds, options, self.slots[command.slot]))
 
     def _begin(self, rows: Sequence[int] | None, seeds: Any, options: Any, out: Rows) -> Notes:
         assert self.sim is not None
@@ -174,35 +171,36 @@ class Worker:
     def _step(self, command: Command) -> Report | None:
         self.steps += 1
         out = self.slots[command.slot]
+        if command.rows is None and not command.masked:
+            return self._report(command.op, self._advance(None, command.extra, out, command.eager))
         rows, begin = self._split(command)
-        notes = self._advance(rows, command.extra, out) if rows is None or len(rows) else Notes()
-        report = None
-        if notes.ended and command.eager:
-            report = self._renew(notes, out)
-        elif begin:
-            report = self._report(Op.RESET, self._begin(begin, None, None, out))
-        return self._report(command.op, notes, report)
+        report = self._report(Op.RESET, self._begin(begin, None, None, out)) if begin else None
+        if not rows:
+            return report
+        return self._report(command.op, self._advance(rows, command.extra, out, command.eager), report)
 
-    def _split(self, command: Command) -> tuple[Sequence[int] | None, list[int]]:
-        """The rows to step (None: all) and those to begin anew."""
-        rows = command.rows
-        if rows is not None:
-            return [r for r in rows if r >= 0], [~r for r in rows if r < 0]
-        if command.masked and self.begin.any():
-            return np.flatnonzero(~self.begin).tolist(), np.flatnonzero(self.begin).tolist()
-        return None, []
+    def _split(self, command: Command) -> tuple[list[int], list[int]]:
+        """The rows to step and those to begin anew."""
+        if command.rows is not None:
+            return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
+        return np.flatnonzero(~self.begin).tolist(), np.flatnonzero(self.begin).tolist()
 
-    def _advance(self, rows: Sequence[int] | None, objects: Any, out: Rows) -> Notes:
+    def _advance(self, rows: Sequence[int] | None, objects: Any, out: Rows, eager: bool) -> Notes:
         """Step `rows`, and count."""
         assert self.sim is not None
         where: Any = slice(None) if rows is None else rows
         out.terminated[where] = out.truncated[where] = out.begun[where] = False
-        notes = self.sim.step(rows, self._actions(rows, where, objects), out)
+        notes = self.sim.step(rows, self._actions(rows, where, objects), out, eager)
         self.returns[where] += out.reward[where]
         self.lengths[where] += 1
         if notes.ended:
-            out.returns[notes.ended] = self.returns[notes.ended]
-            out.lengths[notes.ended] = self.lengths[notes.ended]
+            ended = notes.ended
+            out.returns[ended] = self.returns[ended]
+            out.lengths[ended] = self.lengths[ended]
+            if eager:
+                out.begun[ended] = True
+                self.returns[ended] = 0.0
+                self.lengths[ended] = 0
         if self.plan.check_nan:
             self._find_nan(where, out, notes)
         return notes
@@ -217,27 +215,6 @@ class Worker:
             else:
                 leaves.append(leaf.copy() if rows is None else leaf[where])
         return self.action_layout.rows(leaves)
-
-    def _renew(self, notes: Notes, out: Rows) -> Report | None:
-        """Keep the final observations of the rows that ended, and begin them anew."""
-        ended = notes.ended
-        for final, obs in zip(self.final_obs, out.obs, strict=True):
-            if final is not None:
-                final[ended] = obs[ended]
-        flags = out.reward[ended], out.terminated[ended], out.truncated[ended]
-        begun = self._begin(ended, None, None, out)
-        out.reward[ended], out.terminated[ended], out.truncated[ended] = flags
-        report = self._report(Op.RESET, begun)
-        gone = set(ended)
-        finals = [(row, info) for row, info in notes.infos if row in gone]
-        final_objects = {leaf: [p for p in pairs if p[0] in gone] for leaf, pairs in notes.objects.items()}
-        if finals or final_objects:
-            report = report or Report()
-            report.final_infos = self._infos(finals)
-            report.final_objects = self._shift(final_objects)
-            notes.infos = [pair for pair in notes.infos if pair[0] not in gone]
-            notes.objects = {leaf: [p for p in pairs if p[0] not in gone] for leaf, pairs in notes.objects.items()}
-        return report
 
     def _invoke(self, command: Command) -> Report:
         assert self.sim is not None
@@ -262,12 +239,15 @@ class Worker:
 
     def _report(self, op: Op, notes: Notes, base: Report | None = None) -> Report | None:
         """`base` with what `notes` say added; None where there is nothing to say."""
-        if not (notes.infos and self.plan.infos) and not notes.objects and not notes.failures:
+        wordy = self.plan.infos and (notes.infos or notes.final_infos)
+        if not wordy and not notes.objects and not notes.failures:
             return base
         report = base or Report()
         report.infos.extend(self._infos(notes.infos))
+        report.final_infos.extend(self._infos(notes.final_infos))
         for leaf, pairs in self._shift(notes.objects).items():
-            report.objects[leaf] = pairs + report.objects.get(leaf, [])
+            report.objects[leaf] = report.objects.get(leaf, []) + pairs
+        report.final_objects |= self._shift(notes.final_objects)
         report.failures += self._failures(op, notes.failures)
         return report
 

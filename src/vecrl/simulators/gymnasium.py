@@ -11,9 +11,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ..engine.layout import Layout, check_element
-from ..engine.simulator import Notes, Rows, RowsFailed
+from ..engine.simulator import Notes, ObjectRows, Rows, RowsFailed
 from ..errors import SpaceError
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
@@ -48,6 +49,9 @@ class GymnasiumSimulator:
         self.spec = first.spec
         self._check_spaces(same_spaces)
         self._layout = Layout(self.observation_space)
+        self._all = list(range(self.num_envs))
+        self._steps = [env.step for env in self.envs]
+        self._unchecked = set(self._all)
         self._closed = False
 
     def _check_spaces(self, strict: bool) -> None:
@@ -85,79 +89,85 @@ class GymnasiumSimulator:
             obs_list.append(obs)
             if info:
                 notes.infos.append((row, info))
-        self._write(kept, obs_list, out, notes)
+        self._write(kept, obs_list, out.obs, notes.objects, notes)
         return notes
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows) -> Notes:
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
         """See `Simulator.step`."""
         notes = Notes()
         obs_list: list[Any] = []
         rewards: list[Any] = []
-        envs = self.envs if rows is None else [self.envs[row] for row in rows]
-        kept: list[int] | range = range(self.num_envs) if rows is None else list(rows)
-        for j, (env, action) in enumerate(zip(envs, actions, strict=True)):
+        finals: list[Any] = []
+        kept: Sequence[int] = self._all if rows is None else rows
+        steps = self._steps if rows is None else [self._steps[row] for row in rows]
+        for row, step, action in zip(kept, steps, actions, strict=True):
             try:
-                obs, reward, terminated, truncated, info = env.step(action)
-                ended = terminated or truncated
+                obs, reward, terminated, truncated, info = step(action)
+                if terminated or truncated:
+                    out.terminated[row], out.truncated[row] = terminated, truncated
+                    notes.ended.append(row)
+                    if renew:
+                        finals.append(obs)
+                        if info:
+                            notes.final_infos.append((row, info))
+                        obs, info = self.envs[row].reset()
             except RAISED as error:
-                notes.failures.append((kept[j], error))
-                obs_list.append(None)
-                rewards.append(0.0)
-                continue
+                notes.failures.append((row, error))
+                obs, reward, info = None, np.nan, None
             obs_list.append(obs)
             rewards.append(reward)
-            if ended:
-                row = kept[j]
-                notes.ended.append(row)
-                out.terminated[row] = terminated
-                out.truncated[row] = truncated
             if info:
-                notes.infos.append((kept[j], info))
+                notes.infos.append((row, info))
         if notes.failures:
-            failed = {row for row, _ in notes.failures}
-            alive = [j for j, row in enumerate(kept) if row not in failed]
-            out.reward[[row for row in kept if row in failed]] = np.nan
-            kept = [kept[j] for j in alive]
-            obs_list = [obs_list[j] for j in alive]
-            rewards = [rewards[j] for j in alive]
-        self._write(kept, obs_list, out, notes)
-        self._write_rewards(kept, rewards, out, notes)
+            kept, obs_list, finals = _drop_failed(kept, obs_list, finals, notes, out)
+        if self._unchecked:
+            self._skip_checks(kept)
+        self._write(kept, obs_list, out.obs, notes.objects, notes)
+        self._write_rewards(self._all if rows is None else rows, rewards, out, notes)
+        if finals:
+            self._write(notes.ended, finals, out.final_obs, notes.final_objects, notes)
         return notes
 
-    def _write(self, rows: Sequence[int], obs_list: list[Any], out: Rows, notes: Notes) -> None:
+    def _skip_checks(self, rows: Sequence[int]) -> None:
+        """These stepped once: from now on, step them without the wrappers that only check."""
+        for row in self._unchecked.intersection(rows):
+            self._steps[row] = direct_step(self.envs[row])
+        self._unchecked.difference_update(rows)
+
+    def _write(
+        self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: Notes
+    ) -> None:
         """Write observations into their rows; those that do not fit become failures."""
         if not rows:
             return
         try:
             for index, values in enumerate(self._layout.columns(obs_list)):
-                target = out.obs[index]
+                target = leaves[index]
                 if target is None:
-                    notes.objects[index] = list(zip(rows, values, strict=True))
-                elif len(rows) == len(target):
+                    objects[index] = list(zip(rows, values, strict=True))
+                elif len(rows) == self.num_envs:
                     _stack(values, target)
                 else:
                     target[rows] = _stack(values, np.empty((len(rows), *target.shape[1:]), target.dtype))
-        except (TypeError, ValueError, KeyError, IndexError, SpaceError):
-            self._write_one_by_one(rows, obs_list, out, notes)
+        except (TypeError, ValueError, KeyError, IndexError):
+            objects.clear()
+            for row, obs in zip(rows, obs_list, strict=True):
+                try:
+                    self._write_one(row, obs, leaves, objects)
+                except (TypeError, ValueError) as error:
+                    notes.failures.append((row, error))
 
-    def _write_one_by_one(self, rows: Sequence[int], obs_list: list[Any], out: Rows, notes: Notes) -> None:
-        notes.objects.clear()
-        for row, obs in zip(rows, obs_list, strict=True):
-            try:
-                values = self._layout.split(obs)
-                for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
-                    check_element(value, leaf)
-                    if leaf.dtype is None:
-                        notes.objects.setdefault(index, []).append((row, value))
-                    else:
-                        out.obs[index][row] = value
-            except (TypeError, ValueError, SpaceError) as error:
-                notes.failures.append((row, error))
-                if row in notes.ended:
-                    notes.ended.remove(row)
+    def _write_one(self, row: int, obs: Any, leaves: list[Any], objects: ObjectRows) -> None:
+        values = self._layout.split(obs)
+        for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
+            check_element(value, leaf)
+            if leaf.dtype is None:
+                objects.setdefault(index, []).append((row, value))
+            else:
+                leaves[index][row] = value
 
     def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: Rows, notes: Notes) -> None:
-        where: Any = slice(None) if len(rows) == len(out.reward) else rows
+        where: Any = slice(None) if len(rows) == self.num_envs else rows
         try:
             out.reward[where] = rewards
         except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
@@ -187,6 +197,50 @@ class GymnasiumSimulator:
             failures = _close_all(self.envs)
             if failures:
                 raise RowsFailed(failures)
+
+
+def direct_step(env: gymnasium.Env[Any, Any]) -> Callable[[Any], Any]:
+    """`env.step` without the wrappers that have nothing to say after the first step.
+
+    `gymnasium.make` puts three wrappers around an environment. The checker passes every step on once it has checked
+    the first, the order enforcer once there was a reset, and the time limit only counts; together they
+    are a tenth of a step of CartPole. Their state stays as it would be.
+    """
+    if "step" in vars(env):
+        return env.step
+    if type(env) is OrderEnforcing and env.has_reset:
+        return direct_step(env.env)
+    if type(env) is PassiveEnvChecker and env.checked_step:
+        return direct_step(env.env)
+    if type(env) is TimeLimit:
+        return _limited(direct_step(env.env), env)
+    return env.step
+
+
+def _limited(step: Callable[[Any], Any], limit: TimeLimit[Any, Any]) -> Callable[[Any], Any]:
+    most = limit._max_episode_steps
+
+    def limited(action: Any) -> Any:
+        limit._elapsed_steps += 1  # pyright: ignore[reportOperatorIssue]
+        if limit._elapsed_steps < most:
+            return step(action)
+        obs, reward, terminated, _, info = step(action)
+        return obs, reward, terminated, True, info
+
+    return limited
+
+
+def _drop_failed(
+    rows: Sequence[int], obs_list: list[Any], finals: list[Any], notes: Notes, out: Rows
+) -> tuple[Sequence[int], list[Any], list[Any]]:
+    """Leave out the rows that raised: they end nothing, and hold nothing."""
+    failed = {row for row, _ in notes.failures}
+    finals = [obs for row, obs in zip(notes.ended, finals, strict=False) if row not in failed]
+    notes.ended = [row for row in notes.ended if row not in failed]
+    gone = list(failed)
+    out.terminated[gone] = out.truncated[gone] = False
+    kept = [(row, obs) for row, obs in zip(rows, obs_list, strict=True) if row not in failed]
+    return [row for row, _ in kept], [obs for _, obs in kept], finals
 
 
 def _make(env_fns: Sequence[EnvFn]) -> list[gymnasium.Env[Any, Any]]:
