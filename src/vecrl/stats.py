@@ -224,7 +224,7 @@ class RunningStats:
         self._m2 = self._m2 + m2 + delta * delta * (self._count * share)
         self._count = total
         self._scale = None
-        self.empty = self.empty and self.device is None and not total
+        self.empty = self.device is None and not total
 
     def _set(self, count: Any, mean: Array, m2: Array) -> None:
         self.empty = not count

@@ -146,7 +146,7 @@ def linear(weight: Tensor, bias: Tensor | None) -> Step:
         if inputs <= 8 and outputs >= 16:
             return NarrowSum(weight.mT.contiguous(), bias)
         if inputs >= 64:
-            return LongSum(weight, bias)
+            return LongSum(weight.contiguous(), bias)
         return Rows(weight.mT, bias)
     if products >= 128 * 128:
         return Columns(weight, bias)
@@ -263,6 +263,9 @@ def within(parameters: Parameters, child: str) -> dict[str, Tensor]:
     """The parameters of the submodule `child`, by their names in it."""
     prefix = child + "."
     return {name.removeprefix(prefix): p for name, p in parameters.items() if name.startswith(prefix)}
+
+
+STATEFUL: tuple[type, ...] = (RNNStep, LSTMStep, LocomotorStep)
 
 
 class Chain:
