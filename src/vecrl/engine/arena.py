@@ -33,17 +33,18 @@ class Slot:
     Attributes:
         obs: leaf arrays of the observations to act on next (a list of objects where the leaf is opaque).
         reward: float64.
+        flags: bool `[3, n]`, of which the next three are the rows.
         terminated, truncated: bool.
         begun: bool, the rows whose `obs` begins an episode.
         returns: float64, lengths: int64; the record of the episodes that ended, elsewhere stale.
     """
 
-    __slots__ = ("_counts", "_held", "begun", "block", "lengths", "obs", "returns", "reward", "terminated", "truncated")
+    __slots__ = ("_counts", "_held", "begun", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated")
 
     def __init__(self, block: np.ndarray, arrays: Sequence[Any]):
-        self.block = block
-        self.reward, self.terminated, self.truncated, self.begun, self.returns, self.lengths = arrays[:6]
-        self.obs = list(arrays[6:])
+        self.reward, self.flags, self.returns, self.lengths = arrays[:4]
+        self.terminated, self.truncated, self.begun = self.flags
+        self.obs = list(arrays[4:])
         self._held = [block, *(a for a in self.obs if a is not None)]
         self._counts: list[int] = []
 
@@ -98,7 +99,10 @@ class Arena:
             Rows(
                 _cut(s.obs, start, stop),
                 final,
-                *_cut([s.reward, s.terminated, s.truncated, s.begun, s.returns, s.lengths], start, stop),
+                s.reward[start:stop],
+                s.flags[:, start:stop],
+                s.returns[start:stop],
+                s.lengths[start:stop],
             )
             for s in self.slots
         ]
@@ -132,8 +136,13 @@ def _cut(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:
 
 
 def _slot_specs(obs: Layout, n: int) -> list[Spec | None]:
-    flags: list[Spec | None] = [((n,), np.dtype(kind)) for kind in ("f8", "?", "?", "?", "f8", "i8")]
-    return [*flags, *_leaf_specs(obs, n)]
+    own: list[Spec | None] = [
+        ((n,), np.dtype("f8")),
+        ((3, n), np.dtype(bool)),
+        ((n,), np.dtype("f8")),
+        ((n,), np.dtype("i8")),
+    ]
+    return [*own, *_leaf_specs(obs, n)]
 
 
 def _leaf_specs(layout: Layout, n: int) -> list[Spec | None]:

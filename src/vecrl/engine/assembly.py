@@ -10,11 +10,9 @@ import numpy as np
 from .arena import Arena
 from .flights import Flight, WorkerReport
 from .infos import Infos
-from .layout import Layout
-from .transitions import NO_EPISODES, Episodes, Transition
+from .layout import Layout, Tree
+from .transitions import Transition
 from .worker import Op
-
-_NONE = np.empty(0, np.int64)
 
 
 class Assembly:
@@ -34,26 +32,38 @@ class Assembly:
     def whole(self, flight: Flight) -> Transition:
         """Of a command to all: the slot's own observations, or copies of them where no slot was free."""
         slot = self._arena.slots[flight.slot]
-        infos, final_infos = self._notes(flight.reports)
-        done = (slot.terminated | slot.truncated).nonzero()[0]
-        ended = done[slot.begun[done]] if flight.eager and len(done) else _NONE
-        obs: list[Any] = [
-            tuple(self._objects[i]) if leaf is None else leaf.copy() if flight.slot == 0 else leaf
-            for i, leaf in enumerate(slot.obs)
-        ]
+        infos, final_infos = self._notes(flight.reports) if flight.reports else (Infos(), Infos())
+        terminated, truncated, begun = slot.flags.copy()
+        ended = done = (terminated | truncated).nonzero()[0]
+        final_obs = tally = None
+        if len(done):
+            tally = slot.returns.copy(), slot.lengths.copy()
+            ended = done[begun[done]]
+            final_obs = self._finals(flight.reports, ended) if len(ended) else None
         return Transition(
-            ids=self._all,
-            layout=self._layout,
-            obs=self._layout.build(obs),
-            reward=slot.reward.copy(),
-            terminated=slot.terminated.copy(),
-            truncated=slot.truncated.copy(),
-            begun=slot.begun.copy(),
-            ended=ended,
-            final_obs=self._finals(flight.reports, ended) if len(ended) else None,
-            infos=infos,
-            final_infos=final_infos,
-            episodes=Episodes(done, slot.returns[done], slot.lengths[done]) if len(done) else NO_EPISODES,
+            self._all,
+            self._layout,
+            self._obs(slot.obs, copy=flight.slot == 0),
+            slot.reward.copy(),
+            terminated,
+            truncated,
+            begun,
+            ended,
+            final_obs,
+            infos,
+            final_infos,
+            done,
+            tally,
+        )
+
+    def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
+        if self._layout.flat and not copy and leaves[0] is not None:
+            return leaves[0]
+        return self._layout.build(
+            [
+                tuple(self._objects[i]) if leaf is None else leaf.copy() if copy else leaf
+                for i, leaf in enumerate(leaves)
+            ]
         )
 
     def rows(self, flights: Sequence[Flight], order: np.ndarray | None = None) -> Transition:
@@ -72,7 +82,7 @@ class Assembly:
             ids, stepped = ids[first], stepped[first]
         reports = [pair for flight in flights for pair in flight.reports]
         infos, final_infos = self._notes(reports)
-        terminated, truncated, begun = slot.terminated[ids], slot.truncated[ids], slot.begun[ids]
+        terminated, truncated, begun = slot.flags[:, ids]
         done = np.flatnonzero((terminated | truncated) & stepped)
         ended = done[begun[done]]
         obs: list[Any] = [
@@ -80,23 +90,24 @@ class Assembly:
             for i, leaf in enumerate(slot.obs)
         ]
         return Transition(
-            ids=ids,
-            layout=self._layout,
-            obs=self._layout.build(obs),
-            reward=slot.reward[ids],
-            terminated=terminated,
-            truncated=truncated,
-            begun=begun,
-            ended=ended,
-            final_obs=self._finals(reports, ids[ended]),
-            infos=infos,
-            final_infos=final_infos,
-            episodes=Episodes(ids[done], slot.returns[ids[done]], slot.lengths[ids[done]]),
+            ids,
+            self._layout,
+            self._layout.build(obs),
+            slot.reward[ids],
+            terminated,
+            truncated,
+            begun,
+            ended,
+            self._finals(reports, ids[ended]) if len(ended) else None,
+            infos,
+            final_infos,
+            done,
+            (slot.returns[ids], slot.lengths[ids]) if len(done) else None,
         )
 
     def _finals(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
         """The final observations of `ids`, as a tree of arrays."""
-        leaves: list[Any] = [None if leaf is None else leaf[ids] for leaf in self._arena.final_obs]
+        leaves: list[Any] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._arena.final_obs]
         for index in self._layout.opaque:
             said = {i: value for _, report in reports for i, value in report.final_objects.get(index, [])}
             leaves[index] = tuple(said.get(i) for i in ids.tolist())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from .worker import Op, Report
 WorkerReport = tuple[int, Report]
 
 
-@dataclass(slots=True, eq=False)
 class Flight:
     """A command under way.
 
@@ -29,13 +27,16 @@ class Flight:
         reports: of those that had something to say.
     """
 
-    op: Op
-    seq: int
-    ids: np.ndarray | None
-    slot: int
-    eager: bool
-    waiting: set[int]
-    reports: list[WorkerReport] = field(default_factory=list[WorkerReport])
+    __slots__ = ("eager", "ids", "op", "reports", "seq", "slot", "waiting")
+
+    def __init__(self, op: Op, seq: int, workers: Iterable[int], ids: np.ndarray | None, slot: int, eager: bool):
+        self.op = op
+        self.seq = seq
+        self.ids = ids
+        self.slot = slot
+        self.eager = eager
+        self.waiting = set(workers)
+        self.reports: list[WorkerReport] = []
 
     @property
     def failures(self) -> list[Failure]:
@@ -60,21 +61,26 @@ class Flights:
         self._backend = backend
         self._seq = 0
 
-    def launch(self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, eager: bool = False):
+    def launch(
+        self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, eager: bool = False
+    ) -> Flight:
         """A new flight; the caller sends its command."""
         self._seq += 1
-        flight = self.open[self._seq] = Flight(op, self._seq, ids, slot, eager, set(workers))
+        flight = self.open[self._seq] = Flight(op, self._seq, workers, ids, slot, eager)
         return flight
 
     def expect(self, op: Op, workers: Iterable[int]) -> Flight:
         """A flight whose commands a backend sent of its own, under number 0."""
-        flight = self.open[0] = Flight(op, 0, None, 0, False, set(workers))
+        flight = self.open[0] = Flight(op, 0, workers, None, 0, False)
         return flight
 
     @property
     def of_all(self) -> Flight | None:
         """The flight of a command to all, or None."""
-        return next((f for f in self.open.values() if f.ids is None), None)
+        for flight in self.open.values():
+            if flight.ids is None:
+                return flight
+        return None
 
     def gather(self, flight: Flight, timeout: float | None) -> list[Failure]:
         """Wait for a flight to be answered in full; its failures.
@@ -88,7 +94,7 @@ class Flights:
             if not answers:
                 raise self.late(timeout)
             self.land(answers)
-        return flight.failures
+        return flight.failures if flight.reports else []
 
     def land(self, answers: Sequence[Answer]) -> None:
         """Take answers in."""

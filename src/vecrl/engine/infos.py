@@ -8,7 +8,7 @@ gymnasium's form (arrays with masks) only when somebody asks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -62,7 +62,6 @@ def _is_number(value: Any) -> TypeGuard[int | float | bool]:
     }
 
 
-@dataclass(slots=True)
 class Infos:
     """The infos of one transition.
 
@@ -71,8 +70,11 @@ class Infos:
         dicts: `(env_id, info)` of the others; absent where empty.
     """
 
-    blocks: list[Block] = field(default_factory=list[Block])
-    dicts: list[tuple[int, Info]] = field(default_factory=list[tuple[int, Info]])
+    __slots__ = ("blocks", "dicts")
+
+    def __init__(self, blocks: list[Block] | None = None, dicts: list[tuple[int, Info]] | None = None):
+        self.blocks = blocks or []
+        self.dicts = dicts or []
 
     def __bool__(self) -> bool:
         return bool(self.blocks or self.dicts)

@@ -78,6 +78,10 @@ class Layout:
         Raises:
             SpaceError: for a missing key, another leading size, another shape, or a dtype that loses its kind.
         """
+        if self.flat and type(tree) is np.ndarray:  # the usual case, without the detours
+            leaf = self.leaves[0]
+            if tree.dtype == leaf.dtype and tree.shape == (rows, *leaf.shape):
+                return [tree]
         return [_batch_leaf(value, leaf, rows) for value, leaf in zip(self.split(tree), self.leaves, strict=True)]
 
     def rows(self, leaves: Sequence[Any]) -> Sequence[Tree]:

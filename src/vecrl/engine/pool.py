@@ -77,6 +77,7 @@ class Pool:
         self._busy = np.zeros(self.num_envs, bool)
         self._broken = np.zeros(self.num_envs, bool)
         self._asked_at = np.zeros(self.num_envs, np.int64)  # a running number: who was asked before whom
+        self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
         self._backend = _make_backend(backend, plans, step_timeout, start_method, threads_per_worker, preload)
         self._flights = Flights(self._backend, starts)
@@ -147,8 +148,9 @@ class Pool:
     def step_async(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> None:
         """Ask for `step` without waiting."""
         self._check_idle()
-        self._check_alive(self._workers)
-        self._check_whole(slice(None), begin)
+        if not self._well or self._flights.dead:
+            self._check_alive(self._workers)
+            self._check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
         if begin is not None:
             self._arena.begin[:] = begin
@@ -331,7 +333,7 @@ class Pool:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._well = True, False
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
         failures, late = self._close_envs(grace)
         stuck = self._backend.shutdown(0.0 if late else grace)
@@ -368,9 +370,12 @@ class Pool:
             self._busy[flight.ids] = False
         if flight.op == Op.RESET:
             self._broken[slice(None) if flight.ids is None else flight.ids] = False
+        elif not failures:
+            return
         for failure in failures:
             if failure.kind != "late" and flight.op in (Op.STEP, Op.RESET):
                 self._broken[list(failure.env_ids)] = True
+        self._well = not (self._closed or self._flights.dead or self._broken.any())
 
     def _write_actions(self, actions: Tree, where: Any, count: int) -> dict[int, Any] | None:
         """Put actions into the arena; the opaque ones, by leaf, are returned to travel along."""

@@ -21,7 +21,6 @@ Array = Any
 """A NumPy array, a torch tensor or a JAX array: the engine never looks inside."""
 
 
-@dataclass(slots=True)
 class Rows:
     """The rows that a worker owns in one slot of the arena, for its simulator to write.
 
@@ -30,17 +29,27 @@ class Rows:
         final_obs: likewise, for the final observations of rows that a step began anew.
         reward: `[k]` float64.
         terminated, truncated: `[k]` bool, all False when a step begins.
-        begun, returns, lengths: `[k]`, the worker's own; not for simulators.
+        begun, flags, returns, lengths: the worker's own; not for simulators.
     """
 
-    obs: list[Any]
-    final_obs: list[Any]
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    begun: np.ndarray
-    returns: np.ndarray
-    lengths: np.ndarray
+    __slots__ = ("begun", "final_obs", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated")
+
+    def __init__(
+        self,
+        obs: list[Any],
+        final_obs: list[Any],
+        reward: np.ndarray,
+        flags: np.ndarray,
+        returns: np.ndarray,
+        lengths: np.ndarray,
+    ):
+        self.obs = obs
+        self.final_obs = final_obs
+        self.reward = reward
+        self.flags = flags
+        self.terminated, self.truncated, self.begun = flags
+        self.returns = returns
+        self.lengths = lengths
 
 
 InfoRows = list[tuple[int, Mapping[str, Any]]]

@@ -67,9 +67,6 @@ class Episodes:
     lengths: np.ndarray
 
 
-NO_EPISODES = Episodes(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
-
-
 @dataclass(slots=True, eq=False)  # not frozen: that would cost a microsecond each
 class Transition:
     """What a command to a pool yields, one row an environment asked.
@@ -85,7 +82,8 @@ class Transition:
             `final_obs`, a tree of arrays `[e, ...]` (None where e is 0).
         infos: of the step, or of the reset where a row began anew.
         final_infos: of the step, in the rows `ended`.
-        episodes: the episodes that ended.
+        done_rows: `[d]` int64, the rows that were stepped and whose episode is over.
+        tally: `[m]` float64 returns and `[m]` int64 lengths, valid in `done_rows`.
     """
 
     ids: np.ndarray
@@ -99,12 +97,21 @@ class Transition:
     final_obs: Tree
     infos: Infos
     final_infos: Infos
-    episodes: Episodes = field(repr=False)
+    done_rows: np.ndarray
+    tally: tuple[np.ndarray, np.ndarray] | None = field(repr=False)
 
     @property
     def done(self) -> np.ndarray:
         """`[m]` bool: terminated or truncated."""
         return self.terminated | self.truncated
+
+    @property
+    def episodes(self) -> Episodes:
+        """The episodes that ended."""
+        rows = self.done_rows
+        if self.tally is None:
+            return Episodes(rows, np.empty(0), rows)
+        return Episodes(self.ids[rows], self.tally[0][rows], self.tally[1][rows])
 
     @property
     def discount(self) -> np.ndarray:
@@ -134,24 +141,18 @@ def _replace(leaf: Any, rows: np.ndarray, values: Any) -> Any:
 GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
-def gymnasium_reset(transition: Transition, num_envs: int) -> tuple[Tree, dict[str, Any]]:
-    """What gymnasium's `VectorEnv.reset` returns of this record."""
-    return transition.obs, transition.infos.merged(num_envs)
-
-
 def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
     """What gymnasium's `VectorEnv.step` returns of this record, in every mode."""
     t = transition
-    info = t.infos.merged(num_envs)
+    info = t.infos.merged(num_envs) if t.infos else {}
     if len(t.ended):
-        mask = np.zeros(num_envs, bool)
-        ids = t.ids[t.ended]
-        mask[ids] = True
-        final = np.empty(num_envs, object)
-        for env_id, obs in zip(ids.tolist(), t.layout.rows(t.layout.split(t.final_obs)), strict=True):
+        final = np.full(num_envs, None, object)
+        for env_id, obs in zip(t.ids[t.ended].tolist(), t.layout.rows(t.layout.split(t.final_obs)), strict=True):
             final[env_id] = obs
-        info |= {"final_obs": final, "_final_obs": mask}
-        info |= {"final_info": t.final_infos.merged(num_envs), "_final_info": mask.copy()}
+        info["final_obs"] = final
+        info["_final_obs"] = t.begun.copy()
+        info["final_info"] = t.final_infos.merged(num_envs) if t.final_infos else {}
+        info["_final_info"] = t.begun.copy()
     return t.obs, t.reward, t.terminated, t.truncated, info
 
 

@@ -188,19 +188,23 @@ class Worker:
     def _advance(self, rows: Sequence[int] | None, objects: Any, out: Rows, eager: bool) -> Notes:
         """Step `rows`, and count."""
         assert self.sim is not None
-        where: Any = slice(None) if rows is None else rows
-        out.terminated[where] = out.truncated[where] = out.begun[where] = False
+        if rows is None:
+            where: Any = slice(None)
+            out.flags.fill(False)
+        else:
+            where = rows
+            out.flags[:, where] = False
         notes = self.sim.step(rows, self._actions(rows, where, objects), out, eager)
         self.returns[where] += out.reward[where]
         self.lengths[where] += 1
         if notes.ended:
             ended = notes.ended
-            out.returns[ended] = self.returns[ended]
-            out.lengths[ended] = self.lengths[ended]
-            if eager:
-                out.begun[ended] = True
-                self.returns[ended] = 0.0
-                self.lengths[ended] = 0
+            for row in ended:
+                out.returns[row] = self.returns[row]
+                out.lengths[row] = self.lengths[row]
+                if eager:
+                    out.begun[row] = True
+                    self.returns[row] = self.lengths[row] = 0
         if self.plan.check_nan:
             self._find_nan(where, out, notes)
         return notes

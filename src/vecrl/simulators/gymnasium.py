@@ -148,7 +148,7 @@ class GymnasiumSimulator:
                 elif len(rows) == self.num_envs:
                     _stack(values, target)
                 else:
-                    target[rows] = _stack(values, np.empty((len(rows), *target.shape[1:]), target.dtype))
+                    _scatter(values, target, rows)
         except (TypeError, ValueError, KeyError, IndexError):
             objects.clear()
             for row, obs in zip(rows, obs_list, strict=True):
@@ -265,6 +265,15 @@ def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> list[tuple[int, BaseE
         except RAISED as error:
             failures.append((row, error))
     return failures
+
+
+def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None:
+    """Write elements into some rows of `target`."""
+    shape = target.shape[1:]
+    for row, value in zip(rows, values, strict=True):
+        if getattr(value, "shape", None) != shape or not np.can_cast(value.dtype, target.dtype, "same_kind"):
+            raise SpaceError(f"an observation does not have shape {shape}")  # caught: it is looked at more closely
+        target[row] = value
 
 
 def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ class Serial:
         return arena
 
     def send(self, worker: int, command: Command) -> None:
-        begin = time.perf_counter()
+        begin = 0.0 if self._timeout is None else time.perf_counter()
         try:
             report = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: it is the caller's, but the command has ended all the same
