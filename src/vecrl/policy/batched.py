@@ -136,7 +136,7 @@ def linear(weight: Tensor, bias: Tensor | None) -> Step:
 
     On the CPU torch multiplies batches of matrices of fewer than 400 products by plain loops; there, sums of
     elementwise products win for long rows. Larger ones go to BLAS, which likes contiguous outputs. The limits were
-    measured on one core for 10 to 4,096 members (`benchmarks/policy.py` times the outcome).
+    measured on one core for 10 to 4,096 members.
     """
     members, outputs, inputs = weight.shape
     products = outputs * inputs
@@ -265,7 +265,8 @@ def within(parameters: Parameters, child: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): p for name, p in parameters.items() if name.startswith(prefix)}
 
 
-STATEFUL: tuple[type, ...] = (RNNStep, LSTMStep, LocomotorStep)
+STATELESS = {nn.Linear, nn.LayerNorm, networks.FeedForwardNet, networks.StructuredControlNet, *ELEMENTWISE}
+"""Types that never return a state, so that a chain of them need not look for any."""
 
 
 class Chain:
@@ -307,7 +308,8 @@ def _sequential(module: nn.Sequential, parameters: Parameters) -> Step:
 
 @register_batched(layers.MultiLayered)
 def _multi_layered(module: layers.MultiLayered, parameters: Parameters) -> Step:
-    return Thread([batched_forward(layer, within(parameters, f"layers.{i}")) for i, layer in enumerate(module)])
+    steps = [batched_forward(layer, within(parameters, f"layers.{i}")) for i, layer in enumerate(module)]
+    return Chain(steps) if all(type(layer) in STATELESS for layer in module) else Thread(steps)
 
 
 @register_batched(networks.FeedForwardNet)

@@ -43,10 +43,11 @@ class Policy:
         self._module = _build(net, kwargs)
         self._layout = ParameterLayout(self._module)
         self._parameters: Tensor | None = None
+        self._members: int | None = None  # n with a batch of parameters
         self._step: Step | None = None
         self._h: Any = None
         self._compile: dict[str, Any] | None = None
-        self._run = _run
+        self._compiled = self._run = _run
 
     # ------------------------------------------------------------------ what it is
 
@@ -122,6 +123,8 @@ class Policy:
         values = self._layout.split(parameters)
         self._step = _OneStep(module, values) if parameters.ndim == 1 else batched_forward(module, values)
         self._parameters = parameters
+        self._members = None if parameters.ndim == 1 else len(parameters)
+        self._choose_run()
 
     def _batch(self, what: str) -> Tensor:
         if self._parameters is None or self._parameters.ndim != 2:
@@ -181,17 +184,18 @@ class Policy:
         Raises:
             ValueError: there are no parameters yet, or `x` has another number of dimensions or rows.
         """
-        if self._parameters is None or self._step is None:
+        step = self._step
+        if step is None:
             raise ValueError("this policy has no parameters yet: call set_parameters first")
-        if self._parameters.ndim == 1:
-            if x.ndim > 2:
-                raise ValueError(f"expected observations of at most two dimensions, got shape {tuple(x.shape)}")
-            result = self._step(x) if self._h is None else self._step(x, self._h)
+        shape = x.shape
+        if self._members is None:
+            if len(shape) > 2:
+                raise ValueError(f"expected observations of at most two dimensions, got shape {tuple(shape)}")
+            result = step(x) if self._h is None else step(x, self._h)
         else:
-            if x.ndim != 2 or x.shape[0] != self._parameters.shape[0]:
-                n = len(self._parameters)
-                raise ValueError(f"expected observations of shape ({n}, features), got {tuple(x.shape)}")
-            result = self._run(self._step, x, self._h)
+            if len(shape) != 2 or shape[0] != self._members:
+                raise ValueError(f"expected observations of shape ({self._members}, features), got {tuple(shape)}")
+            result = self._run(step, x, self._h)
         if isinstance(result, tuple):
             result, self._h = result
         return result
@@ -222,26 +226,33 @@ class Policy:
 
         self._h = _map_state(self._h, zero)
 
-    def compile(self, **options: Any) -> Policy:
+    def compile(self, *, min_members: int = 64, **options: Any) -> Policy:
         """Run batches of parameters through `torch.compile`, with its `options`; returns itself.
 
-        It pays for a hundred members or more, and takes seconds on the first call of each network and batch size.
+        Smaller batches than `min_members` stay as they are: there the compiled code's own checks cost more than it
+        saves. The first calls of each network and batch size take seconds.
         """
-        self._compile = options
-        self._run = torch.compile(_run, **options)
+        self._compile = {"min_members": min_members, **options}
+        self._compiled = torch.compile(_run, **options)
+        self._choose_run()
         return self
+
+    def _choose_run(self) -> None:
+        """Compiled or not, by the members at hand."""
+        enough = self._compile is not None and (self._members or 0) >= self._compile["min_members"]
+        self._run = self._compiled if enough else _run
 
     # ------------------------------------------------------------------ travelling
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_run")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_run", "_compiled")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _step=None, _run=_run)
-        if self._parameters is not None:
-            self._use(self._parameters)
+        self.__dict__.update(state, _step=None, _run=_run, _compiled=_run)
         if self._compile is not None:
             self.compile(**self._compile)
+        if self._parameters is not None:
+            self._use(self._parameters)
 
 
 class _OneStep:
