@@ -11,11 +11,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from ..engine.layout import Layout, check_element
 from ..engine.simulator import Notes, ObjectRows, Rows, RowsFailed
 from ..errors import SpaceError
+from .shortcuts import Shortcuts
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 RAISED = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
@@ -50,8 +50,7 @@ class GymnasiumSimulator:
         self._check_spaces(same_spaces)
         self._layout = Layout(self.observation_space)
         self._all = list(range(self.num_envs))
-        self._steps = [env.step for env in self.envs]
-        self._unchecked = set(self._all)
+        self._ways = Shortcuts(self.envs)
         self._closed = False
 
     def _check_spaces(self, strict: bool) -> None:
@@ -85,6 +84,7 @@ class GymnasiumSimulator:
             except RAISED as error:
                 notes.failures.append((row, error))
                 continue
+            self._ways.began(row)
             kept.append(row)
             obs_list.append(obs)
             if info:
@@ -99,10 +99,14 @@ class GymnasiumSimulator:
         rewards: list[Any] = []
         finals: list[Any] = []
         kept: Sequence[int] = self._all if rows is None else rows
-        steps = self._steps if rows is None else [self._steps[row] for row in rows]
+        ways = self._ways
+        steps = ways.steps if rows is None else [ways.steps[row] for row in rows]
+        expired = ways.stepping(rows)
         for row, step, action in zip(kept, steps, actions, strict=True):
             try:
                 obs, reward, terminated, truncated, info = step(action)
+                if expired and row in expired:
+                    truncated = True
                 if terminated or truncated:
                     out.terminated[row], out.truncated[row] = terminated, truncated
                     notes.ended.append(row)
@@ -111,6 +115,7 @@ class GymnasiumSimulator:
                         if info:
                             notes.final_infos.append((row, info))
                         obs, info = self.envs[row].reset()
+                        ways.began(row)
             except RAISED as error:
                 notes.failures.append((row, error))
                 obs, reward, info = None, np.nan, None
@@ -120,19 +125,12 @@ class GymnasiumSimulator:
                 notes.infos.append((row, info))
         if notes.failures:
             kept, obs_list, finals = _drop_failed(kept, obs_list, finals, notes, out)
-        if self._unchecked:
-            self._skip_checks(kept)
+        ways.stepped(kept)
         self._write(kept, obs_list, out.obs, notes.objects, notes)
         self._write_rewards(self._all if rows is None else rows, rewards, out, notes)
         if finals:
             self._write(notes.ended, finals, out.final_obs, notes.final_objects, notes)
         return notes
-
-    def _skip_checks(self, rows: Sequence[int]) -> None:
-        """These stepped once: from now on, step them without the wrappers that only check."""
-        for row in self._unchecked.intersection(rows):
-            self._steps[row] = direct_step(self.envs[row])
-        self._unchecked.difference_update(rows)
 
     def _write(
         self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: Notes
@@ -179,16 +177,11 @@ class GymnasiumSimulator:
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """See `Simulator.invoke`."""
-        env = self.envs[row]
-        if kind == "render":
-            return env.render()
-        if kind == "set":
-            return env.set_wrapper_attr(name, value)
-        found = env.get_wrapper_attr(name)
-        if kind == "get":
-            return found
-        args, kwargs = value
-        return found(*args, **kwargs) if callable(found) else found
+        self._ways.show(row)
+        try:
+            return _invoke(self.envs[row], kind, name, value)
+        finally:
+            self._ways.look_again(row)
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""
@@ -199,35 +192,16 @@ class GymnasiumSimulator:
                 raise RowsFailed(failures)
 
 
-def direct_step(env: gymnasium.Env[Any, Any]) -> Callable[[Any], Any]:
-    """`env.step` without the wrappers that have nothing to say after the first step.
-
-    `gymnasium.make` puts three wrappers around an environment. The checker passes every step on once it has checked
-    the first, the order enforcer once there was a reset, and the time limit only counts; together they
-    are a tenth of a step of CartPole. Their state stays as it would be.
-    """
-    if "step" in vars(env):
-        return env.step
-    if type(env) is OrderEnforcing and env.has_reset:
-        return direct_step(env.env)
-    if type(env) is PassiveEnvChecker and env.checked_step:
-        return direct_step(env.env)
-    if type(env) is TimeLimit:
-        return _limited(direct_step(env.env), env)
-    return env.step
-
-
-def _limited(step: Callable[[Any], Any], limit: TimeLimit[Any, Any]) -> Callable[[Any], Any]:
-    most = limit._max_episode_steps
-
-    def limited(action: Any) -> Any:
-        limit._elapsed_steps += 1  # pyright: ignore[reportOperatorIssue]
-        if limit._elapsed_steps < most:
-            return step(action)
-        obs, reward, terminated, _, info = step(action)
-        return obs, reward, terminated, True, info
-
-    return limited
+def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:
+    if kind == "render":
+        return env.render()
+    if kind == "set":
+        return env.set_wrapper_attr(name, value)
+    found = env.get_wrapper_attr(name)
+    if kind == "get" or not callable(found):
+        return found
+    args, kwargs = value
+    return found(*args, **kwargs)
 
 
 def _drop_failed(

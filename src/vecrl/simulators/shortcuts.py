@@ -1,0 +1,89 @@
+"""Steps gymnasium environments past the wrappers that have nothing to say after the first step.
+
+`gymnasium.make` puts three wrappers around every environment. The checker passes each step on once it has checked the
+first, the order enforcer once there was a reset, and the time limit only counts. Together they are a tenth of a step
+of CartPole. Here the limits of all environments are counted as one array; the wrappers' own state is brought up to
+date whenever somebody may look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+_NEVER = 1 << 62
+_NOBODY: frozenset[int] = frozenset()
+Env = gymnasium.Env[Any, Any]
+
+
+class Shortcuts:
+    """The ways to step k environments.
+
+    Attributes:
+        steps: for each environment, what to call with an action.
+    """
+
+    def __init__(self, envs: Sequence[Env]):
+        self.steps: list[Callable[[Any], Any]] = [env.step for env in envs]
+        self._envs = envs
+        self._unchecked = set(range(len(envs)))
+        self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)
+        self._elapsed = np.zeros(len(envs), np.int64)
+        self._most = np.full(len(envs), _NEVER)
+        self._slack = _NEVER  # so many steps at least until some limit is reached
+
+    def stepping(self, rows: Sequence[int] | None) -> frozenset[int]:
+        """Note that `rows` (None: all) are about to step; those whose limit this step reaches."""
+        self._elapsed[slice(None) if rows is None else rows] += 1
+        self._slack -= 1
+        if self._slack > 0:
+            return _NOBODY
+        left = self._most - self._elapsed
+        self._slack = int(left.min())
+        return frozenset((left <= 0).nonzero()[0].tolist())
+
+    def stepped(self, rows: Sequence[int]) -> None:
+        """Note that `rows` have stepped: whoever did so for the first time takes the short way from now on."""
+        if not self._unchecked:
+            return
+        for row in self._unchecked.intersection(rows):
+            self.steps[row], limit = shortcut(self._envs[row])
+            if limit is not None:
+                self._limits[row] = limit
+                self._most[row] = limit._max_episode_steps
+                self.look_again(row)
+        self._unchecked.difference_update(rows)
+
+    def began(self, row: int) -> None:
+        """Note that `row` was reset."""
+        self._elapsed[row] = 0
+
+    def show(self, row: int) -> None:
+        """Bring the wrappers of `row` up to date: somebody is about to look."""
+        limit = self._limits[row]
+        if limit is not None:
+            limit._elapsed_steps = int(self._elapsed[row])
+
+    def look_again(self, row: int) -> None:
+        """Somebody may have changed the wrappers of `row`."""
+        limit = self._limits[row]
+        if limit is not None:
+            self._elapsed[row] = limit._elapsed_steps or 0
+            self._slack = 0
+
+
+def shortcut(env: Env) -> tuple[Callable[[Any], Any], TimeLimit[Any, Any] | None]:
+    """What to call instead of `env.step`, and the time limit that this leaves out, to be counted by the caller."""
+    limit = None
+    while "step" not in vars(env):
+        inert = (type(env) is OrderEnforcing and env.has_reset) or (type(env) is PassiveEnvChecker and env.checked_step)
+        if type(env) is TimeLimit and limit is None:
+            limit = env
+        elif not inert:
+            break
+        env = env.env  # pyright: ignore[reportAttributeAccessIssue]
+    return env.step, limit
