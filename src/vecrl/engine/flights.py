@@ -90,7 +90,8 @@ class Flights:
         """
         end = None if timeout is None else time.monotonic() + timeout
         while flight.waiting:
-            answers = self._backend.receive(None if end is None else max(0.0, end - time.monotonic()))
+            left = None if end is None else max(0.0, end - time.monotonic())
+            answers = self._backend.receive(left, next(iter(flight.waiting)))
             if not answers:
                 raise self.late(timeout)
             self.land(answers)
@@ -98,22 +99,23 @@ class Flights:
 
     def land(self, answers: Sequence[Answer]) -> None:
         """Take answers in."""
-        for answer in answers:
-            report = answer.report
-            if answer.seq < 0:
+        for worker, seq, report in answers:
+            if seq < 0:
                 assert report is not None
-                self.dead[answer.worker] = report.failures[0]
-                concerned = [f for f in self.open.values() if answer.worker in f.waiting]
-            else:  # an answer to what nobody waits for any more has no flight
-                concerned = [self.open[answer.seq]] if answer.seq in self.open else []
-            for flight in concerned:
-                if report is not None:
-                    flight.reports.append((answer.worker, report))
-                flight.waiting.discard(answer.worker)
-                if not flight.waiting:
-                    del self.open[flight.seq]
-                    if flight.ids is not None:
-                        self.landed.append(flight)
+                self.dead[worker] = report.failures[0]
+                for flight in [f for f in self.open.values() if worker in f.waiting]:
+                    self._answer(flight, worker, report)
+            elif seq in self.open:  # nobody waits any more for the others
+                self._answer(self.open[seq], worker, report)
+
+    def _answer(self, flight: Flight, worker: int, report: Report | None) -> None:
+        if report is not None:
+            flight.reports.append((worker, report))
+        flight.waiting.discard(worker)
+        if not flight.waiting:
+            del self.open[flight.seq]
+            if flight.ids is not None:
+                self.landed.append(flight)
 
     def late(self, limit: float | None) -> StepTimeout:
         """The error that names all who have not answered within `limit` seconds."""

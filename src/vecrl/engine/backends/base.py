@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Report
 
-
-@dataclass(slots=True)
-class Answer:
-    """One answer, or the news that a worker is gone.
-
-    Attributes:
-        worker: whose.
-        seq: the number of the command; -1 where the worker is gone, and `report` tells how.
-        report: what it says, or None.
-    """
-
-    worker: int
-    seq: int
-    report: Report | None
+Answer = tuple[int, int, Report | None]
+"""Whose answer it is, the number of the command, and what it says. A number of -1: the worker is gone, and the report
+tells how."""
 
 
 class Backend(Protocol):
@@ -42,8 +30,11 @@ class Backend(Protocol):
         """Have every worker carry out the same command."""
         ...
 
-    def receive(self, timeout: float | None) -> list[Answer]:
-        """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by."""
+    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+        """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by.
+
+        `expect` names a worker whose answer the caller cannot do without: a hint.
+        """
         ...
 
     def shutdown(self, grace: float = 0.0) -> list[int]:

@@ -53,7 +53,9 @@ def serve(fd: int) -> None:
     gc.freeze()
     while (command := read_command(fd)) is not None:
         try:
-            if command.op == Op.CONSTRUCT:
+            if worker is not None and command.extra is None:  # the usual case
+                pass
+            elif command.op == Op.CONSTRUCT:
                 order = pickle.loads(command.extra)
                 assert isinstance(order, Order)
                 order.home.enter()

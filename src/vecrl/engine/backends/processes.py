@@ -37,6 +37,7 @@ from .wire import ANSWER, decode_report, encode_command
 
 StartMethod = Literal["forkserver", "spawn"]
 _CHUNK = 1 << 18  # bytes read at once
+_SOON = 0.02  # seconds: so long a read may wait for one worker before all are watched
 
 
 class Processes:
@@ -89,13 +90,13 @@ class Processes:
             arena = Arena(obs, action, num_envs, slots, fd)
             for link in self._links:
                 self.send(link.index, Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots)))
-                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(link.channel)) as channel:
-                    channel.setblocking(True)
-                    socket.send_fds(channel, [b"a"], [fd])
-            for link in self._links:
-                os.set_blocking(link.channel, False)
+                with contextlib.suppress(OSError):
+                    socket.send_fds(link.socket, [b"a"], [fd])
         finally:
             os.close(fd)
+        for link in self._links:
+            if link.pid == 0:
+                link.learn_pid()
         return arena
 
     def send(self, worker: int, command: Command) -> None:
@@ -112,8 +113,10 @@ class Processes:
         if link.send(data):
             self._poll.modify(link.channel, select.POLLIN | select.POLLOUT)
 
-    def receive(self, timeout: float | None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
         answers: list[Answer] = []
+        if expect is not None and (timeout is None or timeout > _SOON) and self._links[expect].read_soon(answers):
+            return answers
         end = None if timeout is None else time.monotonic() + timeout
         while not answers:
             wait = None if end is None else max(0.0, end - time.monotonic()) * 1000
@@ -136,10 +139,10 @@ class Processes:
 
     def _hear_status(self, link: _Link, answers: list[Answer]) -> None:
         """Read the process id when the worker begins, its exit status when it ends."""
-        data = os.read(link.status, zygote.NUMBER.size)
-        if data and link.pid == 0:
-            link.pid = zygote.NUMBER.unpack(data)[0]
+        if link.pid == 0:
+            link.learn_pid()
             return
+        data = os.read(link.status, zygote.NUMBER.size)
         link.ended = True
         self._poll.unregister(link.status)
         with contextlib.suppress(KeyError):
@@ -147,7 +150,7 @@ class Processes:
         link.read(answers)
         if not link.closing:
             how = how_it_ended(zygote.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
-            answers.append(Answer(link.index, -1, Report(failures=[self._crash(link, how)])))
+            answers.append((link.index, -1, Report(failures=[self._crash(link, how)])))
 
     def _crash(self, link: _Link, how: str) -> Failure:
         ids = self._ids[link.index]
@@ -196,26 +199,33 @@ class Processes:
 class _Link:
     """The caller's ends of one worker: a socket, and a pipe on which its zygote tells its pid and its end."""
 
-    def __init__(self, index: int, channel: int, status: int):
+    def __init__(self, index: int, channel: socket.socket, status: int):
         self.index = index
-        self.channel = channel
+        self.socket = channel
+        self.channel = channel.fileno()
         self.status = status
         self.pid = 0
         self.ended = False
         self.closing = False
-        self.doing = "construct"
+        self._op = 0
         self._outbox: deque[memoryview] = deque()
         self._inbox = bytearray()
-        os.set_blocking(channel, False)
+        # Reads may wait a moment; sends, and reads where something is known to have come, say so themselves.
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(_SOON * 1e6)))
+
+    @property
+    def doing(self) -> str:
+        """What the worker was last asked for."""
+        return Op(self._op).name.lower()
 
     def send(self, data: bytes) -> bool:
         """Send, or keep what does not go through yet; whether something is kept."""
-        self.doing = Op(data[0]).name.lower()
+        self._op = data[0]
         if self._outbox:
             self._outbox.append(memoryview(data))
             return True
         try:
-            sent = os.write(self.channel, data)
+            sent = self.socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent = 0
         except OSError:  # the worker is gone: its status tells
@@ -228,7 +238,7 @@ class _Link:
         """Send what was kept; whether something still is."""
         while self._outbox:
             try:
-                sent = os.write(self.channel, self._outbox[0])
+                sent = self.socket.send(self._outbox[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
             except OSError:
@@ -242,15 +252,26 @@ class _Link:
     def read(self, answers: list[Answer]) -> bool:
         """Take what has come; whether the worker's end is still open."""
         try:
-            data = os.read(self.channel, _CHUNK)
+            data = self.socket.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError:
             return False
+        return self._take(data, answers)
+
+    def read_soon(self, answers: list[Answer]) -> bool:
+        """Take what comes within a moment; whether an answer did."""
+        try:
+            self._take(self.socket.recv(_CHUNK), answers)
+        except OSError:  # nothing came, or the worker is gone: both are for those who watch all
+            return False
+        return bool(answers)
+
+    def _take(self, data: bytes, answers: list[Answer]) -> bool:
         if len(data) == ANSWER.size and not self._inbox:
             seq, size = ANSWER.unpack(data)
             if not size:
-                answers.append(Answer(self.index, seq, None))
+                answers.append((self.index, seq, None))
                 return True
         self._inbox += data
         self._parse(answers)
@@ -265,17 +286,24 @@ class _Link:
                 return
             report = decode_report(bytes(inbox[ANSWER.size : stop])) if size else None
             del inbox[:stop]
-            answers.append(Answer(self.index, seq, report))
+            answers.append((self.index, seq, report))
+
+    def learn_pid(self) -> None:
+        """Wait for the zygote to say which process it started; -1 where it is gone before."""
+        data = os.read(self.status, zygote.NUMBER.size)
+        self.pid = zygote.NUMBER.unpack(data)[0] if data else -1
 
     def kill(self, number: int) -> None:
-        if self.pid:
+        if self.pid == 0:
+            self.learn_pid()
+        if self.pid > 0:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, number)
 
     def close(self) -> None:
-        for fd in (self.channel, self.status):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        self.socket.close()
+        with contextlib.suppress(OSError):
+            os.close(self.status)
 
 
 class _Zygote:
@@ -307,7 +335,7 @@ class _Zygote:
                 found = cls._all[threads] = cls(threads)
             return found
 
-    def start(self, request: dict[str, Any]) -> tuple[int, int]:
+    def start(self, request: dict[str, Any]) -> tuple[socket.socket, int]:
         """A new worker: the caller's socket to it, and the descriptor that tells its pid and its end."""
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
@@ -321,7 +349,7 @@ class _Zygote:
                         self.control.sendall(message[sent:])
             finally:
                 os.close(write)
-        return ours.detach(), read
+        return ours, read
 
     @classmethod
     def end_all(cls) -> None:

@@ -34,20 +34,20 @@ class Serial:
             report = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: it is the caller's, but the command has ended all the same
             failure = describe_failure((), command.op.name.lower(), error, worker, self._workers[worker].steps)
-            self._answers.append(Answer(worker, command.seq, Report(failures=[failure])))
+            self._answers.append((worker, command.seq, Report(failures=[failure])))
             raise
         if self._timeout is not None and command.op in (Op.STEP, Op.RESET):
             took = time.perf_counter() - begin
             if took > self._timeout:
                 report = report or Report()
                 report.failures.append(_late(self._workers[worker], command, took, self._timeout))
-        self._answers.append(Answer(worker, command.seq, report))
+        self._answers.append((worker, command.seq, report))
 
     def broadcast(self, command: Command) -> None:
         for worker in range(self.num_workers):
             self.send(worker, command)
 
-    def receive(self, timeout: float | None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
         answers, self._answers = self._answers, []
         return answers
 

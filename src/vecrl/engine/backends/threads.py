@@ -40,7 +40,7 @@ class Threads:
         for inbox in self._inboxes:
             inbox.put(command)
 
-    def receive(self, timeout: float | None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
         try:
             answers = [self._done.get(timeout=timeout)]
             while True:
@@ -66,6 +66,6 @@ def _serve(worker: Worker, inbox: queue.SimpleQueue[Command], done: queue.Simple
             ids = tuple(range(worker.plan.start, worker.plan.start + worker.plan.num_envs))
             failure = describe_failure(ids, command.op.name.lower(), error, worker.plan.index, worker.steps)
             report = Report(failures=[failure])
-        done.put(Answer(worker.plan.index, command.seq, report))
+        done.put((worker.plan.index, command.seq, report))
         if command.op == Op.CLOSE:
             return

@@ -21,6 +21,7 @@ COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, byte
 ANSWER = struct.Struct("<II")  # seq, bytes of the report
 ALL_ROWS = 0xFFFFFFFF
 _EAGER, _MASKED = 1, 2
+_OPS = tuple(Op)
 
 
 def encode_command(command: Command) -> bytes:
@@ -38,6 +39,8 @@ def read_command(fd: int) -> Command | None:
     if header is None:
         return None
     op, flags, slot, seq, count, size = COMMAND.unpack(header)
+    if count == ALL_ROWS and not size:
+        return Command(_OPS[op], seq, slot, bool(flags & _EAGER), bool(flags & _MASKED))
     rows = None
     extra = None
     if count != ALL_ROWS:
@@ -49,7 +52,7 @@ def read_command(fd: int) -> Command | None:
         extra = read_exactly(fd, size)
         if extra is None:
             return None
-    return Command(Op(op), seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
+    return Command(_OPS[op], seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
 
 
 def encode_answer(seq: int, report: Report | None) -> bytes:
