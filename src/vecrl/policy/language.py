@@ -84,11 +84,13 @@ class _Reader:
         self.constants = constants
 
     def error(self, node: ast.expr, message: str) -> NetParsingError:
+        if node.lineno == 1:  # the brackets around the text
+            return NetParsingError(message, 1, 1)
         before = self.lines[node.lineno - 1].encode()[: node.col_offset].decode(errors="ignore")
         return NetParsingError(message, node.lineno - 1, len(before) + 1)
 
     def net(self, node: ast.expr) -> nn.Module:
-        """A layer or a chain of them."""
+        """A layer, or a chain of them; brackets within a chain make no difference."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
             return layers.MultiLayered(*self.chain(node))
         if isinstance(node, ast.Call):
@@ -98,11 +100,11 @@ class _Reader:
         raise self.error(node, f"expected a layer such as Linear(4, 2), found {_kind(node)}")
 
     def chain(self, node: ast.expr) -> list[nn.Module]:
-        parts: list[nn.Module] = []
+        parts: list[list[nn.Module]] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
-            parts.append(self.net(node.right))
+            parts.append(self.chain(node.right))
             node = node.left
-        return [self.net(node), *reversed(parts)]
+        return [self.net(node), *(layer for part in reversed(parts) for layer in part)]
 
     def layer(self, node: ast.Call) -> nn.Module:
         if not isinstance(node.func, ast.Name):
@@ -189,20 +191,27 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _kind(node: ast.expr) -> str:
+    if isinstance(node, ast.Tuple) and not node.elts:
+        return "nothing"
     names = {"Call": "a call", "Lambda": "a lambda", "Attribute": "an attribute", "BinOp": "an operator"}
     return names.get(type(node).__name__, f"a {type(node).__name__.lower()}")
 
 
 def _check_brackets(wrapped: str) -> None:
-    """The brackets that were put around the text must not be closed within it."""
-    depth = 0
+    """The brackets that were put around the text must close each other, none of those within it."""
+    last = wrapped.count("\n") + 1
+    opened: list[tuple[int, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):
-            if token.type != tokenize.OP:
-                continue
-            depth += (token.string in "([{") - (token.string in ")]}")
-            if depth == 0 and token.start[0] < wrapped.count("\n") + 1:
-                raise NetParsingError("this bracket was never opened", token.start[0] - 1, token.start[1] + 1)
+            line, column = token.start
+            if token.type == tokenize.OP and token.string in "([{":
+                opened.append(token.start)
+            elif token.type == tokenize.OP and token.string in ")]}" and opened:
+                start = opened.pop()
+                if line < last and not opened:
+                    raise NetParsingError("this bracket was never opened", line - 1, column + 1)
+                if line == last and opened:
+                    raise NetParsingError("this bracket was never closed", start[0] - 1, start[1] + 1)
     except (tokenize.TokenError, IndentationError):
         return  # the parser says it better
 
