@@ -1,0 +1,88 @@
+"""The command line: picks workloads, builds what they need, runs them and writes the results down."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.environments import BuildError, python_of, versions_of
+from benchmarks.harness import Contestant, Result, compete, foreign_load
+from benchmarks.workloads import Workload, workloads
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what was asked for; 1 where a contestant failed, else 0: a missed target is a result, no failure."""
+    options = _parser().parse_args(argv)
+    chosen = [_narrowed(w, options.contestants) for w in _chosen(options.only, options.quick)]
+    if options.list:
+        print("\n".join(f"{w.name:24} {w.title}" for w in chosen))
+        return 0
+    if not chosen:
+        names = ", ".join(w.name for w in workloads())
+        print(f"no workload has {options.only!r} in its name; there are: {names}", file=sys.stderr)
+        return 2
+    rounds, seconds = (2, 0.1) if options.quick else (options.rounds, options.seconds)
+    results = report.HERE / "results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
+    print(report.machine(), "load average", os.getloadavg(), f"cores busy now {foreign_load():.1f}", flush=True)
+    versions, outcomes = {}, []
+    for workload in chosen:
+        start = time.perf_counter()
+        outcome = workload, _run(workload, versions, min(rounds, workload.rounds or rounds), seconds)
+        outcomes.append(outcome)
+        report.write_lines(results, outcome, versions)
+        print("\n".join(report.summary(outcome)), f"\n  ({time.perf_counter() - start:.0f} s)", flush=True)
+    page = report.markdown(outcomes, versions, " ".join(["python -m benchmarks", *(argv or sys.argv[1:])]))
+    results.with_suffix(".md").write_text(page)
+    if options.markdown:
+        options.markdown.write_text(page)
+    print(f"written: {results} and {results.with_suffix('.md').name}")
+    return int(any(r.error for _, rs in outcomes for r in rs))
+
+
+def _run(workload: Workload, versions: dict[str, dict[str, str]], rounds: int, seconds: float) -> list[Result]:
+    ready: list[tuple[Contestant, Path]] = []
+    failed: list[Result] = []
+    for contestant in workload.contestants:
+        name = contestant.environment
+        try:
+            ready.append((contestant, python_of(name)))
+            if name not in versions:
+                versions[name] = versions_of(name)
+        except BuildError as error:
+            failed.append(Result(contestant.name, name, error=str(error)))
+    return compete(ready, workload.parameters, rounds, seconds) + failed
+
+
+def _chosen(only: Sequence[str], quick: bool) -> list[Workload]:
+    return [w for w in workloads() if (not only or any(o in w.name for o in only)) and (w.quick or not quick)]
+
+
+def _narrowed(workload: Workload, names: Sequence[str]) -> Workload:
+    """The workload with only those contestants whose name has one of `names` in it; all where there are none."""
+    kept = [c for c in workload.contestants if not names or any(n.lower() in c.name.lower() for n in names)]
+    return replace(workload, contestants=kept)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="vecrl beside its peers, in one run")
+    parser.add_argument("--only", action="append", default=[], help="workloads whose name contains this; repeatable")
+    parser.add_argument(
+        "--contestants", nargs="+", default=[], help="only contestants whose name contains one of these"
+    )
+    parser.add_argument("--quick", action="store_true", help="one size of each, two short rounds")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.4, help="about how long a turn lasts")
+    parser.add_argument("--markdown", type=Path, help="also write the table there")
+    parser.add_argument("--list", action="store_true", help="only say what there is")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

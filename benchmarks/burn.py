@@ -1,0 +1,51 @@
+"""An environment that only burns time: what is left of a vector step beside it is the library's own cost."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+SHAPES = {"floats": ((16,), np.float32), "image": ((84, 84, 4), np.uint8)}
+
+
+def burn(microseconds: float) -> None:
+    """Keep a core busy for so long."""
+    end = time.perf_counter_ns() + int(microseconds * 1000)
+    while time.perf_counter_ns() < end:
+        pass
+
+
+class BurnEnv(gymnasium.Env):
+    """Burns `microseconds` a step and gives out 16 floats or an image; its only episode never ends.
+
+    The observation counts the steps in its first element, so that a library that hands out stale rows shows.
+    """
+
+    def __init__(self, microseconds: float = 0.0, out: str = "floats"):
+        shape, dtype = SHAPES[out]
+        self.observation_space = Box(0, 255, shape, dtype)
+        self.action_space = Discrete(2)
+        self._microseconds = microseconds
+        self._obs = np.zeros(shape, dtype)
+        self._first = self._obs.reshape(-1)
+        self._steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        self._first[0] = self._steps = 0
+        return self._obs, {}
+
+    def step(self, action):
+        if self._microseconds:
+            burn(self._microseconds)
+        self._steps += 1
+        self._first[0] = self._steps & 127
+        return self._obs, 1.0, False, False, {}
+
+
+def burners(num_envs: int, microseconds: float, out: str) -> list[partial[BurnEnv]]:
+    """One factory an environment."""
+    return [partial(BurnEnv, microseconds, out)] * num_envs

@@ -1,0 +1,50 @@
+"""gymnasium's own vector environments."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from benchmarks.actions import continuous, discrete, play
+from benchmarks.burn import burners
+from benchmarks.contestant import Contest
+from benchmarks.stopwatch import starts
+
+
+def serial_cartpole(num_envs: int) -> Contest:
+    """`SyncVectorEnv` with same-step auto-reset."""
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    yield from _stepping(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), discrete(num_envs))
+
+
+def processes_burn(num_envs: int, microseconds: float, out: str) -> Contest:
+    """`AsyncVectorEnv` with shared memory, a process an environment: it knows no other way."""
+    yield from _stepping(AsyncVectorEnv(burners(num_envs, microseconds, out), shared_memory=True), discrete(num_envs))
+
+
+def processes_cheetah(num_envs: int) -> Contest:
+    """`AsyncVectorEnv` with shared memory."""
+    makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
+    yield from _stepping(AsyncVectorEnv(makers, shared_memory=True), continuous(num_envs, 6))
+
+
+def batch_cartpole(num_envs: int) -> Contest:
+    """The CartPole that gymnasium ships written in NumPy over the batch."""
+    env = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
+    yield from _stepping(env, discrete(num_envs))
+
+
+def startup(num_workers: int, method: str) -> Contest:
+    """From the constructor to the first observations."""
+    from benchmarks.slow_import import SlowImportEnv
+
+    yield starts(lambda: AsyncVectorEnv([SlowImportEnv] * num_workers, context=method))
+
+
+def _stepping(env: VectorEnv, batches: np.ndarray) -> Contest:
+    env.reset(seed=0)
+    yield play(env.step, batches)
+    env.close()

@@ -1,0 +1,39 @@
+"""Tianshou's vector environments, which leave the reset of ended episodes to the caller."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+from tianshou.env import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+
+from benchmarks.actions import continuous, discrete, play
+from benchmarks.burn import burners
+from benchmarks.contestant import Contest
+
+KINDS = {"subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
+
+
+def serial_cartpole(num_envs: int) -> Contest:
+    yield from _stepping(DummyVectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs), discrete(num_envs))
+
+
+def processes_burn(num_envs: int, microseconds: float, out: str, kind: str) -> Contest:
+    yield from _stepping(KINDS[kind](burners(num_envs, microseconds, out)), discrete(num_envs))
+
+
+def processes_cheetah(num_envs: int, kind: str) -> Contest:
+    yield from _stepping(KINDS[kind]([partial(gymnasium.make, "HalfCheetah-v5")] * num_envs), continuous(num_envs, 6))
+
+
+def _stepping(env: BaseVectorEnv, batches: np.ndarray) -> Contest:
+    def step(actions: np.ndarray) -> None:
+        _, _, terminated, truncated, _ = env.step(actions)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            env.reset(ended)
+
+    env.reset()
+    yield play(step, batches)
+    env.close()

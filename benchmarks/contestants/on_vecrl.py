@@ -1,0 +1,41 @@
+"""vecrl's vector environments over ordinary gymnasium environments."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+
+from benchmarks.actions import continuous, discrete, play
+from benchmarks.burn import burners
+from benchmarks.contestant import Contest
+from benchmarks.stopwatch import starts
+from vecrl.vector import VectorEnv
+
+
+def serial_cartpole(num_envs: int) -> Contest:
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    yield from _stepping(VectorEnv(makers, backend="serial", autoreset_mode="same_step"), discrete(num_envs))
+
+
+def processes_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> Contest:
+    env = VectorEnv(burners(num_envs, microseconds, out), backend="processes", num_workers=num_workers)
+    yield from _stepping(env, discrete(num_envs))
+
+
+def processes_cheetah(num_envs: int, num_workers: int = 2) -> Contest:
+    makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
+    yield from _stepping(VectorEnv(makers, backend="processes", num_workers=num_workers), continuous(num_envs, 6))
+
+
+def startup(num_workers: int) -> Contest:
+    from benchmarks.slow_import import SlowImportEnv
+
+    yield starts(lambda: VectorEnv([SlowImportEnv] * num_workers, backend="processes", num_workers=num_workers))
+
+
+def _stepping(env: VectorEnv, batches: np.ndarray) -> Contest:
+    env.reset(seed=0)
+    yield play(env.step, batches)
+    env.close()

@@ -1,0 +1,112 @@
+"""The Python environment of each contestant: built once with pip, pinned, kept between runs.
+
+torch is held at the version of the project's own constraints, so that no peer is timed on another. What a peer's
+metadata asks for and the work does not need is left out; what it pins (PufferLib: an old NumPy) it gets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRATCH = ROOT / ".scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment: the arguments of each `pip install`, and the packages whose versions matter."""
+
+    installs: tuple[tuple[str, ...], ...]
+    reported: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Changes when what is to be installed changes."""
+        return hashlib.sha256(repr((self.installs, _torch_pin(), sys.version)).encode()).hexdigest()[:12]
+
+
+ENVIRONMENTS = {
+    "main": Environment((), ("vecrl", "gymnasium", "torch", "numpy", "mujoco")),
+    "sb3": Environment(
+        (("stable-baselines3==2.9.2", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),),
+        ("stable-baselines3", "gymnasium", "numpy", "mujoco"),
+    ),
+    "tianshou": Environment(
+        (("tianshou==2.0.1", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),),
+        ("tianshou", "gymnasium", "numpy", "mujoco"),
+    ),
+    "evotorch": Environment(
+        (("evotorch==0.6.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "ray==2.60.0", "torch"),),
+        ("evotorch", "gymnasium", "numpy", "torch", "ray"),
+    ),
+    "pufferlib": Environment(  # 2.0 and 3.0 fetch binaries while they build, so 1.0.1 is the newest that pip can build
+        (
+            ("pufferlib==1.0.1", "psutil==7.2.2", "filelock", "rich"),
+            ("--no-deps", "gymnasium==1.4.0", "cloudpickle", "typing-extensions"),
+        ),
+        ("pufferlib", "gymnasium", "numpy"),
+    ),
+    "batched": Environment(
+        (
+            (
+                "envpool==1.2.5",
+                "gymnax==1.0.1",
+                "six",
+                "jax==0.10.2",
+                "jaxlib==0.10.2",
+                "gymnasium==1.3.0",
+                "numpy==2.4.6",
+            ),
+        ),
+        ("envpool", "gymnax", "jax", "numpy"),
+    ),
+}
+
+
+class BuildError(RuntimeError):
+    """pip could not build an environment; the message carries the end of its log."""
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of the environment called `name`, which is built first where it is missing or out of date."""
+    environment = ENVIRONMENTS[name]
+    if not environment.installs:
+        return Path(sys.executable)
+    home = SCRATCH / f"bench-{name}"
+    stamp = home / "built"
+    python = home / "bin" / "python"
+    if not stamp.exists() or stamp.read_text() != environment.fingerprint():
+        print(f"building {home.relative_to(ROOT)} (once) ...", flush=True)
+        _build(home, python, environment)
+        stamp.write_text(environment.fingerprint())
+    return python
+
+
+def versions_of(name: str) -> dict[str, str]:
+    """The installed versions of the packages that matter."""
+    code = "import sys, importlib.metadata as m; [print(n, m.version(n)) for n in sys.argv[1:]]"
+    command = [str(python_of(name)), "-c", code, *ENVIRONMENTS[name].reported]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return dict(line.split() for line in lines)
+
+
+def _build(home: Path, python: Path, environment: Environment) -> None:
+    home.parent.mkdir(exist_ok=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+    constraint = home / "constraints.txt"
+    constraint.write_text(_torch_pin() + "\n")
+    log = home / "pip.log"
+    for arguments in environment.installs:
+        command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraint), *arguments]
+        with log.open("a") as out:
+            failed = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT).returncode
+        if failed:
+            raise BuildError(f"{home.name}: pip install {' '.join(arguments)} failed:\n{log.read_text()[-2000:]}")
+
+
+def _torch_pin() -> str:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith("torch=="))

@@ -1,0 +1,130 @@
+"""Results as JSON lines and as a Markdown table: ratios, targets, and whether they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.harness import Result
+from benchmarks.workloads import OURS, Limit, Target, Workload
+
+HERE = Path(__file__).resolve().parent
+Outcome = tuple[Workload, Sequence[Result]]
+
+
+def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str, str]]) -> None:
+    """Add one JSON line a result."""
+    workload, results = outcome
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as out:
+        for result in results:
+            line = {
+                "workload": workload.name,
+                "contestant": result.contestant,
+                "versions": versions.get(result.environment, {}),
+                "median_us": round(result.median, 3) if result.micros else None,
+                "min_us": round(min(result.micros), 3) if result.micros else None,
+                "n": len(result.micros),
+                "load": round(max(result.loads, default=0.0), 2),
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "error": result.error or None,
+            }
+            print(json.dumps(line), file=out)
+
+
+def judged(target: Target | Limit, results: Sequence[Result]) -> tuple[str, bool | None]:
+    """What was asked and seen, as text, and whether it holds: None where somebody's result is missing."""
+    medians = {r.contestant: r.median for r in results if r.micros}
+    ours = medians.get(OURS)
+    if isinstance(target, Limit):
+        if ours is None:
+            return f"≤ {target.seconds} s", None
+        return f"{ours / 1e6:.2f} s of ≤ {target.seconds} s", ours / 1e6 <= target.seconds
+    rivals = {name: medians[name] / target.scale for name in target.rivals if name in medians}
+    times = f"{target.scale:g} × " if target.scale != 1 else ""
+    asked = f"≥ {target.at_least:g} × {times}{'the best of ' if len(target.rivals) > 1 else ''}"
+    if ours is None or not rivals:
+        return asked + ", ".join(target.rivals), None
+    best = min(rivals, key=rivals.__getitem__)
+    ratio = rivals[best] / ours
+    held = ratio >= target.at_least
+    named = f"{best}" if len(target.rivals) == 1 else f"its rivals ({best})"
+    return f"{ratio:.2f} of {asked}{named}", held if len(rivals) == len(target.rivals) or not held else None
+
+
+def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
+    """The whole page."""
+    verdicts = [(w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, results)]]
+    load = max((load for _, results in outcomes for r in results for load in r.loads), default=0.0)
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Made by `{command}` on {datetime.now(UTC):%Y-%m-%d}. {machine()}",
+        "",
+        "Every contestant of a workload runs in a process of its own with one thread a process, and they take turns,",
+        "round after round; those that wait are stopped. A time is the median over the rounds. Other programs took at",
+        f"most {load:.1f} cores meanwhile. A ratio is a contestant's time over vecrl's: above 1, vecrl is the faster.",
+        "",
+        "## Targets",
+        "",
+        "| workload | reached | |",
+        "|---|---|---|",
+        *(f"| {w.name} | {text} | {_verdict(held)} |" for w, text, held in verdicts),
+        "",
+        "## Times",
+        *(line for outcome in outcomes for line in _times(*outcome)),
+        "",
+        "## Versions",
+        "",
+        *(f"- {name}: {', '.join(f'{p} {v}' for p, v in found.items())}" for name, found in versions.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    """One sentence about where this runs."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = models[0] if models else platform.machine()
+    return f"{len(os.sched_getaffinity(0))} cores ({model}), Python {platform.python_version()}, {platform.system()}."
+
+
+def _verdict(held: bool | None) -> str:
+    return {True: "held", False: "**missed**", None: "not measured"}[held]
+
+
+def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
+    ours = next((r.median for r in results if r.contestant == OURS and r.micros), None)
+    efficient = workload.core_micros > 0
+    head = ["contestant", "µs a unit", "fastest", "steps/s", "ratio", *(["of two cores"] if efficient else [])]
+    lines = ["", f"### {workload.name}", "", workload.title + ".", ""]
+    lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for r in results:
+        if not r.micros:
+            lines.append(
+                f"| {r.contestant} | failed: {r.error.strip().splitlines()[-1][:120]} |{' |' * (len(head) - 2)}"
+            )
+            continue
+        cells = [r.contestant, f"{r.median:,.1f}", f"{min(r.micros):,.1f}", f"{workload.rows / r.median * 1e6:,.0f}"]
+        cells.append(f"{r.median / ours:.2f}" if ours else "")
+        if efficient:
+            cells.append(f"{workload.core_micros / (2 * r.median):.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """A few lines for the terminal."""
+    workload, results = outcome
+    lines = [f"\n{workload.name}: {workload.title}"]
+    for r in results:
+        said = f"{r.median:12,.1f} µs  (fastest {min(r.micros):,.1f})" if r.micros else f"FAILED: {r.error}"
+        lines.append(f"  {r.contestant:28} {said}")
+    for target in workload.targets:
+        text, held = judged(target, results)
+        lines.append(f"  -> {text}: {_verdict(held)}")
+    return lines

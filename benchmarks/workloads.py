@@ -1,0 +1,278 @@
+"""What is timed, by whom, and how good vecrl must be: the table of workloads.
+
+It names the functions in `benchmarks.contestants` and never imports them: most live in other environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.harness import Contestant as C
+
+OURS = "vecrl"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """vecrl must be `at_least` times as fast as the best of `rivals`, each taken `scale` times as fast as it is."""
+
+    rivals: tuple[str, ...]
+    at_least: float
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """vecrl must take no longer than this."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A piece of work.
+
+    Attributes:
+        name: what `--only` matches.
+        title: what a unit of it is, for the table.
+        contestants: who does it, vecrl first.
+        parameters: keyword arguments of every contestant's function.
+        targets: what vecrl must reach.
+        rows: environment steps (or rows) in a unit.
+        core_micros: microseconds of a core that a unit must take whatever the library does, for the efficiency.
+        rounds: how many turns each has, where the usual number would take too long.
+        quick: whether `--quick` runs it.
+    """
+
+    name: str
+    title: str
+    contestants: Sequence[C]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    targets: Sequence[Target | Limit] = ()
+    rows: int = 1
+    core_micros: float = 0.0
+    rounds: int | None = None
+    quick: bool = False
+
+
+def workloads() -> list[Workload]:
+    """All of them, in the order of the table."""
+    return [
+        _serial_cartpole(64),
+        *(_burn(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
+        _first_pool(16),
+        _next_pool(16),
+        _cheetah(8),
+        *(_native(n) for n in (64, 4096, 65536)),
+        _rollout(4096, 100),
+        *(_policy(n) for n in (10, 256, 4096)),
+        _population(256),
+        _native_population(256),
+    ]
+
+
+def _serial_cartpole(n: int) -> Workload:
+    entry = "serial_cartpole"
+    return Workload(
+        name=f"serial-cartpole-{n}",
+        title=f"{n} × gymnasium CartPole-v1 in one process, same-step auto-reset",
+        contestants=[
+            C(OURS, "main", f"on_vecrl:{entry}"),
+            C("bare loop", "main", "by_hand:loop_cartpole"),
+            C("bare loop, rows dropped", "main", "by_hand:loop_cartpole", {"keep": False}),
+            C("gymnasium Sync", "main", f"on_gymnasium:{entry}"),
+            C("EvoTorch Sync", "evotorch", f"on_evotorch:{entry}"),
+            C("SB3 Dummy", "sb3", f"on_sb3:{entry}"),
+            C("Tianshou Dummy", "tianshou", f"on_tianshou:{entry}"),
+            C("PufferLib Serial", "pufferlib", f"on_pufferlib:{entry}"),
+        ],
+        parameters={"num_envs": n},
+        targets=[
+            Target(("bare loop",), 0.95),
+            Target(("gymnasium Sync", "EvoTorch Sync", "SB3 Dummy", "Tianshou Dummy", "PufferLib Serial"), 1.0),
+        ],
+        rows=n,
+        quick=True,
+    )
+
+
+def _burn(n: int, micros: int, out: str) -> Workload:
+    entry = "processes_burn"
+    peers = ("gymnasium Async", "Tianshou Subproc", "Tianshou Shmem", "SB3 Subproc")
+    faster = {("floats", 8): 8.0, ("floats", 64): 25.0, ("image", 8): 6.0, ("image", 64): 6.0}[out, n]
+    targets = {0: [Target(peers, faster)], 100: [Target(("floor",), 0.95)], 1000: []}[micros]
+    what = {"floats": "16 floats", "image": "84×84×4 bytes"}[out]
+    return Workload(
+        name=f"burn-{out}-{n}-{micros}us",
+        title=f"{n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
+        contestants=[
+            C(OURS, "main", f"on_vecrl:{entry}"),
+            C("floor", "main", "by_hand:pipes_burn"),
+            C("gymnasium Async", "main", f"on_gymnasium:{entry}"),
+            C("Tianshou Subproc", "tianshou", f"on_tianshou:{entry}", {"kind": "subproc"}),
+            C("Tianshou Shmem", "tianshou", f"on_tianshou:{entry}", {"kind": "shmem"}),
+            C("SB3 Subproc", "sb3", f"on_sb3:{entry}"),
+            C("PufferLib", "pufferlib", f"on_pufferlib:{entry}"),
+        ],
+        parameters={"num_envs": n, "microseconds": micros, "out": out},
+        targets=targets,
+        rows=n,
+        core_micros=n * micros,
+        quick=(n, out) == (8, "floats") and micros < 1000,
+    )
+
+
+def _first_pool(n: int) -> Workload:
+    return Workload(
+        name="startup-first",
+        title=f"starting {n} workers whose module takes 0.5 s to import, the first time",
+        contestants=[
+            C(OURS, "main", "on_vecrl:startup", fresh=True),
+            *(
+                C(f"gymnasium Async, {m}", "main", "on_gymnasium:startup", {"method": m}, fresh=True)
+                for m in ("spawn", "forkserver")
+            ),
+            *(C(f"SB3, {m}", "sb3", "on_sb3:startup", {"method": m}, fresh=True) for m in ("spawn", "forkserver")),
+        ],
+        parameters={"num_workers": n},
+        targets=[Limit(1.0)],
+        rounds=2,
+    )
+
+
+def _next_pool(n: int) -> Workload:
+    return Workload(
+        name="startup-next",
+        title=f"starting {n} such workers again, in the same process",
+        contestants=[
+            C(OURS, "main", "on_vecrl:startup"),
+            C("gymnasium Async, forkserver", "main", "on_gymnasium:startup", {"method": "forkserver"}),
+        ],
+        parameters={"num_workers": n},
+        targets=[Limit(0.2)],
+        rounds=2,
+    )
+
+
+def _cheetah(n: int) -> Workload:
+    entry = "processes_cheetah"
+    peers = ("gymnasium Async", "Tianshou Subproc", "Tianshou Shmem", "SB3 Subproc")
+    return Workload(
+        name="cheetah",
+        title=f"HalfCheetah-v5, {n} environments over 2 workers",
+        contestants=[
+            C(OURS, "main", f"on_vecrl:{entry}"),
+            C("bare loop", "main", "by_hand:loop_cheetah"),
+            C("floor", "main", "by_hand:pipes_cheetah"),
+            C("gymnasium Async", "main", f"on_gymnasium:{entry}"),
+            C("Tianshou Subproc", "tianshou", f"on_tianshou:{entry}", {"kind": "subproc"}),
+            C("Tianshou Shmem", "tianshou", f"on_tianshou:{entry}", {"kind": "shmem"}),
+            C("SB3 Subproc", "sb3", f"on_sb3:{entry}"),
+            C("EnvPool sync, 2 threads", "batched", "on_envpool:threads_cheetah"),
+        ],
+        parameters={"num_envs": n},
+        targets=[
+            Target(("bare loop",), 0.85, scale=2.0),
+            Target(peers, 4.0),
+            Target(("EnvPool sync, 2 threads",), 1.0),
+        ],
+        rows=n,
+        quick=True,
+    )
+
+
+def _native(n: int) -> Workload:
+    entry = "batch_cartpole"
+    envpool = ("EnvPool, 1 thread", "EnvPool, 2 threads")
+    targets = {
+        64: [Target(("gymnasium NumPy",), 1.5), Target(envpool, 3.0)],
+        4096: [Target(envpool, 10.0), Target(("gymnax",), 1.0)],
+    }
+    return Workload(
+        name=f"native-cartpole-{n}",
+        title=f"native CartPole, {n:,} rows, a step at a time",
+        contestants=[
+            C(OURS, "main", f"on_vecrl_native:{entry}"),
+            C("gymnasium NumPy", "main", f"on_gymnasium:{entry}"),
+            C("EnvPool, 1 thread", "batched", f"on_envpool:{entry}", {"num_threads": 1}),
+            C("EnvPool, 2 threads", "batched", f"on_envpool:{entry}", {"num_threads": 2}),
+            C("gymnax", "batched", f"on_gymnax:{entry}", cores=1),
+        ],
+        parameters={"num_envs": n},
+        targets=targets.get(n, []),
+        rows=n,
+        quick=n < 65536,
+    )
+
+
+def _rollout(n: int, steps: int) -> Workload:
+    return Workload(
+        name="native-rollout",
+        title=f"native CartPole, {n:,} rows × {steps} steps under a policy, in one compiled region",
+        contestants=[
+            C(OURS, "main", "on_vecrl_native:rollout_cartpole"),
+            C("gymnax scan", "batched", "on_gymnax:rollout_cartpole", cores=1),
+        ],
+        parameters={"num_envs": n, "steps": steps},
+        targets=[Target(("gymnax scan",), 1.0)],
+        rows=n * steps,
+    )
+
+
+def _policy(n: int) -> Workload:
+    entry = "by_hand_torch:policy"
+    hand = {
+        "bmm by hand": {"way": "bmm"},
+        "sums by hand": {"way": "sum"},
+        "bmm compiled": {"way": "bmm", "compiled": True},
+        "sums compiled": {"way": "sum", "compiled": True},
+    }
+    return Workload(
+        name=f"policy-{n}",
+        title=f"policy forward, MLP 4-64-2, {n:,} members",
+        contestants=[
+            C(OURS, "main", "on_vecrl_policy:policy"),
+            C("EvoTorch Policy", "evotorch", "on_evotorch:policy"),
+            *(C(name, "main", entry, parameters) for name, parameters in hand.items()),
+        ],
+        parameters={"members": n},
+        targets=[
+            Target(("EvoTorch Policy",), {10: 8.0, 256: 2.0, 4096: 1.3}[n]),
+            Target(tuple(hand), 0.8),
+        ],
+        rows=n,
+        quick=n == 256,
+    )
+
+
+def _population(n: int) -> Workload:
+    entry = "population_cartpole"
+    return Workload(
+        name="population-gym",
+        title=f"{n} members, one episode each of gymnasium CartPole-v1: an environment step",
+        contestants=[
+            C(OURS, "main", f"on_vecrl_policy:{entry}"),
+            C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
+            C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
+        ],
+        parameters={"members": n},
+        targets=[Target(("EvoTorch VecGymNE",), 4.0)],
+    )
+
+
+def _native_population(n: int) -> Workload:
+    entry = "population_cartpole"
+    return Workload(
+        name="population-native",
+        title=f"{n} members, one episode each of native CartPole: an environment step",
+        contestants=[
+            C(OURS, "main", "on_vecrl_policy:population_native"),
+            C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
+            C("gymnax while_loop", "batched", f"on_gymnax:{entry}", cores=1),
+        ],
+        parameters={"members": n},
+        targets=[Target(("EvoTorch VecGymNE",), 20.0), Target(("gymnax while_loop",), 2.0)],
+        quick=True,
+    )
