@@ -1,0 +1,70 @@
+"""Classic control as batches of tensors: gymnasium's tasks, step for step, on any device and in any number.
+
+They run where the policy runs, so that nothing is copied, and thousands of them cost little more than one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .acrobot import Acrobot
+from .base import NativeSimulator
+from .cartpole import CartPole
+from .mountain_car import MountainCar
+from .mountain_car_continuous import MountainCarContinuous
+from .pendulum import Pendulum
+
+__all__ = [
+    "NATIVE",
+    "Acrobot",
+    "CartPole",
+    "MountainCar",
+    "MountainCarContinuous",
+    "NativeSimulator",
+    "Pendulum",
+    "make_native",
+]
+
+NATIVE: dict[str, type[NativeSimulator]] = {
+    task.id: task for task in (Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum)
+}
+"""The native tasks by gymnasium's ids."""
+
+
+def make_native(
+    name: str,
+    num_envs: int,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+    **kwargs: Any,
+) -> NativeSimulator:
+    """A native task by name.
+
+    Args:
+        name: a key of `NATIVE`.
+        num_envs, device, dtype, render_mode, max_episode_steps, kwargs: see `NativeSimulator`.
+
+    Raises:
+        ValueError: an unknown name (the message lists the known ones), or an argument out of its range.
+
+    >>> simulator = make_native("CartPole-v1", 3)
+    >>> simulator.reset([7, 8, 9]).shape
+    torch.Size([3, 4])
+    >>> simulator.step(torch.tensor([0, 1, 0])).reward
+    tensor([1., 1., 1.])
+    """
+    if name not in NATIVE:
+        raise ValueError(f"There is no native task {name!r}; there are {', '.join(NATIVE)}.")
+    return NATIVE[name](
+        num_envs,
+        device=device,
+        dtype=dtype,
+        render_mode=render_mode,
+        max_episode_steps=max_episode_steps,
+        **kwargs,
+    )

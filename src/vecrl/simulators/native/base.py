@@ -1,0 +1,357 @@
+"""What all native tasks share: the batch, its seeds and counters, resets without a look at the data, rendering.
+
+A task is a handful of pure functions over a state `[d, n]`, one row of memory a quantity, which is what vector units
+and GPUs like; everything else is here. Nothing in `step`, `reset_where` or `step_and_reset` waits for a device, and
+nothing here knows of auto-reset modes or dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+from ...engine.simulator import BatchStep
+from ...errors import PendingError, SpaceError
+from .compiled import compile_static
+from .counter_rng import keys_of, uniform
+
+_NO_OPTIONS: Mapping[str, Any] = {}
+_NO_LIMIT = 2**31 - 1
+
+
+class Rows(NamedTuple):
+    """All that a batch of environments is, in tensors on one device.
+
+    Attributes:
+        state: `[d, n]`, the task's own.
+        steps: `[n]` int32, since the episode began.
+        episodes: `[n]` int32, how many began before this one since the row was seeded.
+        keys: `[2, n]` int32, made of the seed.
+    """
+
+    state: Tensor
+    steps: Tensor
+    episodes: Tensor
+    keys: Tensor
+
+
+class NativeSimulator:
+    """n environments of one task as tensors on one device; a `vecrl.engine.simulator.BatchSimulator`.
+
+    Where a row's episodes start hangs on its own seed and on how many it began since, and on nothing else: not on
+    the batch size, the other rows, the device or the dtype.
+
+    Args:
+        num_envs: n, at least 1.
+        device: a torch device, as text or not.
+        dtype: of states, observations and rewards, `torch.float32` or `torch.float64`.
+        render_mode: "rgb_array" or None.
+        max_episode_steps: truncates episodes of this length; None takes gymnasium's limit, -1 sets none.
+        check_actions: look at every discrete action's value; on a GPU that waits for it.
+        compile: compile the step (and the reset within it) into one kernel on first use, which takes seconds and,
+            on a CPU, a C++ compiler. It pays from the first few thousand steps on.
+
+    Attributes:
+        As `BatchSimulator` names them, and `dtype`, `max_episode_steps`.
+
+    Raises:
+        ValueError: an argument out of its range.
+    """
+
+    id: ClassVar[str]
+    episode_steps: ClassVar[int]
+    fps: ClassVar[int]
+    draws: ClassVar[int]
+    observation_space: Any
+    action_space: Any
+
+    @staticmethod
+    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """Start states `[d, n]` from `draws` in [0, 1), `[draws, n]`; `options` as gymnasium's task takes them."""
+        raise NotImplementedError
+
+    @staticmethod
+    def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next state `[d, n]`, the reward `[n]` and terminated `[n]`; `action` has the state's dtype."""
+        raise NotImplementedError
+
+    @staticmethod
+    def observe(state: Tensor) -> Tensor:
+        """The observations as `[k, n]`, which may be the state itself."""
+        raise NotImplementedError
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        render_mode: str | None = None,
+        max_episode_steps: int | None = None,
+        check_actions: bool = False,
+        compile: bool = False,  # noqa: A002 -- the word that torch's users look for
+    ):
+        limit = self.episode_steps if max_episode_steps is None else max_episode_steps
+        _check_arguments(num_envs, dtype, render_mode, limit)
+        self.num_envs = num_envs
+        self.dtype = dtype
+        self.max_episode_steps = limit
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": self.fps}
+        if dtype == torch.float64:
+            space = self.observation_space
+            self.observation_space = Box(space.low.astype(np.float64), space.high.astype(np.float64), dtype=np.float64)
+        self._limit = _NO_LIMIT if limit == -1 else limit
+        self._device = torch.empty(0, device=device).device  # with the index that "cuda" leaves out
+        self.device = str(self._device)
+        self._check_values = check_actions
+        self._compile = compile
+        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._action_shape = (num_envs, *self.action_space.shape)
+        self._discrete = isinstance(self.action_space, Discrete)
+        self._action_dtype = torch.int64 if self._discrete else dtype
+        entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
+        self._keys = self._tensor(keys_of(entropy))
+        self._episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)
+        self._rows: Rows | None = None
+        self._painter: Any = None
+
+    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
+        """Begin an episode in every row.
+
+        Args:
+            seeds: n of them, None or 0 <= seed < 2**64; None lets the row's own stream go on (a row that never had a
+                seed takes one from the operating system).
+            options: as gymnasium's task takes them ("low" and "high", or "x_init" and "y_init"), for these starts.
+
+        Returns:
+            The observations `[n, k]`.
+        """
+        rows = self._rows
+        keys, episodes = (self._keys, self._episodes) if rows is None else (rows.keys, rows.episodes)
+        episodes = episodes + 1
+        if seeds is not None:
+            keys, episodes = self._reseed(seeds, keys, episodes)
+        state = self._start(keys, episodes, options or _NO_OPTIONS)
+        self._rows = Rows(state, torch.zeros_like(episodes), episodes, keys)
+        return self._obs(state)
+
+    def reset_where(self, mask: Tensor) -> Tensor:
+        """Begin an episode in the rows where the bool `mask` `[n]` holds; returns the observations of all rows."""
+        rows = self._begun()
+        if self._may_look():
+            self._rows = self._restart_some(mask, rows)
+            return self._obs(self._rows.state)
+        obs, state, steps, episodes = self._region(self._restart_all)(mask, *rows)
+        self._rows = Rows(state, steps, episodes, rows.keys)
+        return obs
+
+    def step(self, actions: Any) -> BatchStep:
+        """Advance every row by one step.
+
+        Args:
+            actions: `[n]` integers or `[n, k]` numbers, a tensor or anything that makes one.
+
+        Raises:
+            SpaceError: actions of another shape or kind, or, with `check_actions`, out of range.
+            PendingError: there was no `reset` yet.
+        """
+        rows = self._begun()
+        *out, state, steps = self._region(self._move)(self._as_actions(actions), *rows)
+        self._rows = Rows(state, steps, rows.episodes, rows.keys)
+        return BatchStep(*out)
+
+    def step_and_reset(self, actions: Any) -> tuple[BatchStep, Tensor, Tensor]:
+        """Step, then begin an episode in every row whose own is over: one compiled region with `compile`.
+
+        Returns:
+            The step, `done` `[n]` (either flag), and the observations to act on next `[n, k]`.
+        """
+        if self._may_look():
+            step = self.step(actions)
+            done = torch.logical_or(step.terminated, step.truncated)
+            return step, done, self.reset_where(done)
+        rows = self._begun()
+        out = self._region(self._move_and_restart)(self._as_actions(actions), *rows)
+        *moved, done, obs, state, steps, episodes = out
+        self._rows = Rows(state, steps, episodes, rows.keys)
+        return BatchStep(*moved), done, obs
+
+    def render(self, row: int) -> np.ndarray | None:
+        """A frame `[height, width, 3]` uint8 of one row by gymnasium's renderer; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        state = self._begun().state[:, row].double().cpu().numpy()
+        if self._painter is None:
+            self._painter = gymnasium.make(self.id, render_mode="rgb_array", disable_env_checker=True).unwrapped
+            self._painter.reset()
+        self._painter.state = state
+        return self._painter.render()
+
+    def get_state(self) -> dict[str, Tensor]:
+        """The rows as tensors of leading size n: "state", "steps", "episodes", "keys"; copies."""
+        return {name: _leading(value).clone() for name, value in self._begun()._asdict().items()}
+
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to what `get_state` gave, of this simulator or of another of this task and size."""
+        given = {name: torch.as_tensor(state[name], device=self._device) for name in Rows._fields}
+        if any(value.shape[:1] != (self.num_envs,) for value in given.values()):
+            sizes = {name: tuple(value.shape) for name, value in given.items()}
+            raise SpaceError(f"Expected a state of {self.num_envs} rows, but these sizes came: {sizes}.")
+        given["state"] = given["state"].to(self.dtype)
+        self._rows = Rows(**{name: _leading(value).contiguous().clone() for name, value in given.items()})
+
+    def close(self) -> None:
+        """Close the renderer; twice is harmless."""
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_envs}, device={self.device!r}, dtype={self.dtype})"
+
+    # -- pure functions of tensors, called as they are or compiled ---------------------------------
+
+    def transition(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Tensor, Rows]:
+        """What `step_and_reset` does, as a function of `rows` that changes nothing: for fused rollouts."""
+        out: Any = self._move_and_restart(actions, *rows)
+        *moved, done, _, state, steps, episodes = out
+        return BatchStep(*moved), done, Rows(state, steps, episodes, rows.keys)
+
+    def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
+        return self.initial(uniform(keys, episodes, self.draws, self.dtype), options)
+
+    def _obs(self, state: Tensor) -> Tensor:
+        # Computed a quantity at a time, which is fast, and then turned into rows, in memory that is the caller's.
+        return self.observe(state).t().clone(memory_format=torch.contiguous_format)
+
+    def _move(self, actions: Tensor, state: Tensor, steps: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        state, reward, terminated = self.advance(state, actions.to(self.dtype))
+        steps = steps + 1
+        return self._obs(state), reward, terminated, steps >= self._limit, state, steps
+
+    def _restart_all(
+        self, mask: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
+    ) -> tuple[Tensor, ...]:
+        # Starts for all rows, of which those of the mask are taken: so nobody has to wait for the mask's values.
+        episodes = episodes + mask
+        state = torch.where(mask, self._start(keys, episodes), state)
+        return self._obs(state), state, torch.where(mask, 0, steps), episodes
+
+    def _move_and_restart(
+        self, actions: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
+    ) -> tuple[Tensor, ...]:
+        *out, state, steps = self._move(actions, state, steps)
+        done = out[2] | out[3]
+        return *out, done, *self._restart_all(done, state, steps, episodes, keys)
+
+    # -- how they are called -----------------------------------------------------------------------
+
+    def _may_look(self) -> bool:
+        """Whether a mask's values are at hand: starting a few rows is then cheaper than starting all."""
+        return self._device.type == "cpu" and not self._compile and not torch.compiler.is_compiling()
+
+    def _restart_some(self, mask: Tensor, rows: Rows) -> Rows:
+        which = mask.nonzero().squeeze(-1)
+        if not len(which):
+            return rows
+        episodes = rows.episodes[which] + 1
+        fresh = self._start(rows.keys[:, which], episodes)
+        return Rows(
+            rows.state.index_copy(1, which, fresh),
+            rows.steps.index_fill(0, which, 0),
+            rows.episodes.index_copy(0, which, episodes),
+            rows.keys,
+        )
+
+    def _region(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, or with `compile` one kernel that does the same, made on the first call."""
+        if not self._compile:
+            return function
+        name = function.__name__
+        if name not in self._compiled:
+            self._compiled[name] = compile_static(function)
+        return self._compiled[name]
+
+    # -- checks and conversions --------------------------------------------------------------------
+
+    def _begun(self) -> Rows:
+        if self._rows is None:
+            raise PendingError(f"No episode of {self.id} is under way; call reset first.")
+        return self._rows
+
+    def _as_actions(self, actions: Any) -> Tensor:
+        if not isinstance(actions, Tensor):
+            actions = torch.from_numpy(np.array(actions))  # a copy: what is read-only cannot be shared
+        if actions.shape != self._action_shape:
+            raise SpaceError(
+                f"Expected actions of shape {self._action_shape}, one row an environment of {self.id}, "
+                f"but {tuple(actions.shape)} came."
+            )
+        if self._discrete and (actions.is_floating_point() or actions.is_complex()):
+            raise SpaceError(f"{self.id} takes integers as actions, but {actions.dtype} came; convert them first.")
+        if actions.dtype != self._action_dtype or actions.device != self._device:
+            actions = actions.to(self._device, self._action_dtype)
+        if self._check_values and self._discrete:
+            self._check_range(actions)
+        return actions.detach() if actions.requires_grad else actions
+
+    def _check_range(self, actions: Tensor) -> None:
+        wrong = ((actions < 0) | (actions >= self.action_space.n)).nonzero().squeeze(-1).tolist()
+        if wrong:
+            values = [int(actions[i]) for i in wrong[:5]]
+            raise SpaceError(
+                f"Environments {wrong[:5]} of {self.id} were given the actions {values}; "
+                f"expected 0 to {self.action_space.n - 1}."
+            )
+
+    def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"Expected {self.num_envs} seeds, one an environment, but {len(seeds)} came.")
+        wrong = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
+        if wrong:
+            raise ValueError(f"Expected seeds of at least 0 and less than 2**64, but {wrong[0]!r} came.")
+        given = self._tensor(np.array([seed is not None for seed in seeds]))
+        fresh = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
+        return torch.where(given, fresh, keys), torch.where(given, 0, episodes)
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def start_bounds(options: Mapping[str, Any], low: float, high: float) -> tuple[float, float]:
+    """`options["low"]` and `options["high"]` where they are given; ValueError where the first is the greater."""
+    low, high = option_number(options, "low", low), option_number(options, "high", high)
+    if low > high:
+        raise ValueError(f"Expected options['low'] to be at most options['high'], but {low} and {high} came.")
+    return low, high
+
+
+def option_number(options: Mapping[str, Any], name: str, default: float) -> float:
+    """`options[name]` as a float, or `default`; ValueError where it is no number."""
+    try:
+        return float(options.get(name, default))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected options[{name!r}] to be a number, but {options[name]!r} came.") from error
+
+
+def _leading(value: Tensor) -> Tensor:
+    """`[d, n]` as `[n, d]` and back; `[n]` as it is."""
+    return value if value.ndim == 1 else value.t()
+
+
+def _check_arguments(num_envs: int, dtype: torch.dtype, render_mode: str | None, limit: int) -> None:
+    if num_envs < 1:
+        raise ValueError(f"Expected num_envs of at least 1, but {num_envs!r} came.")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"Expected dtype torch.float32 or torch.float64, but {dtype!r} came.")
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"Expected render_mode 'rgb_array' or None, but {render_mode!r} came.")
+    if limit < 1 and limit != -1:
+        raise ValueError(f"Expected max_episode_steps of at least 1, or -1 for no limit, but {limit!r} came.")

@@ -1,0 +1,61 @@
+"""Random numbers as a pure function of (seed, episode, draw), so that no row's starts hang on anything else.
+
+A generator with a state would tie a row's start states to the batch around it and to the order of resets; a hash
+of a counter does not. All arithmetic is on wrapping 32-bit integers, which CPUs and GPUs do in vectors and all alike.
+It knows nothing of tasks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, the increment of splitmix64
+_STRIDE = -1640531527  # 2**32 over the golden ratio, as a signed 32-bit number
+_MULTIPLIERS = (0x7FEB352D, -2073254261)  # "lowbias32" of C. Wellons' hash prospector (the second is 0x846CA68B)
+
+
+def keys_of(seeds: np.ndarray) -> np.ndarray:
+    """Two 32-bit keys for each 64-bit seed, by the finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+
+    Args:
+        seeds: `[n]` uint64.
+
+    Returns:
+        `[2, n]` int32. Different seeds have different pairs.
+    """
+    z = seeds + np.uint64(_GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    low, high = z & np.uint64(0xFFFFFFFF), z >> np.uint64(32)
+    return np.stack([low, high]).astype(np.uint32).view(np.int32)
+
+
+def uniform(keys: Tensor, episodes: Tensor, draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers in [0, 1), multiples of 2**-24, the same in every dtype and on every device.
+
+    Args:
+        keys: `[2, n]` int32, of `keys_of`.
+        episodes: `[n]` int32, the number of each row's episode.
+        draws: how many numbers an episode takes.
+        dtype: floating.
+
+    Returns:
+        `[draws, n]` of `dtype` on the keys' device.
+    """
+    counter = episodes * draws + torch.arange(draws, dtype=torch.int32, device=keys.device)[:, None]
+    word = _mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1])
+    return _shift(word, 8).to(dtype) * 2.0**-24
+
+
+def _mix(word: Tensor) -> Tensor:
+    """A bijection of 32-bit words in which every bit of the input sways every bit of the output."""
+    word = (word ^ _shift(word, 16)) * _MULTIPLIERS[0]
+    word = (word ^ _shift(word, 15)) * _MULTIPLIERS[1]
+    return word ^ _shift(word, 16)
+
+
+def _shift(word: Tensor, by: int) -> Tensor:
+    return (word >> by) & ((1 << (32 - by)) - 1)  # torch shifts the sign in; this takes it out again

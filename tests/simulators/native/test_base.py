@@ -1,0 +1,307 @@
+"""What all native tasks share: seeds, masked resets, states, rendering, errors, and never waiting for the data."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vecrl.engine.simulator import BatchSimulator
+from vecrl.errors import PendingError, SpaceError
+from vecrl.simulators.native import NATIVE, make_native
+from vecrl.simulators.native.counter_rng import keys_of, uniform
+
+torch.set_num_threads(1)
+
+
+def idle(simulator):
+    shape = (simulator.num_envs, *simulator.action_space.shape)
+    return torch.zeros(shape, dtype=torch.int64 if shape == (simulator.num_envs,) else torch.float32)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_keeps_the_contract(name):
+    simulator = make_native(name, 3)
+    assert isinstance(simulator, BatchSimulator)
+    obs = simulator.reset([1, 2, 3])
+    step = simulator.step(idle(simulator))
+    assert obs.shape == step.next_obs.shape == (3, *simulator.observation_space.shape)
+    assert obs.dtype == step.next_obs.dtype == step.reward.dtype == torch.float32
+    assert step.terminated.dtype == step.truncated.dtype == torch.bool
+    assert obs.is_contiguous()
+    assert simulator.observation_space.contains(obs[0].numpy())
+    assert repr(simulator).startswith(type(simulator).__name__)
+
+
+# -- seeds -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
+    masks=st.lists(st.integers(0, 63), max_size=6),
+)
+def test_starts_depend_on_seed_and_episode_alone(seeds, masks):
+    """Any interleaving of masked resets equals each row on its own."""
+    n = len(seeds)
+    batch = make_native("CartPole-v1", n)
+    alone = [make_native("CartPole-v1", 1) for _ in seeds]
+    last = torch.cat([single.reset([seed]) for single, seed in zip(alone, seeds, strict=True)])
+    assert torch.equal(batch.reset(seeds), last)
+    for bits in masks:
+        mask = torch.tensor([bool(bits >> i & 1) for i in range(n)])
+        for i in mask.nonzero().squeeze(-1).tolist():
+            last[i] = alone[i].reset()[0]
+        assert torch.equal(batch.reset_where(mask), last)
+
+
+def test_starts_are_the_same_in_both_dtypes():
+    one, other = make_native("Pendulum-v1", 9), make_native("Pendulum-v1", 9, dtype=torch.float64)
+    torch.testing.assert_close(one.reset(range(9)), other.reset(range(9)).float())
+
+
+def test_masked_resets_are_the_same_with_and_without_a_look_at_the_mask():
+    looking, blind = make_native("Acrobot-v1", 70), make_native("Acrobot-v1", 70)
+    blind._may_look = lambda: False
+    looking.reset(range(70))
+    blind.reset(range(70))
+    for t in range(5):
+        mask = torch.arange(70) % 5 <= t
+        assert torch.equal(looking.reset_where(mask), blind.reset_where(mask))
+    for a, b in zip(looking.get_state().values(), blind.get_state().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_none_goes_on_and_a_seed_begins_anew():
+    simulator = make_native("CartPole-v1", 2)
+    first = simulator.reset([5, 6])
+    second = simulator.reset([None, 6])
+    third = simulator.reset([5, None])
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert torch.equal(first[0], third[0])
+    assert not torch.equal(second[1], third[1])
+
+
+def test_there_is_no_hidden_seed():
+    one, other = make_native("CartPole-v1", 4).reset(), make_native("CartPole-v1", 4).reset()
+    assert not torch.equal(one, other)
+    assert len(one.unique(dim=0)) == 4
+
+
+def test_bad_seeds():
+    simulator = make_native("CartPole-v1", 2)
+    with pytest.raises(ValueError, match="2 seeds"):
+        simulator.reset([1])
+    with pytest.raises(ValueError, match="2\\*\\*64"):
+        simulator.reset([1, -1])
+
+
+def test_generator_against_plain_integers():
+    """The hash in Python's own integers, so that wrapping is right on every device and compiler."""
+    seeds, episodes, draws = [0, 1, 2**64 - 1, 123456789], [0, 1, 2**31 - 1, 77], 3
+    keys = keys_of(np.array(seeds, np.uint64))
+    numbers = uniform(torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws)
+    word = 0xFFFFFFFF
+
+    def mix(x):
+        x = (x ^ x >> 16) * 0x7FEB352D & word
+        x = (x ^ x >> 15) * 0x846CA68B & word
+        return x ^ x >> 16
+
+    for i, episode in enumerate(episodes):
+        a, b = (int(k) & word for k in keys[:, i])
+        for draw in range(draws):
+            counter = (episode * draws + draw) & word
+            expected = mix(mix(a + counter * 0x9E3779B9 & word) ^ b) >> 8
+            assert numbers[draw, i].item() == expected * 2.0**-24
+
+
+def test_generator_is_even_and_uncorrelated():
+    keys = torch.from_numpy(keys_of(np.arange(2000, dtype=np.uint64)))
+    numbers = torch.stack([uniform(keys, torch.full((2000,), e, dtype=torch.int32), 4) for e in range(20)]).double()
+    assert numbers.mean().item() == pytest.approx(0.5, abs=0.003)
+    assert numbers.var().item() == pytest.approx(1 / 12, abs=0.001)
+    columns = numbers.permute(2, 0, 1).reshape(2000, 80)  # seeds by draws
+    off_diagonal = torch.corrcoef(columns.T) - torch.eye(80)
+    assert off_diagonal.abs().max() < 0.12  # 5 standard deviations of 2,000 samples
+    counts = torch.histc(numbers, 64, 0, 1)
+    assert ((counts - 2500).square() / 2500).sum() < 120  # chi-squared, 63 degrees of freedom
+
+
+# -- states and memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_state_brings_back_the_same_future(name):
+    simulator, other = make_native(name, 5, max_episode_steps=4), make_native(name, 5, max_episode_steps=4)
+    simulator.reset(range(5))
+    simulator.step_and_reset(idle(simulator))
+    state = simulator.get_state()
+    assert all(value.shape[0] == 5 for value in state.values())
+    futures = []
+    for which in (simulator, simulator, other):
+        which.set_state(state)
+        futures.append([which.step_and_reset(idle(which))[2] for _ in range(6)])
+    for again in futures[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(futures[0], again, strict=True))
+
+
+def test_a_state_of_another_size_is_refused():
+    simulator, other = make_native("CartPole-v1", 2), make_native("CartPole-v1", 3)
+    simulator.reset()
+    other.reset()
+    with pytest.raises(SpaceError, match="2 rows"):
+        simulator.set_state(other.get_state())
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_is_returned_is_the_callers(name, num_envs):
+    """Overwriting it changes nothing, and later steps do not change it."""
+    clean, spoiled = make_native(name, num_envs, max_episode_steps=3), make_native(name, num_envs, max_episode_steps=3)
+    mine, theirs = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
+    for _ in range(8):
+        actions = idle(clean)
+        kept = mine.clone()
+        step, _, obs = clean.step_and_reset(actions)
+        assert torch.equal(mine, kept)
+        theirs, _, their_obs = spoiled.step_and_reset(actions.clone())
+        assert torch.equal(theirs.next_obs, step.next_obs)
+        assert torch.equal(their_obs, obs)
+        for value in (theirs.next_obs, theirs.reward, theirs.terminated, theirs.truncated, their_obs, actions):
+            value.fill_(1)
+        mine = obs
+
+
+def test_step_and_reset_is_step_then_reset_where():
+    fused, apart = make_native("CartPole-v1", 40), make_native("CartPole-v1", 40)
+    fused.reset(range(40))
+    apart.reset(range(40))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        actions = torch.randint(0, 2, (40,), generator=generator)
+        step, done, obs = fused.step_and_reset(actions)
+        expected = apart.step(actions)
+        assert torch.equal(step.next_obs, expected.next_obs)
+        assert torch.equal(done, expected.terminated | expected.truncated)
+        assert torch.equal(obs, apart.reset_where(done))
+
+
+# -- no waiting, compiling -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_nothing_looks_at_the_data(name):
+    """The meta device has shapes and no data: whatever asks for a value there raises."""
+    simulator = make_native(name, 6, device="meta")
+    simulator.reset(range(6))
+    actions = idle(simulator).to("meta")
+    step, done, obs = simulator.step_and_reset(actions)
+    assert obs.shape == step.next_obs.shape
+    assert simulator.reset_where(simulator.step(actions).truncated).shape == obs.shape
+    assert done.device.type == "meta"
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        bool(done.any())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.parametrize("name", NATIVE)
+def test_compiled_steps_are_the_eager_ones(name):
+    n = 37  # no multiple of a vector's width
+    eager = make_native(name, n, max_episode_steps=9)
+    compiled = make_native(name, n, max_episode_steps=9, compile=True)
+    assert torch.equal(eager.reset(range(n)), compiled.reset(range(n)))
+    generator = torch.Generator().manual_seed(0)
+    for t in range(30):
+        actions = torch.rand(idle(eager).shape, generator=generator) * 3
+        actions = actions.floor().clamp(max=1).long() if eager._discrete else actions - 1.5
+        step, done, obs = eager.step_and_reset(actions)
+        if t % 3 or name != "CartPole-v1":  # one task is enough for the regions that are compiled apart
+            got, got_done, got_obs = compiled.step_and_reset(actions)
+        else:
+            got = compiled.step(actions)
+            got_done = got.terminated | got.truncated
+            got_obs = compiled.reset_where(got_done)
+        torch.testing.assert_close(got.next_obs, step.next_obs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.reward, step.reward, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got_obs, obs, rtol=1e-5, atol=1e-5)
+        assert torch.equal(got_done, done)
+        compiled.set_state(eager.get_state())  # rounding must not add up to another flag
+    assert torch.equal(eager.reset(), compiled.reset())
+
+
+# -- rendering and errors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_frames_are_gymnasiums(name):
+    simulator = make_native(name, 2, render_mode="rgb_array")
+    simulator.reset([0, 1])
+    env = gymnasium.make(name, render_mode="rgb_array").unwrapped
+    env.reset(seed=0)
+    frames = []
+    for row in (0, 1):
+        env.state = simulator.get_state()["state"][row].double().numpy()
+        frames.append(simulator.render(row))
+        assert frames[-1].dtype == np.uint8
+        np.testing.assert_array_equal(frames[-1], env.render())
+    assert not np.array_equal(*frames)
+    env.close()
+    simulator.close()
+    simulator.close()
+
+
+def test_no_frames_without_a_render_mode():
+    simulator = make_native("CartPole-v1", 1)
+    simulator.reset()
+    assert simulator.render(0) is None
+
+
+def test_bad_actions():
+    cartpole = make_native("CartPole-v1", 3, check_actions=True)
+    with pytest.raises(PendingError, match="reset first"):
+        cartpole.step([0, 0, 0])
+    cartpole.reset()
+    with pytest.raises(SpaceError, match=r"shape \(3,\).*\(2,\) came"):
+        cartpole.step([0, 1])
+    with pytest.raises(SpaceError, match="integers"):
+        cartpole.step(torch.zeros(3))
+    with pytest.raises(SpaceError, match=r"\[1, 2\].*\[2, -1\].*0 to 1"):
+        cartpole.step([0, 2, -1])
+    pendulum = make_native("Pendulum-v1", 3)
+    pendulum.reset()
+    with pytest.raises(SpaceError, match=r"\(3, 1\)"):
+        pendulum.step(torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.uint8, np.int64, bool])
+def test_actions_of_any_integer_kind(kind):
+    simulator, like = make_native("CartPole-v1", 2), make_native("CartPole-v1", 2)
+    simulator.reset([0, 1])
+    like.reset([0, 1])
+    actions = np.array([0, 1], kind)
+    actions.flags.writeable = False
+    assert torch.equal(simulator.step(actions).next_obs, like.step(torch.tensor([0, 1])).next_obs)
+
+
+def test_gradients_stop_at_the_action():
+    simulator = make_native("Pendulum-v1", 2)
+    simulator.reset()
+    assert not simulator.step(torch.zeros(2, 1, requires_grad=True)).next_obs.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"num_envs": 0}, "num_envs"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"render_mode": "human"}, "render_mode"),
+        ({"max_episode_steps": 0}, "max_episode_steps"),
+        ({"name": "Pong"}, "CartPole-v1"),
+    ],
+)
+def test_bad_arguments(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        make_native(**({"name": "CartPole-v1", "num_envs": 1} | arguments))
