@@ -1,0 +1,83 @@
+"""Seeds hang on the root, the environment and the episode, and on nothing else."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vecrl import seeding
+from vecrl.seeding import ListedSeeds, OwnSeeds, SeedSet, SharedSeeds, seed_for, seed_rule, seeds_for, split_seeds
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+@given(WORDS, WORDS, WORDS)
+def test_one_seed_equals_its_place_in_a_batch(root, env_id, episode):
+    batch = seeds_for(root, np.array([0, env_id], np.uint64), np.array([episode, episode], np.uint64))
+    assert seed_for(root, env_id, episode) == batch[1]
+    assert 0 <= seed_for(root, env_id, episode) < 2**32
+
+
+def test_seeds_never_change_from_version_to_version():
+    assert [seed_for(0, 0), seed_for(123, 45, 6), seed_for(2**64 - 1, 2**64 - 1, 2**64 - 1)] == [
+        595752380,
+        245209322,
+        396296688,
+    ]
+
+
+def test_neighbours_share_nothing():
+    grid = seeds_for(7, np.arange(300)[:, None], np.arange(300))
+    assert grid.shape == (300, 300)
+    assert len(np.unique(grid)) > 300 * 300 - 10  # about one pair of 32-bit hashes is expected to meet
+    bits = np.unpackbits(grid.view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 0.002
+    flips = np.unpackbits((grid[1:] ^ grid[:-1]).view(np.uint8)).mean()
+    assert abs(flips - 0.5) < 0.002
+
+
+def test_streams_are_apart_from_episodes_and_from_each_other():
+    assert len({seeding.stream_for(1, name) for name in ("actions", "test", "noise")} | {1}) == 4
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, 2**64])
+def test_what_is_no_root_is_refused(wrong):
+    with pytest.raises(ValueError, match="root"):
+        seed_for(wrong, 0)
+
+
+def test_own_seeds_differ_and_shared_ones_do_not():
+    ids = np.arange(4)
+    assert len(set(OwnSeeds(3)(ids, 0).tolist())) == 4
+    shared = SharedSeeds(3)
+    assert len(set(shared(ids, 0).tolist())) == 1
+    assert shared([0], [0])[0] != shared([0], [1])[0]
+
+
+def test_a_list_gives_each_environment_its_own_first_seed():
+    rule = seed_rule([5, 6, 5])
+    assert rule([0, 1, 2], 0).tolist() == [5, 6, 5]
+    later = rule([0, 1, 2], 1).tolist()
+    assert later[0] == later[2] != later[1]
+    with pytest.raises(ValueError, match="up to 3, but 3 came"):
+        rule([3], 0)
+
+
+def test_a_rule_comes_out_of_any_seed():
+    assert seed_rule(3) == OwnSeeds(3)
+    assert seed_rule(np.int64(3)) == OwnSeeds(3)
+    assert seed_rule((1, 2)) == ListedSeeds((1, 2))
+    assert seed_rule(SharedSeeds(1)) == SharedSeeds(1)
+    assert seed_rule(None) != seed_rule(None)
+
+
+def test_sets_are_walked_through_and_share_nothing():
+    train, test = split_seeds(1, 30, 20)
+    assert len(set(train.seeds) | set(test.seeds)) == 50
+    assert sorted(test(np.arange(20), 0).tolist()) == sorted(test.seeds)
+    assert [int(test(0, e)) for e in range(21)] == [*test.seeds, test.seeds[0]]
+    assert split_seeds(1, 30, 20) == [train, test]
+    assert split_seeds(2, 30)[0] != train
+    assert isinstance(train, SeedSet)
+    with pytest.raises(ValueError, match="1 or more"):
+        split_seeds(1, 3, 0)
