@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 
 from .infos import Infos
 from .layout import Layout, Tree
 
-try:
+if TYPE_CHECKING or not gymnasium.__version__.startswith("0."):
     from gymnasium.vector import AutoresetMode
-except ImportError:  # gymnasium 0.29 knows no modes; its behaviour is SAME_STEP
+else:  # gymnasium 0.29 knows no modes, and vecrl's are the same there
 
     class AutoresetMode(Enum):
         """Gymnasium's names for when a finished environment begins anew."""

@@ -184,7 +184,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         if self._last is None:
             raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
         ids = np.flatnonzero(mask)
-        transition = self._pool.reset(None if seeds is None else [seeds[i] for i in ids], options, ids)
+        transition = self._pool.reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options, ids)
         self._autoreset.saw_reset(ids)
         layout = transition.layout
         pairs = zip(layout.split(self._last), layout.split(transition.obs), strict=True)
@@ -239,12 +239,12 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         )
 
     @property
-    def np_random_seed(self) -> tuple[int, ...]:
+    def np_random_seed(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The seed of every environment's generator."""
         return self.get_attr("np_random_seed")
 
     @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Every environment's generator (with worker processes: a copy of it)."""
         return self.get_attr("np_random")
 

@@ -41,12 +41,13 @@ class Threads:
             inbox.put(command)
 
     def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+        answers: list[Answer] = []
         try:
-            answers = [self._done.get(timeout=timeout)]
+            answers.append(self._done.get(timeout=timeout))
             while True:
                 answers.append(self._done.get_nowait())
         except queue.Empty:
-            return answers if "answers" in locals() else []
+            return answers
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if any(thread.is_alive() for thread in self._threads):

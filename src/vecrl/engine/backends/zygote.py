@@ -37,7 +37,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 def main(control_fd: int) -> None:
     """Serve the caller at the other end of `control_fd` until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _wake)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -64,6 +64,10 @@ def main(control_fd: int) -> None:
             os.close(channel)
             os.write(status, NUMBER.pack(pid))
             children[pid] = status
+
+
+def _wake(*_: object) -> None:
+    """A handler that does nothing: a signal without one would not write to the wake-up descriptor."""
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:

@@ -1,0 +1,67 @@
+# Everything a fresh machine needs: Python 3.11 and make.
+#   make demo     learn a task with a population of policies, and see the curve and the video
+#   make test     all tests, those of the simulator groups in environments of their own included
+#   make check    lint, format, types
+#   make bench    the same work on vecrl and on its peers, in one run
+#   make docs     the documentation, strictly, into site/
+
+PYTHON ?= python3.11
+EXTRAS := cli,classic,mujoco,video,test,docs
+PIP    := -m pip install --quiet --disable-pip-version-check
+BIN    := .venv/bin
+PYTEST := -m pytest -q
+
+# One thread a process: two torch threads on two busy cores stand in each other's way. Headless rendering through EGL.
+export OMP_NUM_THREADS ?= 1
+export MUJOCO_GL ?= egl
+
+.PHONY: demo test test-main test-brax test-brax-v1 check format bench docs clean
+
+demo: .venv/.ready
+	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
+
+test: test-main test-brax test-brax-v1
+
+test-main: .venv/.ready
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal
+	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
+
+test-brax: .venv-brax/.ready
+	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py
+
+test-brax-v1: .venv-brax-v1/.ready
+	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
+
+check: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/mkdocs build --strict --quiet
+
+format: .venv/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.ready
+	$(BIN)/python -m benchmarks --markdown docs/benchmarks.md
+
+docs: .venv/.ready
+	$(BIN)/mkdocs build --strict
+
+.venv/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python $(PIP) -e ".[$(EXTRAS)]"
+	touch $@
+
+.venv-brax/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-brax
+	PIP_CONSTRAINT=constraints.txt .venv-brax/bin/python $(PIP) -e ".[cli,classic,brax,test]"
+	touch $@
+
+.venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml
+	$(PYTHON) -m venv .venv-brax-v1
+	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
+	touch $@
+
+clean:
+	rm -rf .venv .venv-* .scratch site .pytest_cache .ruff_cache .hypothesis
