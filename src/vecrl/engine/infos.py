@@ -85,10 +85,10 @@ class Infos:
         self.dicts += other.dicts
 
     def items(self) -> Iterator[tuple[int, Info]]:
-        """`(env_id, info)` of every environment that said something."""
+        """`(env_id, info)` of every environment that said something; numbers as NumPy's, which keep their dtypes."""
         for block in self.blocks:
             names = block.data.dtype.names or ()
-            for offset, row in enumerate(block.data.tolist()):
+            for offset, row in enumerate(block.data):
                 yield block.start + offset, dict(zip(names, row, strict=True))
         yield from self.dicts
 
@@ -96,14 +96,19 @@ class Infos:
         """Gymnasium's form: an array of n values a key, and under `_key` the mask of those who gave one."""
         if not self:
             return {}
-        if self.blocks and not self.dicts and self._covers(num_envs):
-            data = np.concatenate([block.data for block in self.blocks])
-            merged: dict[str, Any] = {}
-            for key in data.dtype.names or ():
-                merged[key] = data[key].copy()
-                merged["_" + key] = np.ones(num_envs, bool)
-            return merged
-        return merge(self.items(), num_envs)
+        columns = self.columns(num_envs)
+        if columns is None:
+            return merge(self.items(), num_envs)
+        for key in list(columns):
+            columns["_" + key] = np.ones(num_envs, bool)
+        return columns
+
+    def columns(self, num_envs: int) -> dict[str, np.ndarray] | None:
+        """An array of n values a key, where all n environments gave the same keys, numbers of like types."""
+        if not self.blocks or self.dicts or not self._covers(num_envs):
+            return None
+        data = np.concatenate([block.data for block in self.blocks])
+        return {key: data[key].copy() for key in data.dtype.names or ()}
 
     def _covers(self, num_envs: int) -> bool:
         first = self.blocks[0].data.dtype
@@ -128,12 +133,15 @@ def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> dict[str, Any]:
 
 def _add(merged: dict[str, Any], env_id: int, info: Info, num_envs: int) -> None:
     for key, value in info.items():
-        mask = merged.setdefault(f"_{key}", np.zeros(num_envs, bool))
+        mask = merged.get(f"_{key}")
+        if mask is None:
+            mask = np.zeros(num_envs, bool)
         if isinstance(value, Mapping) and isinstance(merged.get(key, {}), dict):
             _add(merged.setdefault(key, {}), env_id, value, num_envs)  # pyright: ignore[reportUnknownArgumentType]
         else:
             _put(merged, key, env_id, value, mask)
         mask[env_id] = True
+        merged[f"_{key}"] = mask
 
 
 def _put(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.ndarray) -> None:

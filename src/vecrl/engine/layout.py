@@ -45,9 +45,9 @@ class Layout:
 
     >>> layout = Layout(spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(3)}))
     >>> [(leaf.path, leaf.shape) for leaf in layout.leaves]
-    [(('x',), (2,)), (('n',), ())]
+    [(('n',), ()), (('x',), (2,))]
     >>> layout.build([1, 2])
-    {'x': 1, 'n': 2}
+    {'n': 1, 'x': 2}
     """
 
     def __init__(self, space: spaces.Space[Any]):

@@ -43,7 +43,7 @@ class Pool:
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
         start_method, threads_per_worker, preload: see `Processes`.
-        same_spaces: whether all workers' spaces must be equal, or only their leaves.
+        same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
 
     Attributes:
         num_envs: n.
@@ -51,6 +51,7 @@ class Pool:
 
     Raises:
         WorkerError: where environments cannot be made; nothing is left running.
+        SpaceError: where all that is wrong are spaces that differ.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Pool:
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
         same_spaces: bool = True,
+        same_actions: bool = True,
     ):
         starts = np.cumsum([0, *(k for _, k in makers)])
         plans = [Plan(i, int(starts[i]), k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
@@ -83,17 +85,19 @@ class Pool:
         self._flights = Flights(self._backend, starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown)
         try:
-            self._build(plans, same_spaces)
+            self._build(plans, same_spaces, same_actions)
         except BaseException:
             self._closed = True
             self._finalizer()
             raise
 
-    def _build(self, plans: Sequence[Plan], same_spaces: bool) -> None:
+    def _build(self, plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
         flight = self._flights.expect(Op.CONSTRUCT, self._workers)
-        self._finish(flight, None)
+        failures = self._flights.gather(flight, None)
+        if failures:
+            raise _construction_error(failures)
         cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
-        _check_cards(cards, plans, same_spaces)
+        _check_cards(cards, plans, same_spaces, same_actions)
         self.card = cards[0]
         self.obs_layout = Layout(self.card.observation_space)
         self.action_layout = Layout(self.card.action_space)
@@ -438,17 +442,23 @@ def _make_backend(
     raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
 
 
-def _check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool) -> None:
+def _construction_error(failures: Sequence[Failure]) -> Exception:
+    """A `SpaceError` where spaces that differ are all that went wrong."""
+    if not all(isinstance(failure.exception, SpaceError) for failure in failures):
+        return failures_to_error(failures)
+    return SpaceError("\n".join(f"environment {failure.env_ids[0]}: {failure.exception}" for failure in failures))
+
+
+def _check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
     """All workers' spaces must be equal, or at least lie in memory alike."""
     first = cards[0]
     for index, card in sorted(cards.items()):
-        pairs = [("action space", first.action_space, card.action_space)]
-        pairs.append(("observation space", first.observation_space, card.observation_space))
-        for name, expected, came in pairs:
+        pairs = [("action_space", first.action_space, card.action_space, same_actions)]
+        pairs.append(("observation_space", first.observation_space, card.observation_space, same_spaces))
+        for name, expected, came, equal in pairs:
             alike = Layout(expected).leaves == Layout(came).leaves
-            if not alike or (same_spaces and expected != came):
+            if not alike or (equal and expected != came):
                 raise SpaceError(
-                    f"Expected every environment to have the {name} of environment 0, {expected}, but environment "
-                    f"{plans[index].start} has {came}. Give environments of equal spaces"
-                    + (', or observation_mode="different".' if alike else ".")
+                    f"environment {plans[index].start}: its {name} is {came}, but environments of one vector must have "
+                    f"the same, here {expected}."
                 )

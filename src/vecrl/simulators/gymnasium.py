@@ -21,13 +21,17 @@ EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 RAISED = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
 
 
+class ResetKeywords(dict[str, Any]):
+    """Given for a reset's `options`: every keyword of the environments' `reset` but the seed, not the options alone."""
+
+
 class GymnasiumSimulator:
     """k environments made by `env_fns`, one after another.
 
     Args:
         env_fns: each makes a `gymnasium.Env`.
         observation_space: the space to write observations in, where it is not the first environment's own.
-        same_spaces: whether observation spaces must be equal, or only lie in memory alike.
+        same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
 
     Raises:
         RowsFailed: with the index and the exception of each that could not be made.
@@ -38,6 +42,7 @@ class GymnasiumSimulator:
         env_fns: Sequence[EnvFn],
         observation_space: gymnasium.Space[Any] | None = None,
         same_spaces: bool = True,
+        same_actions: bool = True,
     ):
         self.envs = _make(env_fns)
         self.num_envs = len(self.envs)
@@ -47,17 +52,17 @@ class GymnasiumSimulator:
         self.metadata = dict(first.metadata or {})
         self.render_mode = first.render_mode
         self.spec = first.spec
-        self._check_spaces(same_spaces)
+        self._check_spaces(same_spaces, same_actions)
         self._layout = Layout(self.observation_space)
         self._all = list(range(self.num_envs))
         self._ways = Shortcuts(self.envs)
         self._closed = False
 
-    def _check_spaces(self, strict: bool) -> None:
+    def _check_spaces(self, same_spaces: bool, same_actions: bool) -> None:
         failures: list[tuple[int, BaseException]] = []
         for row, env in enumerate(self.envs):
-            pairs = [("action_space", self.action_space, env.action_space, True)]
-            pairs.append(("observation_space", self.observation_space, env.observation_space, strict))
+            pairs = [("action_space", self.action_space, env.action_space, same_actions)]
+            pairs.append(("observation_space", self.observation_space, env.observation_space, same_spaces))
             for name, expected, came, equal in pairs:
                 if expected == came or (not equal and Layout(expected).leaves == Layout(came).leaves):
                     continue
@@ -78,9 +83,10 @@ class GymnasiumSimulator:
         """See `Simulator.reset`."""
         rows = range(self.num_envs) if rows is None else rows
         notes, kept, obs_list = Notes(), [], []
+        keywords = options if isinstance(options, ResetKeywords) else {"options": options}
         for j, row in enumerate(rows):
             try:
-                obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], options=options)  # pyright: ignore[reportArgumentType]
+                obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], **keywords)  # pyright: ignore[reportArgumentType]
             except RAISED as error:
                 notes.failures.append((row, error))
                 continue
