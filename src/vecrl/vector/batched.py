@@ -1,0 +1,276 @@
+"""A vector environment over a simulator that is a batch by birth: tensors in and out, nothing copied or waited for.
+
+The three auto-reset modes are written here as masks of rows, because a look at which rows ended would make the host
+wait for the device at every step. It knows no simulator, only `BatchSimulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engine.simulator import BatchSimulator, BatchStep
+from ..engine.transitions import AutoresetMode
+from ..engine.transitions import autoreset_mode as _mode  # an argument below has its name
+from ..errors import ClosedError, PendingError, SpaceError
+from .base import BaseVectorEnv
+
+TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
+
+
+class BatchedVectorEnv(BaseVectorEnv):
+    """gymnasium's vector interface over a `BatchSimulator` whose arrays are tensors.
+
+    Args:
+        simulator: the batch; it is closed with this object. One that has `step_and_reset` (the native tasks do) makes
+            a same-step transition in one call of it.
+        autoreset_mode: "same_step", "next_step" or "disabled", or gymnasium's `AutoresetMode`; see
+            `vecrl.engine.transitions` for what each field then holds.
+        num_episodes: each row runs this many episodes after a `reset`; from then on it reports terminated and
+            truncated, reward nan and an observation of nan (0 for integers), until the next `reset`.
+        empty_info: infos are `{}`.
+        episode_stats: count each episode's return and length on the device, in `info["episode"]`.
+
+    What `step` returns, all on the simulator's device and the caller's own: observations `[n, ...]`, reward `[n]`,
+    terminated and truncated `[n]` bool, and infos. Since nobody looks at the data, infos hold whole batches in every
+    step, with a mask of the rows that count: `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`)
+    with `_episode` where episodes are counted. The simulator's own infos are those of the step, before any reset.
+
+    Raises:
+        SpaceError: spaces other than `Box` and `Discrete`.
+        ValueError: `num_episodes` is less than 1, or given in disabled mode.
+
+    >>> from vecrl.simulators.native import make_native
+    >>> env = BatchedVectorEnv(make_native("CartPole-v1", 2), autoreset_mode="same_step")
+    >>> obs, info = env.reset(seed=3)
+    >>> obs, reward, terminated, truncated, info = env.step(torch.tensor([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    (torch.Size([2, 4]), tensor([1., 1.]), ['_final_obs', 'final_obs'])
+    >>> env.close()
+    """
+
+    def __init__(
+        self,
+        simulator: BatchSimulator,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_episodes: int | None = None,
+        empty_info: bool = False,
+        episode_stats: bool = False,
+    ):
+        mode = _mode(autoreset_mode)
+        if num_episodes is not None and num_episodes < 1:
+            raise ValueError(f"Expected num_episodes of at least 1, or None for no end, but {num_episodes!r} came.")
+        if num_episodes is not None and mode is AutoresetMode.DISABLED:
+            raise ValueError("num_episodes counts auto-resets; choose same-step or next-step mode, or leave it out.")
+        super().__init__(simulator.num_envs, simulator.observation_space, simulator.action_space)
+        self.simulator = simulator
+        self.autoreset_mode = mode
+        self.num_episodes = num_episodes
+        self.render_mode = simulator.render_mode
+        self.metadata = simulator.metadata | {"autoreset_mode": self.autoreset_mode}
+        self.device = torch.device(simulator.device)
+        self._infos = not empty_info
+        self._stats = episode_stats and self._infos
+        self._fused = getattr(simulator, "step_and_reset", None)
+        self._fresh = True
+        self._none = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._begin_counts()
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Begin an episode in every row.
+
+        Args:
+            seed: None goes on with each row's own stream; an int gives row i seed + i; a sequence gives each its own.
+            options: for the simulator. `options["reset_mask"]`, bool `[n]`, begins only some rows; the others'
+                observations are returned as they were.
+
+        Returns:
+            Observations `[n, ...]` and `{}`.
+        """
+        self._require_open()
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        seeds = self._seeds(seed)
+        if mask is None:
+            obs = self.simulator.reset(seeds, options or None)
+            self._begin_counts()
+            self._fresh = False
+            return obs, {}
+        self._require_begun()
+        mask = self._tensor(mask, "reset_mask")
+        obs = self._reset_some(mask, seeds, options)
+        self._begin_counts(mask)
+        return self._hide(self._over(), obs), {}
+
+    def step(self, actions: Any) -> TensorStep:
+        """Step every row.
+
+        Args:
+            actions: `[n, ...]`, a tensor on any device or anything that NumPy makes an array of.
+
+        Raises:
+            SpaceError: a scalar, or another leftmost size than n.
+            PendingError: there was no `reset` yet.
+            ClosedError: after `close`.
+        """
+        self._require_open()
+        self._require_begun()
+        actions = self._tensor(actions, "actions")
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            return self._same_step(actions)
+        return self._next_step(actions)
+
+    def _same_step(self, actions: Tensor) -> TensorStep:
+        if self._fused is not None and self.num_episodes is None:
+            step, ended, obs = self._fused(actions)
+            return obs, step.reward, step.terminated, step.truncated, self._info(step, ended, self._none)
+        over = self._over()
+        step = self.simulator.step(actions)
+        ended = self._count_down(torch.logical_or(step.terminated, step.truncated), over)
+        # A row that ended its last episode is left alone, so that `obs` is its final observation.
+        obs = self.simulator.reset_where(ended & ~self._over())
+        return self._present(step, obs, ended, self._none, over)
+
+    def _next_step(self, actions: Tensor) -> TensorStep:
+        """In disabled mode no row is ever marked to begin by itself."""
+        over = self._over()
+        begin = self._ended & ~over
+        step = self.simulator.step(actions)
+        ended = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~begin, over)
+        obs = step.next_obs
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            obs = self.simulator.reset_where(begin)
+            self._ended = ended
+        return self._present(step, obs, ended, begin, over)
+
+    def _present(self, step: BatchStep, obs: Tensor, ended: Tensor, begin: Tensor, over: Tensor) -> TensorStep:
+        info = self._info(step, ended, begin | over)
+        reward, terminated, truncated = step.reward, step.terminated, step.truncated
+        if begin is not self._none:
+            reward = torch.where(begin, 0, reward)
+            terminated, truncated = terminated & ~begin, truncated & ~begin
+        if self.num_episodes is not None:
+            reward = torch.where(over, torch.nan, reward)
+            terminated, truncated = terminated | over, truncated | over
+        return self._hide(over, obs), reward, terminated, truncated, info
+
+    def _info(self, step: BatchStep, ended: Tensor, idle: Tensor) -> dict[str, Any]:
+        if not self._infos:
+            return {}
+        info: dict[str, Any] = dict(step.info)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info["final_obs"], info["_final_obs"] = step.next_obs, ended
+        if self._stats:
+            returns = torch.where(idle, self._returns, self._returns + step.reward)
+            lengths = self._lengths + ~idle
+            info["episode"], info["_episode"] = {"r": returns, "l": lengths}, ended
+            self._returns, self._lengths = torch.where(ended, 0, returns), torch.where(ended, 0, lengths)
+        return info
+
+    # -- counters, all on the device ---------------------------------------------------------------
+
+    def _begin_counts(self, mask: Tensor | None = None) -> None:
+        """Rows of `mask` (None: all) have no episode behind them."""
+        if mask is None:
+            n, device = self.num_envs, self.device
+            self._ended = self._none
+            self._left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
+            self._returns = torch.zeros(n, dtype=torch.float64, device=device)
+            self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
+            return
+        self._ended = self._ended & ~mask
+        self._left = torch.where(mask, self.num_episodes or 1, self._left)
+        self._returns = torch.where(mask, 0, self._returns)
+        self._lengths = torch.where(mask, 0, self._lengths)
+
+    def _over(self) -> Tensor:
+        """Rows that have run their `num_episodes`."""
+        return self._none if self.num_episodes is None else self._left == 0
+
+    def _count_down(self, done: Tensor, over: Tensor) -> Tensor:
+        """Take the episodes that are done off what is left; returns the rows that really ended one."""
+        if self.num_episodes is None:
+            return done
+        ended = done & ~over
+        self._left = self._left - ended.int()
+        return ended
+
+    def _hide(self, over: Tensor, obs: Tensor) -> Tensor:
+        if self.num_episodes is None:
+            return obs
+        return _where(over, torch.nan if obs.is_floating_point() else 0, obs)
+
+    def _reset_some(self, mask: Tensor, seeds: list[int | None] | None, options: Mapping[str, Any]) -> Tensor:
+        simulator = self.simulator
+        if seeds is None and not options:
+            return simulator.reset_where(mask)
+        # Simulators take seeds and options for all rows: begin all, and put the others back.
+        before = simulator.get_state()
+        simulator.reset(seeds, options)
+        after = simulator.get_state()
+        simulator.set_state({name: _where(mask, after[name], old) for name, old in before.items()})
+        return simulator.reset_where(self._none)
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _tensor(self, value: Any, what: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = torch.from_numpy(np.array(value))  # a copy: what is read-only cannot be shared
+        if value.ndim == 0 or value.shape[0] != self.num_envs:
+            raise SpaceError(
+                f"Expected {what} of leftmost size {self.num_envs}, one row an environment, "
+                f"but the shape {tuple(value.shape)} came."
+            )
+        return value if value.device == self.device else value.to(self.device)
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None] | None:
+        if seed is None:
+            return None
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"Expected {self.num_envs} seeds, one an environment, but {len(seed)} came.")
+        return [None if s is None else int(s) for s in seed]
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self} is closed; make a new one.")
+
+    def _require_begun(self) -> None:
+        if self._fresh:
+            raise PendingError("No episode is under way; reset all environments first.")
+
+    # -- the rest of gymnasium's interface ---------------------------------------------------------
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One frame `[height, width, 3]` uint8 a row, or None without a render mode."""
+        self._require_open()
+        return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
+
+    def close_extras(self, **_: Any) -> None:
+        """Close the simulator."""
+        self.simulator.close()
+
+    def __enter__(self) -> BatchedVectorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def _where(mask: Tensor, rows: Any, others: Tensor) -> Tensor:
+    """`rows` where `mask` `[n]` holds and `others` `[n, ...]` elsewhere."""
+    return torch.where(mask.view(-1, *[1] * (others.ndim - 1)), rows, others)
