@@ -434,7 +434,7 @@ def _make_backend(
     name: str, plans: Sequence[Plan], timeout: float | None, start: StartMethod, threads: int, preload: Sequence[str]
 ) -> Backend:
     if name == "serial":
-        return Serial(plans, timeout)
+        return Serial(plans)
     if name == "threads":
         return Threads(plans)
     if name == "processes":

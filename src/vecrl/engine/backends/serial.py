@@ -1,11 +1,14 @@
-"""Workers in the caller's own thread: a command is carried out as it is sent."""
+"""Workers in the caller's own thread: a command is carried out when its answer is waited for.
+
+So it can be interrupted, timed out and taken up again like any other backend's, and nothing is left half asked.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 
-from ...errors import Failure
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report, Worker, describe_failure
@@ -13,14 +16,14 @@ from .base import Answer
 
 
 class Serial:
-    """See `Backend`. A step that took longer than `step_timeout` seconds is reported late once it has ended,
-    since nobody is there to notice before."""
+    """See `Backend`. A command that took longer than `receive` may is answered by the next `receive`, since nobody
+    is there to notice before it has ended."""
 
-    def __init__(self, plans: Sequence[Plan], step_timeout: float | None = None):
+    def __init__(self, plans: Sequence[Plan]):
         self.num_workers = len(plans)
         self._workers = [Worker(plan) for plan in plans]
-        self._timeout = step_timeout
-        self._answers: list[Answer] = []
+        self._asked: deque[tuple[int, Command]] = deque()
+        self._late: list[Answer] = []
         self.broadcast(Command(Op.CONSTRUCT))
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
@@ -29,38 +32,38 @@ class Serial:
         return arena
 
     def send(self, worker: int, command: Command) -> None:
-        begin = 0.0 if self._timeout is None else time.perf_counter()
+        self._asked.append((worker, command))
+
+    def broadcast(self, command: Command) -> None:
+        self._asked.extend((worker, command) for worker in range(self.num_workers))
+
+    def receive(self, timeout: float | None) -> list[Answer]:
+        answers, self._late = self._late, []
+        if answers or not self._asked:
+            return answers
+        begin = time.monotonic()
+        worker, command = self._asked.popleft()
         try:
             report = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: it is the caller's, but the command has ended all the same
-            failure = describe_failure((), command.op.name.lower(), error, worker, self._workers[worker].steps)
-            self._answers.append((worker, command.seq, Report(failures=[failure])))
+            self._late = [Answer(worker, command.seq, _interrupted(self._workers[worker], command, error))]
             raise
-        if self._timeout is not None and command.op in (Op.STEP, Op.RESET):
-            took = time.perf_counter() - begin
-            if took > self._timeout:
-                report = report or Report()
-                report.failures.append(_late(self._workers[worker], command, took, self._timeout))
-        self._answers.append((worker, command.seq, report))
-
-    def broadcast(self, command: Command) -> None:
-        for worker in range(self.num_workers):
-            self.send(worker, command)
-
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
-        answers, self._answers = self._answers, []
-        return answers
+        answers = [Answer(worker, command.seq, report)]
+        if timeout is None or time.monotonic() - begin <= timeout:
+            return answers
+        self._late = answers
+        return []
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
+        self._asked.clear()
         for worker in self._workers:
             worker.execute(Command(Op.CLOSE))
         self._workers = []
         return []
 
 
-def _late(worker: Worker, command: Command, took: float, limit: float) -> Failure:
+def _interrupted(worker: Worker, command: Command, error: BaseException) -> Report:
     plan = worker.plan
     rows = range(plan.num_envs) if command.rows is None else [r if r >= 0 else ~r for r in command.rows]
     ids = tuple(plan.start + row for row in rows)
-    text = f"took {took:.3f} s where {limit:.3f} s are allowed (the serial backend can only tell afterwards)"
-    return Failure(ids, command.op.name.lower(), text, worker=plan.index, step=worker.steps, kind="late")
+    return Report(failures=[describe_failure(ids, command.op.name.lower(), error, plan.index, worker.steps)])
