@@ -37,18 +37,18 @@ class Serial:
     def broadcast(self, command: Command) -> None:
         self._asked.extend((worker, command) for worker in range(self.num_workers))
 
-    def receive(self, timeout: float | None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
         answers, self._late = self._late, []
         if answers or not self._asked:
             return answers
-        begin = time.monotonic()
+        begin = 0.0 if timeout is None else time.monotonic()
         worker, command = self._asked.popleft()
         try:
             report = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: it is the caller's, but the command has ended all the same
-            self._late = [Answer(worker, command.seq, _interrupted(self._workers[worker], command, error))]
+            self._late = [(worker, command.seq, _interrupted(self._workers[worker], command, error))]
             raise
-        answers = [Answer(worker, command.seq, report)]
+        answers = [(worker, command.seq, report)]
         if timeout is None or time.monotonic() - begin <= timeout:
             return answers
         self._late = answers
