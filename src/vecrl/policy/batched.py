@@ -82,6 +82,10 @@ class Mapped:
 # ---------------------------------------------------------------------- linear maps
 
 
+CACHED = 2**21
+"""How many weights the cache is taken to hold."""
+
+
 class Rows:
     """`x W` with `W` `[n, in, out]`."""
 
@@ -135,22 +139,24 @@ def linear(weight: Tensor, bias: Tensor | None) -> Step:
     """`x W^T + b` for weights `[n, out, in]` and biases `[n, out]`, by the kernel that suits their sizes.
 
     On the CPU torch multiplies batches of matrices of fewer than 400 products by plain loops; there, sums of
-    elementwise products win for long rows. Larger ones go to BLAS, which likes contiguous outputs. The limits were
-    measured on one core for 10 to 4,096 members.
+    elementwise products win for long rows. Larger ones go to BLAS, which likes transposed weights as long as those of
+    all members lie in the cache. Weights of many members are copied out of the flat vectors, whose stride would have
+    each of them in a memory page of its own. The limits were measured on one core for 10 to 4,096 members.
     """
     members, outputs, inputs = weight.shape
     products = outputs * inputs
     if weight.device.type != "cpu" or members < 32:
         return Rows(weight.mT, bias)
-    if products < 400:
-        if inputs <= 8 and outputs >= 16:
-            return NarrowSum(weight.mT.contiguous(), bias)
-        if inputs >= 64:
-            return LongSum(weight.contiguous(), bias)
-        return Rows(weight.mT, bias)
     if products >= 128 * 128:
         return Columns(weight, bias)
-    return Rows(weight.mT.contiguous() if outputs >= 16 else weight.mT, bias)
+    bias = None if bias is None else bias.contiguous()
+    if products < 400 and inputs <= 8 and outputs >= 16:
+        return NarrowSum(weight.mT.contiguous(), bias)
+    if products < 400 and inputs >= 64:
+        return LongSum(weight.contiguous(), bias)
+    if products >= 400 and outputs >= 16 and members * products <= CACHED:
+        return Rows(weight.mT.contiguous(), bias)
+    return Rows(weight.contiguous().mT, bias)
 
 
 @register_batched(nn.Linear)
