@@ -142,7 +142,7 @@ class Policy:
     def select(self, indices: Any) -> Policy:
         """A policy of only these members, with their parameters and hidden states, so that the others cost nothing.
 
-        Copies those rows once (a slice is not copied), about the price of one step; use it when a fair share of the
+        Copies those rows once (a slice is not copied), about the price of two steps; use it when a fair share of the
         members is done. Neither policy sees later changes of the other.
 
         Args:
