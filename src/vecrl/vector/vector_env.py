@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from ..engine.layout import Tree
+from ..engine.layout import Layout, Tree
 from ..engine.pool import BackendName, Pool
-from ..engine.transitions import Autoreset, AutoresetMode, GymStep, gymnasium_step
+from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 
@@ -85,8 +85,15 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         preload: Sequence[str] = (),
     ):
         self.closed = True  # until there is something to close
-        makers = split_env_fns(env_fns, backend, num_workers, observation_mode)
-        self.num_envs = len(env_fns)
+        if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
+            raise SpaceError(
+                "Expected observation_mode to be 'same', 'different' or a pair of the batched and the single space, "
+                f"but {observation_mode!r} came."
+            )
+        single = observation_mode[1] if isinstance(observation_mode, tuple) else None
+        same = observation_mode == "same"
+        makers = split_env_fns(env_fns, backend, num_workers, observation_space=single, same_spaces=same)
+        self.num_envs = sum(count for _, count in makers)
         self._autoreset = Autoreset(autoreset_mode, self.num_envs)
         self.copy = copy
         self._pool = Pool(
@@ -98,7 +105,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             start_method=start_method,
             threads_per_worker=threads_per_worker,
             preload=preload,
-            same_spaces=observation_mode == "same",
+            same_spaces=same,
         )
         self.closed = False
         card = self._pool.card
@@ -108,7 +115,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self.single_action_space = card.action_space
         self.action_space = batch_space(card.action_space, self.num_envs)
         self.single_observation_space, self.observation_space = self._observation_spaces(observation_mode)
-        self._last: Tree = None
+        self._latest = _Latest(self._pool.obs_layout, self.num_envs)
+        self._resetting: np.ndarray | None = None  # the environments of the reset under way; None for all
 
     def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         single = self._pool.card.observation_space
@@ -139,13 +147,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         Returns:
             Observations, a tree of arrays `[n, ...]`, and infos.
         """
-        options = dict(options) if options is not None else None
-        mask = None if options is None else options.pop("reset_mask", None)
-        seeds = self._seeds(seed)
-        if mask is None:
-            self._pool.reset_async(seeds, options)
-            return self._finish_reset()
-        return self._reset_some(self._check_mask(mask), seeds, options)
+        self._start_reset(seed, options)
+        return self._finish_reset()
 
     def step(self, actions: Any) -> GymStep:
         """Step every environment.
@@ -156,40 +159,53 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         Returns:
             Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos.
         """
-        self._pool.step_async(actions, begin=self._autoreset.begin(), eager=self._autoreset.eager)
+        self._start_step(actions)
         return self._finish_step()
 
-    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
-        transition = self._pool.wait(timeout)
-        self._autoreset.saw_reset(slice(None))
-        self._last = transition.obs
-        return transition.obs, transition.infos.merged(self.num_envs)
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None) -> None:
+        options = None if options is None else dict(options)
+        mask = None if options is None else options.pop("reset_mask", None)
+        seeds = self._seeds(seed)
+        if mask is None:
+            self._pool.reset_async(seeds, options)
+            self._resetting = None
+        else:
+            ids = self._check_mask(mask)
+            self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
+            self._resetting = ids
 
-    def _finish_step(
-        self, timeout: float | None = None
-    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
+        ids = self._resetting
+        try:
+            transition = self._pool.wait(timeout) if ids is None else self._pool.recv(timeout=timeout)
+        except WorkerError as error:
+            if error.transition is not None:
+                self._saw_reset(error.transition)
+            raise
+        self._saw_reset(transition)
+        obs = transition.obs if ids is None else self._latest.tree()
+        return obs, transition.infos.merged(self.num_envs)
+
+    def _saw_reset(self, transition: Transition) -> None:
+        self._autoreset.saw_reset(transition.ids)
+        self._latest.put(transition.obs, None if self._resetting is None else transition.ids)
+
+    def _start_step(self, actions: Any) -> None:
+        self._pool.step_async(actions, begin=self._autoreset.begin(), eager=self._autoreset.eager)
+
+    def _finish_step(self, timeout: float | None = None) -> GymStep:
         try:
             transition = self._pool.wait(timeout)
         except WorkerError as error:
             if error.transition is not None:
-                self._autoreset.saw_step(error.transition)
+                self._saw_step(error.transition)
             raise
-        self._autoreset.saw_step(transition)
-        self._last = transition.obs
+        self._saw_step(transition)
         return gymnasium_step(transition, self.num_envs)
 
-    def _reset_some(
-        self, mask: np.ndarray, seeds: Sequence[int | None] | None, options: dict[str, Any] | None
-    ) -> tuple[Tree, dict[str, Any]]:
-        if self._last is None:
-            raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
-        ids = np.flatnonzero(mask)
-        transition = self._pool.reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options, ids)
-        self._autoreset.saw_reset(ids)
-        layout = transition.layout
-        pairs = zip(layout.split(self._last), layout.split(transition.obs), strict=True)
-        self._last = layout.build([_put_rows(old, ids, new) for old, new in pairs])
-        return self._last, transition.infos.merged(self.num_envs)
+    def _saw_step(self, transition: Transition) -> None:
+        self._autoreset.saw_step(transition)
+        self._latest.put(transition.obs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every environment, or get an attribute; one result each."""
@@ -239,6 +255,11 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         )
 
     @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """When an environment whose episode ended begins anew."""
+        return self._autoreset.mode
+
+    @property
     def np_random_seed(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The seed of every environment's generator."""
         return self.get_attr("np_random_seed")
@@ -260,20 +281,20 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         return [None if s is None else int(s) for s in seed]
 
     def _check_mask(self, mask: Any) -> np.ndarray:
+        """The environments of a reset mask."""
+        if not self._latest.known:
+            raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
         array = np.asarray(mask)
         if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
             raise SpaceError(
                 f"Expected reset_mask to be {self.num_envs} bools, one of them True at least, "
                 f"but {array.dtype} of shape {array.shape} came."
             )
-        return array
+        return np.flatnonzero(array)
 
 
 def split_env_fns(
-    env_fns: Sequence[EnvFn],
-    backend: str,
-    num_workers: int | None,
-    observation_mode: ObservationMode = "same",
+    env_fns: Sequence[EnvFn], backend: str, num_workers: int | None, **simulator_options: Any
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
     env_fns = list(env_fns)
@@ -291,23 +312,37 @@ def split_env_fns(
         raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers} came.")
     count = min(num_workers, len(env_fns))
     bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
-    strict = observation_mode == "same"
-    single = observation_mode[1] if isinstance(observation_mode, tuple) else None
     return [
-        (partial(GymnasiumSimulator, env_fns[a:b], single, same_spaces=strict), b - a)
-        for a, b in itertools.pairwise(bounds)
+        (partial(GymnasiumSimulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)
     ]
 
 
-def _put_rows(old: Any, rows: np.ndarray, new: Any) -> Any:
-    if isinstance(old, tuple):
-        objects = list(old)
-        for row, value in zip(rows.tolist(), new, strict=True):
-            objects[row] = value
-        return tuple(objects)
-    array = old.copy()
-    array[rows] = new
-    return array
+class _Latest:
+    """The latest observations, for a reset of some to return with its own.
+
+    They are copies: what the caller was given is the caller's to write to.
+    """
+
+    def __init__(self, layout: Layout, num_envs: int):
+        self._layout = layout
+        self._leaves = layout.empty(num_envs)
+        self.known = False
+
+    def put(self, obs: Tree, ids: np.ndarray | None = None) -> None:
+        """Take in the observations of all environments, or of `ids`."""
+        self.known = True
+        for own, new in zip(self._leaves, self._layout.split(obs), strict=True):
+            if ids is None:
+                own[:] = new
+            elif isinstance(own, list):
+                for env_id, value in zip(ids.tolist(), new, strict=True):
+                    own[env_id] = value
+            else:
+                own[ids] = new
+
+    def tree(self) -> Tree:
+        """All of them, for the caller to keep."""
+        return self._layout.build([tuple(own) if isinstance(own, list) else own.copy() for own in self._leaves])
 
 
 def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
