@@ -8,9 +8,11 @@ dialect or simulator.
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -124,19 +126,25 @@ class Pool:
         if ids is None:
             self.reset_async(seeds, options)
             return self.wait()
-        self.send_reset(ids, seeds, options)
-        return self.recv()
+        flights = self.send_reset(ids, seeds, options)
+        for flight in flights:
+            self._flights.gather(flight, self.step_timeout)
+        self._flights.landed = [flight for flight in self._flights.landed if flight not in flights]
+        return self._collect(flights, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
-        self.drain()
         self._check_alive(self._workers)
+        _check_length("seeds", seeds, self.num_envs)
+        self.drain()
         starts = self._flights.starts
         flight = self._flights.launch(Op.RESET, self._workers, slot=self._arena.lease())
+        commands: list[tuple[int, Command]] = []
         for worker in self._workers:
             part = None if seeds is None else list(seeds[starts[worker] : starts[worker + 1]])
             extra = None if part is None and options is None else (part, options)
-            self._backend.send(worker, Command(Op.RESET, flight.seq, flight.slot, extra=extra))
+            commands.append((worker, Command(Op.RESET, flight.seq, flight.slot, extra=extra)))
+        self._send([flight], commands)
 
     def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
         """Step all environments.
@@ -163,11 +171,9 @@ class Pool:
         if objects is None:
             self._backend.broadcast(command)
             return
-        starts = self._flights.starts
-        for worker in self._workers:
-            part = slice(starts[worker], starts[worker + 1])
-            command.extra = {leaf: values[part] for leaf, values in objects.items()}
-            self._backend.send(worker, command)
+        parts = [slice(start, stop) for start, stop in itertools.pairwise(self._flights.starts)]
+        extras = [{leaf: values[part] for leaf, values in objects.items()} for part in parts]
+        self._send([flight], [(worker, replace(command, extra=extra)) for worker, extra in enumerate(extras)])
 
     def wait(self, timeout: float | None = None) -> Transition:
         """The transition of the command to all that is under way.
@@ -199,13 +205,16 @@ class Pool:
 
     def send_reset(
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> None:
+    ) -> list[Flight]:
         """Begin an episode in `ids`, without waiting."""
         chosen = self._check_ids(ids)
-        for worker, rows, places in self._split(chosen):
+        _check_length("seeds", seeds, len(chosen))
+
+        def extra_of(places: np.ndarray) -> Any:
             part = None if seeds is None else [seeds[int(p)] for p in places]
-            extra = None if part is None and options is None else (part, options)
-            self._dispatch(Op.RESET, worker, chosen[places], rows, False, extra)
+            return None if part is None and options is None else (part, options)
+
+        return self._dispatch(Op.RESET, chosen, False, extra_of)
 
     def send(self, ids: Ids, actions: Tree, *, eager: bool = False) -> None:
         """Step `ids` without waiting; `actions` is a tree of arrays `[len(ids), ...]`.
@@ -216,9 +225,11 @@ class Pool:
         chosen = self._check_ids(ids)
         self._check_whole(chosen, None)
         objects = self._write_actions(actions, chosen, len(chosen))
-        for worker, rows, places in self._split(chosen):
-            extra = None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
-            self._dispatch(Op.STEP, worker, chosen[places], rows, eager, extra)
+
+        def extra_of(places: np.ndarray) -> Any:
+            return None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
+
+        self._dispatch(Op.STEP, chosen, eager, extra_of)
 
     def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
         """The environments that are ready: all that are under way, in the order in which they were asked, or, as soon
@@ -231,6 +242,8 @@ class Pool:
             StepTimeout: none was ready in time, or not all where all are wanted; nothing is lost, call again.
             WorkerError: environments failed; what the others yielded is in its `transition`.
         """
+        if at_least is not None and at_least < 1:
+            raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
         limit = self.step_timeout if timeout is None else timeout
         end = None if limit is None else time.monotonic() + limit
         under_way = int(self._busy.sum())
@@ -246,10 +259,14 @@ class Pool:
                     raise flights.late(limit)
                 break
         landed, flights.landed = flights.landed, []
+        return self._collect(landed, ordered=at_least is None)
+
+    def _collect(self, landed: Sequence[Flight], ordered: bool) -> Transition:
+        """The transition of answered flights, by the order in which environments were asked or were ready."""
         failures = [failure for flight in landed for failure in flight.failures]
         for flight in landed:
             self._settle(flight, flight.failures)
-        transition = self._assembly.rows(landed, self._asked_at if at_least is None else None)
+        transition = self._assembly.rows(landed, self._asked_at if ordered else None)
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -269,11 +286,28 @@ class Pool:
             self._settle(flight, flight.failures)
         flights.landed.clear()
 
-    def _dispatch(self, op: Op, worker: int, ids: np.ndarray, rows: np.ndarray, eager: bool, extra: Any) -> None:
-        self._check_alive([worker])
-        flight = self._flights.launch(op, [worker], ids, 0, eager)
+    def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
+        """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
+        parts = self._split(ids)
+        self._check_alive([worker for worker, _, _ in parts])
+        flights: list[Flight] = []
+        commands: list[tuple[int, Command]] = []
+        for worker, rows, places in parts:
+            flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
+            command = Command(op, flights[-1].seq, 0, eager, rows=rows.tolist(), extra=extra_of(places))
+            commands.append((worker, command))
+        self._send(flights, commands)
         self._busy[ids] = True
-        self._backend.send(worker, Command(op, flight.seq, 0, eager, rows=rows.tolist(), extra=extra))
+        return flights
+
+    def _send(self, flights: Sequence[Flight], commands: Sequence[tuple[int, Command]]) -> None:
+        """Send the commands of new flights; where that cannot be, they are as if never asked."""
+        try:
+            self._backend.send(commands)
+        except BaseException:
+            for flight in flights:
+                del self._flights.open[flight.seq]
+            raise
 
     def _split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """For each worker concerned: its number, its own rows, and their places in `ids`."""
@@ -295,15 +329,17 @@ class Pool:
     ) -> None:
         """Ask for `invoke` without waiting."""
         chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
+        _check_length("values", values, len(chosen))
         self._check_idle()
         parts = {worker: (rows, places) for worker, rows, places in self._split(chosen)}
         self._check_alive(parts)
         flight = self._flights.launch(Op.INVOKE, parts)
         self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
+        commands: list[tuple[int, Command]] = []
         for worker, (rows, places) in parts.items():
             given = [None] * len(rows) if values is None else [values[int(p)] for p in places]
-            extra = (kind, name, given)
-            self._backend.send(worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=extra))
+            commands.append((worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=(kind, name, given))))
+        self._send([flight], commands)
 
     def invoke_wait(self, timeout: float | None = None) -> list[Any]:
         """The results of `invoke_async`."""
@@ -352,8 +388,7 @@ class Pool:
         busy = {worker for flight in self._flights.open.values() for worker in flight.waiting}
         workers = set(self._workers) - busy - set(self._flights.dead)
         flight = self._flights.launch(Op.CLOSE, workers)
-        for worker in sorted(workers):
-            self._backend.send(worker, Command(Op.CLOSE, flight.seq))
+        self._backend.send([(worker, Command(Op.CLOSE, flight.seq)) for worker in sorted(workers)])
         try:
             return self._flights.gather(flight, grace), bool(busy)
         except TimeoutError:
@@ -374,6 +409,8 @@ class Pool:
             self._busy[flight.ids] = False
         if flight.op == Op.RESET:
             self._broken[slice(None) if flight.ids is None else flight.ids] = False
+        elif flight.op == Op.STEP and flight.ids is None and not self._well:
+            self._broken &= ~self._arena.slots[flight.slot].begun
         elif not failures:
             return
         for failure in failures:
@@ -428,6 +465,11 @@ class Pool:
     def _name_pending(self) -> str:
         ids = self.pending.tolist()
         return f"Environments {ids[:20]}{'…' if len(ids) > 20 else ''} are"
+
+
+def _check_length(name: str, values: Sequence[Any] | None, count: int) -> None:
+    if values is not None and len(values) != count:
+        raise SpaceError(f"Expected {count} {name}, one an environment asked, but {len(values)} came.")
 
 
 def _make_backend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..arena import Arena
@@ -22,8 +23,12 @@ class Backend(Protocol):
         """Make the arena and hand it to every worker (seq 0 again)."""
         ...
 
-    def send(self, worker: int, command: Command) -> None:
-        """Have the worker carry out a command; never blocks on a busy worker."""
+    def send(self, commands: Sequence[tuple[int, Command]]) -> None:
+        """Have workers carry out a command each; never blocks on a busy worker.
+
+        Raises:
+            ShipError: where one cannot be sent (what goes with it cannot be pickled); then none is.
+        """
         ...
 
     def broadcast(self, command: Command) -> None:

@@ -67,7 +67,6 @@ class Processes:
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(plans)
         self._ids = [tuple(range(plan.start, plan.start + plan.num_envs)) for plan in plans]
-        self._steps = 0
         self._poll = select.poll()
         self._links: list[_Link] = []
         self._by_fd: dict[int, _Link] = {}
@@ -80,16 +79,16 @@ class Processes:
             for fd in (link.channel, link.status):
                 self._by_fd[fd] = link
                 self._poll.register(fd, select.POLLIN)
-        for link, payload in zip(self._links, payloads, strict=True):
-            order = Order(home, link.index, self._ids[link.index], payload)
-            self.send(link.index, Command(Op.CONSTRUCT, extra=order))
+        orders = [Order(home, i, self._ids[i], payload) for i, payload in enumerate(payloads)]
+        self.send([(i, Command(Op.CONSTRUCT, extra=order)) for i, order in enumerate(orders)])
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         fd = anonymous_file(Arena.size(obs, action, num_envs, slots))
         try:
             arena = Arena(obs, action, num_envs, slots, fd)
+            attach = Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots))
+            self.broadcast(attach)
             for link in self._links:
-                self.send(link.index, Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots)))
                 with contextlib.suppress(OSError):
                     socket.send_fds(link.socket, [b"a"], [fd])
         finally:
@@ -99,12 +98,12 @@ class Processes:
                 link.learn_pid()
         return arena
 
-    def send(self, worker: int, command: Command) -> None:
-        self._steps += command.op == Op.STEP
-        self._send(self._links[worker], encode_command(command))
+    def send(self, commands: Sequence[tuple[int, Command]]) -> None:
+        encoded = [(self._links[worker], encode_command(command)) for worker, command in commands]
+        for link, data in encoded:
+            self._send(link, data)
 
     def broadcast(self, command: Command) -> None:
-        self._steps += command.op == Op.STEP
         data = encode_command(command)
         for link in self._links:
             self._send(link, data)
@@ -155,7 +154,7 @@ class Processes:
     def _crash(self, link: _Link, how: str) -> Failure:
         ids = self._ids[link.index]
         text = f"its worker process {how}"
-        return Failure(ids, link.doing, text, worker=link.index, pid=link.pid, step=self._steps, kind="crashed")
+        return Failure(ids, link.doing, text, worker=link.index, pid=link.pid, step=link.steps, kind="crashed")
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if os.getpid() != self._owner:  # a fork of the owner must not end the owner's workers
@@ -208,6 +207,7 @@ class _Link:
         self.ended = False
         self.closing = False
         self._op = 0
+        self.steps = 0
         self._outbox: deque[memoryview] = deque()
         self._inbox = bytearray()
         # Reads may wait a moment; sends, and reads where something is known to have come, say so themselves.
@@ -221,6 +221,7 @@ class _Link:
     def send(self, data: bytes) -> bool:
         """Send, or keep what does not go through yet; whether something is kept."""
         self._op = data[0]
+        self.steps += self._op == Op.STEP
         if self._outbox:
             self._outbox.append(memoryview(data))
             return True

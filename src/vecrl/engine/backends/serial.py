@@ -31,8 +31,8 @@ class Serial:
         self.broadcast(Command(Op.ATTACH, extra=(arena, obs, action)))
         return arena
 
-    def send(self, worker: int, command: Command) -> None:
-        self._asked.append((worker, command))
+    def send(self, commands: Sequence[tuple[int, Command]]) -> None:
+        self._asked.extend(commands)
 
     def broadcast(self, command: Command) -> None:
         self._asked.extend((worker, command) for worker in range(self.num_workers))

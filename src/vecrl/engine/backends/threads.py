@@ -33,8 +33,9 @@ class Threads:
         self.broadcast(Command(Op.ATTACH, extra=(arena, obs, action)))
         return arena
 
-    def send(self, worker: int, command: Command) -> None:
-        self._inboxes[worker].put(command)
+    def send(self, commands: Sequence[tuple[int, Command]]) -> None:
+        for worker, command in commands:
+            self._inboxes[worker].put(command)
 
     def broadcast(self, command: Command) -> None:
         for inbox in self._inboxes:

@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from ...errors import ShipError
 from ..worker import Command, Op, Report
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, bytes of extras
@@ -25,12 +26,26 @@ _OPS = tuple(Op)
 
 
 def encode_command(command: Command) -> bytes:
-    """The bytes of a command."""
+    """The bytes of a command.
+
+    Raises:
+        ShipError: where its extra cannot be pickled.
+    """
     rows = b"" if command.rows is None else array("i", command.rows).tobytes()
-    extra = b"" if command.extra is None else cloudpickle.dumps(command.extra)
+    extra = b"" if command.extra is None else _pickle_extra(command)
     count = ALL_ROWS if command.rows is None else len(command.rows)
     flags = _EAGER * command.eager | _MASKED * command.masked
     return COMMAND.pack(command.op, flags, command.slot, command.seq, count, len(extra)) + rows + extra
+
+
+def _pickle_extra(command: Command) -> bytes:
+    try:
+        return cloudpickle.dumps(command.extra)
+    except Exception as error:
+        raise ShipError(
+            f"What goes with {command.op.name.lower()!r} cannot be pickled, so no worker process can have it: "
+            f'{type(error).__name__}: {error}. Give what can be pickled, or use backend="threads".'
+        ) from error
 
 
 def read_command(fd: int) -> Command | None:
