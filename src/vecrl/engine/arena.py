@@ -39,23 +39,24 @@ class Slot:
         returns: float64, lengths: int64; the record of the episodes that ended, elsewhere stale.
     """
 
-    __slots__ = ("_counts", "_held", "begun", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated")
+    __slots__ = ("_block", "_count", "begun", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated")
 
     def __init__(self, block: np.ndarray, arrays: Sequence[Any]):
         self.reward, self.flags, self.returns, self.lengths = arrays[:4]
         self.terminated, self.truncated, self.begun = self.flags
         self.obs = list(arrays[4:])
-        self._held = [block, *(a for a in self.obs if a is not None)]
-        self._counts: list[int] = []
+        self._block = block
+        self._count = -1
 
     def seal(self) -> None:
         """Take the references that exist now as the ones that mean "free"."""
-        self._counts = list(map(getrefcount, self._held))
+        self._count = getrefcount(self._block)
 
     @property
     def free(self) -> bool:
-        """Whether nobody outside holds its observations: every view refers to one of our arrays or to the block."""
-        return list(map(getrefcount, self._held)) == self._counts
+        """Whether nobody outside holds its observations. Callers get views, and whatever is made of a view of
+        ours (another view, a tensor, a buffer) keeps a reference to the view or to the block, never to our arrays."""
+        return getrefcount(self._block) == self._count
 
 
 class Arena:

@@ -30,7 +30,7 @@ class Assembly:
         self._objects = layout.empty(arena.num_envs)  # the latest opaque observations, by leaf
 
     def whole(self, flight: Flight) -> Transition:
-        """Of a command to all: the slot's own observations, or copies of them where no slot was free."""
+        """Of a command to all: views of the slot's own observations, or copies of them where no slot was free."""
         slot = self._arena.slots[flight.slot]
         infos, final_infos = self._notes(flight.reports) if flight.reports else (Infos(), Infos())
         terminated, truncated, begun = slot.flags.copy()
@@ -58,10 +58,10 @@ class Assembly:
 
     def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
         if self._layout.flat and not copy and leaves[0] is not None:
-            return leaves[0]
+            return leaves[0][:]
         return self._layout.build(
             [
-                tuple(self._objects[i]) if leaf is None else leaf.copy() if copy else leaf
+                tuple(self._objects[i]) if leaf is None else leaf.copy() if copy else leaf[:]
                 for i, leaf in enumerate(leaves)
             ]
         )

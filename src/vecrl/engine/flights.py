@@ -12,6 +12,7 @@ from .backends.base import Answer, Backend
 from .worker import Op, Report
 
 WorkerReport = tuple[int, Report]
+_MOST = 0xFFFFFFFF  # the greatest number of a command, which has 32 bits on the wire; a day and a half of quick steps
 
 
 class Flight:
@@ -65,7 +66,7 @@ class Flights:
         self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, eager: bool = False
     ) -> Flight:
         """A new flight; the caller sends its command."""
-        self._seq += 1
+        self._seq = self._seq % _MOST + 1
         flight = self.open[self._seq] = Flight(op, self._seq, workers, ids, slot, eager)
         return flight
 

@@ -134,9 +134,9 @@ class Pool:
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
-        self._check_alive(self._workers)
         _check_length("seeds", seeds, self.num_envs)
         self.drain()
+        self._check_alive(self._workers)
         starts = self._flights.starts
         flight = self._flights.launch(Op.RESET, self._workers, slot=self._arena.lease())
         commands: list[tuple[int, Command]] = []
@@ -278,7 +278,7 @@ class Pool:
             StepTimeout: some of it is still late.
         """
         flights = self._flights
-        for flight in list(flights.open.values()):
+        for flight in [] if self._closed else list(flights.open.values()):
             flights.gather(flight, self.step_timeout)
             if flight.ids is None:
                 self._settle(flight, flight.failures)
