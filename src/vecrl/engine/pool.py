@@ -310,9 +310,10 @@ class Pool:
             raise
 
     def _split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """For each worker concerned: its number, its own rows, and their places in `ids`."""
-        owners = self._owner[ids]
-        places = {worker: np.flatnonzero(owners == worker) for worker in np.unique(owners).tolist()}
+        """For each worker concerned: its number, its own rows in ascending order, and their places in `ids`."""
+        ascending = np.argsort(ids)
+        owners = self._owner[ids[ascending]]
+        places = {worker: ascending[owners == worker] for worker in np.unique(owners).tolist()}
         return [(worker, ids[at] - self._flights.starts[worker], at) for worker, at in places.items()]
 
     # -- reach into environments -------------------------------------------------------------------

@@ -92,7 +92,7 @@ class RowsFailed(Exception):
 
 
 class Simulator(Protocol):
-    """k environments whose rows live in host memory.
+    """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
 
     Attributes:
         num_envs: k.
