@@ -7,6 +7,7 @@ are gathered and written as one block, flags only where they are set. Knows no w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -87,14 +88,14 @@ class GymnasiumSimulator:
         for j, row in enumerate(rows):
             try:
                 obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], **keywords)  # pyright: ignore[reportArgumentType]
+                if info:
+                    notes.infos.append((row, info))
             except RAISED as error:
                 notes.failures.append((row, error))
                 continue
             self._ways.began(row)
             kept.append(row)
             obs_list.append(obs)
-            if info:
-                notes.infos.append((row, info))
         self._write(kept, obs_list, out.obs, notes.objects, notes)
         return notes
 
@@ -122,13 +123,13 @@ class GymnasiumSimulator:
                             notes.final_infos.append((row, info))
                         obs, info = self.envs[row].reset()
                         ways.began(row)
+                if info:
+                    notes.infos.append((row, info))
             except RAISED as error:
                 notes.failures.append((row, error))
-                obs, reward, info = None, np.nan, None
+                obs, reward = None, np.nan
             obs_list.append(obs)
             rewards.append(reward)
-            if info:
-                notes.infos.append((row, info))
         if notes.failures:
             kept, obs_list, finals = _drop_failed(kept, obs_list, finals, notes, out)
         ways.stepped(kept)
@@ -147,18 +148,18 @@ class GymnasiumSimulator:
         try:
             for index, values in enumerate(self._layout.columns(obs_list)):
                 target = leaves[index]
-                if target is None:
-                    objects[index] = list(zip(rows, values, strict=True))
+                if target is None:  # copies: an environment may go on with its own
+                    objects[index] = list(zip(rows, deepcopy(values), strict=True))
                 elif len(rows) == self.num_envs:
                     _stack(values, target)
                 else:
                     _scatter(values, target, rows)
-        except (TypeError, ValueError, KeyError, IndexError):
+        except Exception:
             objects.clear()
             for row, obs in zip(rows, obs_list, strict=True):
                 try:
                     self._write_one(row, obs, leaves, objects)
-                except (TypeError, ValueError) as error:
+                except Exception as error:
                     notes.failures.append((row, error))
 
     def _write_one(self, row: int, obs: Any, leaves: list[Any], objects: ObjectRows) -> None:
@@ -166,18 +167,18 @@ class GymnasiumSimulator:
         for index, (value, leaf) in enumerate(zip(values, self._layout.leaves, strict=True)):
             check_element(value, leaf)
             if leaf.dtype is None:
-                objects.setdefault(index, []).append((row, value))
+                objects.setdefault(index, []).append((row, deepcopy(value)))
             else:
                 leaves[index][row] = value
 
     def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: Rows, notes: Notes) -> None:
         where: Any = slice(None) if len(rows) == self.num_envs else rows
         try:
-            out.reward[where] = rewards
+            out.reward[where] = _numbers(rewards)
         except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
             for row, reward in zip(rows, rewards, strict=True):
                 try:
-                    out.reward[row] = np.asarray(reward, float).reshape(())
+                    out.reward[row] = _numbers(reward).reshape(())
                 except (TypeError, ValueError):
                     notes.failures.append((row, SpaceError(f"the reward should be a number, but is {reward!r}.")))
 
@@ -247,6 +248,14 @@ def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> list[tuple[int, BaseE
     return failures
 
 
+def _numbers(values: Any) -> np.ndarray:
+    """As an array of real numbers; NumPy alone would take None for a NaN, and text for the number that it spells."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"not a number: {values!r}")
+    return array
+
+
 def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None:
     """Write elements into some rows of `target`."""
     shape = target.shape[1:]
@@ -261,6 +270,9 @@ def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
     if target.ndim == 1:
         np.copyto(target, values, casting="same_kind")
     else:
+        size = target.shape[1]
+        if any(len(value) != size for value in values):  # lengths may differ and yet have the right sum
+            raise SpaceError("an observation has another length")  # caught: it is looked at more closely
         flat = target.reshape(-1, *target.shape[2:])
         np.concatenate(values, out=flat, casting="same_kind")
     return target
