@@ -82,13 +82,15 @@ class Process:
             env=_environment(),
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asked, self._told = self._process.stdin, self._process.stdout
         self._answer()
 
     def run(self, units: int) -> Lap:
         """Do so many units."""
-        assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # where it is dead, the missing answer tells why
-            print(units, file=self._process.stdin, flush=True)
+            print(units, file=self._asked, flush=True)
         return Lap(**self._answer())
 
     def pause(self) -> None:
@@ -103,9 +105,8 @@ class Process:
         if self._log.closed:
             return
         self.resume()
-        assert self._process.stdin is not None
         with suppress(subprocess.TimeoutExpired, BrokenPipeError):
-            self._process.stdin.close()
+            self._asked.close()
             self._process.wait(20)
         self.kill()
 
@@ -116,12 +117,13 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._log.close()
+        for stream in (self._asked, self._told, self._log):
+            with suppress(BrokenPipeError):
+                stream.close()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], LONGEST_ANSWER)
-        line = self._process.stdout.readline() if ready else ""
+        ready, _, _ = select.select([self._told], [], [], LONGEST_ANSWER)
+        line = self._told.readline() if ready else ""
         if line:
             return json.loads(line)
         why = "it ended" if ready else f"no answer within {LONGEST_ANSWER:.0f} s"

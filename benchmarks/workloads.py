@@ -37,7 +37,7 @@ class Workload:
     Attributes:
         name: what `--only` matches.
         title: what a unit of it is, for the table.
-        contestants: who does it, vecrl first.
+        contestants: who does it, vecrl first where it has its part.
         parameters: keyword arguments of every contestant's function.
         targets: what vecrl must reach.
         rows: environment steps (or rows) in a unit.
@@ -194,7 +194,8 @@ def _native(n: int) -> Workload:
         name=f"native-cartpole-{n}",
         title=f"native CartPole, {n:,} rows, a step at a time",
         contestants=[
-            C(OURS, "main", f"on_vecrl_native:{entry}"),
+            C(OURS, "main", f"on_vecrl_native:{entry}", {"compiled": True}),
+            C("vecrl, eager", "main", f"on_vecrl_native:{entry}", {"compiled": False}),
             C("gymnasium NumPy", "main", f"on_gymnasium:{entry}"),
             C("EnvPool, 1 thread", "batched", f"on_envpool:{entry}", {"num_threads": 1}),
             C("EnvPool, 2 threads", "batched", f"on_envpool:{entry}", {"num_threads": 2}),
@@ -212,7 +213,6 @@ def _rollout(n: int, steps: int) -> Workload:
         name="native-rollout",
         title=f"native CartPole, {n:,} rows × {steps} steps under a policy, in one compiled region",
         contestants=[
-            C(OURS, "main", "on_vecrl_native:rollout_cartpole"),
             C("gymnax scan", "batched", "on_gymnax:rollout_cartpole", cores=1),
         ],
         parameters={"num_envs": n, "steps": steps},
@@ -253,7 +253,6 @@ def _population(n: int) -> Workload:
         name="population-gym",
         title=f"{n} members, one episode each of gymnasium CartPole-v1: an environment step",
         contestants=[
-            C(OURS, "main", f"on_vecrl_policy:{entry}"),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
             C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
         ],
@@ -268,7 +267,6 @@ def _native_population(n: int) -> Workload:
         name="population-native",
         title=f"{n} members, one episode each of native CartPole: an environment step",
         contestants=[
-            C(OURS, "main", "on_vecrl_policy:population_native"),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
             C("gymnax while_loop", "batched", f"on_gymnax:{entry}", cores=1),
         ],

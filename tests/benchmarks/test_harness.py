@@ -1,0 +1,76 @@
+"""Taking turns, failing contestants, and the words about targets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.harness import Contestant, Result, compete
+from benchmarks.workloads import Limit, Target, Workload
+
+from benchmarks import report
+
+LOOP = Contestant("loop", "main", "by_hand:loop_cartpole")
+ONCE = Contestant("once", "main", "by_hand:loop_cartpole", fresh=True)
+WRONG = Contestant("wrong", "main", "by_hand:loop_cartpole", {"colour": "red"})
+
+
+def test_contestants_take_turns_and_a_failure_stops_nobody_else():
+    python = Path(sys.executable)
+    results = compete([(c, python) for c in (LOOP, WRONG, ONCE)], {"num_envs": 1}, rounds=2, seconds=0.01)
+    by_name = {r.contestant: r for r in results}
+    assert [len(by_name[name].micros) for name in ("loop", "once", "wrong")] == [2, 2, 0]
+    assert all(us > 0 for us in by_name["loop"].micros + by_name["once"].micros)
+    assert all(load >= 0 for load in by_name["loop"].loads)
+    assert "colour" in by_name["wrong"].error
+
+
+def _results(**medians: float) -> list[Result]:
+    return [Result(name, "main", [us], [0.0]) for name, us in medians.items()]
+
+
+@pytest.mark.parametrize(
+    ("target", "held"),
+    [
+        (Target(("slow",), 4.0), True),
+        (Target(("slow",), 4.1), False),
+        (Target(("slow", "fast"), 1.0), False),
+        (Target(("slow",), 2.1, scale=2.0), False),
+        (Target(("slow",), 2.0, scale=2.0), True),
+        (Target(("slow", "absent"), 4.0), None),
+        (Target(("absent",), 1.0), None),
+        (Limit(10e-6), True),
+        (Limit(9e-6), False),
+    ],
+)
+def test_targets_are_judged_against_the_best_rival(target, held):
+    assert report.judged(target, _results(vecrl=10, slow=40, fast=5))[1] is held
+
+
+def test_results_are_written_as_lines_and_as_a_table(tmp_path):
+    workload = Workload("w", "some work", [], targets=[Target(("slow",), 2.0)], rows=8, core_micros=40)
+    failed = Result("broken", "main", error="Traceback\nKeyError: 'x'")
+    outcome = workload, [*_results(vecrl=40, slow=60), failed]
+    versions = {"main": {"vecrl": "0.1"}}
+    report.write_lines(tmp_path / "deep" / "r.jsonl", outcome, versions)
+    lines = [json.loads(line) for line in (tmp_path / "deep" / "r.jsonl").read_text().splitlines()]
+    assert [(line["contestant"], line["median_us"], line["n"]) for line in lines] == [
+        ("vecrl", 40, 1),
+        ("slow", 60, 1),
+        ("broken", None, 0),
+    ]
+    page = report.markdown([outcome], versions, "make bench")
+    assert "| w | 1.50 of ≥ 2 × slow | **missed** |" in page
+    assert "| slow | 60.0 | 60.0 | 133,333 | 1.50 | 0.33 |" in page
+    assert "KeyError: 'x'" in page
+    assert "vecrl 0.1" in page
+
+
+def test_the_command_line_lists_and_refuses(capsys):
+    assert main(["--list", "--only", "cheetah"]) == 0
+    assert capsys.readouterr().out.startswith("cheetah")
+    assert main(["--only", "nonesuch"]) == 2
+    assert "serial-cartpole-64" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""Every piece of work that this environment can do, at tiny sizes; and that the table names functions that exist."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from benchmarks.contestant import resolve, timed
+from benchmarks.environments import ENVIRONMENTS
+from benchmarks.workloads import OURS, Target, workloads
+
+WORKLOADS = workloads()
+CONTESTANTS = Path(inspect.getfile(resolve)).parent / "contestants"
+
+TINY = [
+    ("by_hand:loop_cartpole", {"num_envs": 2}),
+    ("by_hand:loop_cartpole", {"num_envs": 2, "keep": False}),
+    ("by_hand:loop_cheetah", {"num_envs": 1}),
+    ("by_hand:pipes_burn", {"num_envs": 3, "microseconds": 10, "out": "image"}),
+    ("by_hand:pipes_cheetah", {"num_envs": 2}),
+    ("by_hand_torch:policy", {"members": 3, "way": "bmm"}),
+    ("by_hand_torch:policy", {"members": 3, "way": "sum"}),
+    ("on_gymnasium:serial_cartpole", {"num_envs": 2}),
+    ("on_gymnasium:batch_cartpole", {"num_envs": 3}),
+    ("on_gymnasium:processes_burn", {"num_envs": 2, "microseconds": 10, "out": "floats"}),
+    ("on_gymnasium:processes_cheetah", {"num_envs": 1}),
+    ("on_gymnasium:startup", {"num_workers": 1, "method": "spawn"}),
+    ("on_vecrl:serial_cartpole", {"num_envs": 2}),
+    ("on_vecrl:processes_burn", {"num_envs": 3, "microseconds": 10, "out": "image"}),
+    ("on_vecrl:processes_cheetah", {"num_envs": 2}),
+    ("on_vecrl:startup", {"num_workers": 1}),
+    ("on_vecrl_native:batch_cartpole", {"num_envs": 3, "compiled": False}),
+    ("on_vecrl_policy:policy", {"members": 3}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(("entry", "parameters"), TINY, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_work_is_done(entry, parameters):
+    with contextmanager(resolve(f"benchmarks.contestants.{entry}"))(**parameters) as run:
+        lap = timed(run, 2)
+    assert lap.seconds > 0
+    assert lap.units >= 2
+
+
+def test_every_function_of_ours_is_tried_here():
+    named = {c.entry for w in WORKLOADS for c in w.contestants if c.environment == "main"}
+    assert named == {entry for entry, _ in TINY}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_contestants_take_what_the_table_gives_them(workload):
+    for contestant in workload.contestants:
+        assert contestant.environment in ENVIRONMENTS
+        needed, known = _arguments(contestant.entry)
+        given = {*workload.parameters, *contestant.parameters}
+        assert needed <= given <= known, contestant.name
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
+def test_targets_name_contestants(workload):
+    names = [c.name for c in workload.contestants]
+    assert len(names) == len(set(names))
+    assert OURS not in names[1:]
+    for target in workload.targets:
+        if isinstance(target, Target):
+            assert set(target.rivals) <= {*names} - {OURS}
+
+
+def test_workloads_have_names_of_their_own():
+    names = [w.name for w in WORKLOADS]
+    assert len(names) == len(set(names))
+
+
+def _arguments(entry: str) -> tuple[set[str], set[str]]:
+    """The names that the function must be given, and all it takes: read, for most cannot be imported here."""
+    module, _, name = entry.partition(":")
+    tree = ast.parse((CONTESTANTS / f"{module}.py").read_text())
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    names = [argument.arg for argument in function.args.args]
+    return set(names[: len(names) - len(function.args.defaults)]), set(names)
