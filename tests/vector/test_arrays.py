@@ -1,4 +1,4 @@
-"""Arrays between torch and NumPy; those of JAX are in `test_jax.py`, which has an environment of its own."""
+"""Arrays between torch and NumPy; those of JAX are in `test_arrays_jax.py`, which has an environment of its own."""
 
 import subprocess
 import sys

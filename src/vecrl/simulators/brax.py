@@ -1,0 +1,290 @@
+"""Brax, whose environments are batches by birth and live where JAX does, as a `BatchSimulator` of torch tensors.
+
+One step of all rows is one compiled call, and so is beginning anew in some rows; arrays cross by DLPack. Brax's own
+auto-reset is left off: it loses final observations, and lets every episode of a row begin in one and the same state.
+Knows nothing of auto-reset modes or dialects.
+
+The first `reset` and the first `step` compile, which takes seconds each, once for an environment and number of rows;
+so step once before timing anything. JAX keeps compiled code between runs where `jax_compilation_cache_dir` is set.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from ..engine.simulator import BatchStep
+from ..errors import SpaceError
+
+FRAME = (240, 320)  # height and width of what `render` draws
+NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key for its next one, out of reach of the splits within an episode
+MISSING = {
+    False: 'Brax is not installed: pip install "vecrl[brax]"',
+    True: "brax.v1 (what `old::` asks for) is not installed. Brax 0.12.3 is the last release that holds it, on an "
+    'older JAX than newer ones need: pip install "vecrl[brax-v1]" in an environment of its own',
+}
+
+
+def brax_envs(old: bool = False) -> Any:
+    """The module `brax.envs`, or `brax.v1.envs` if `old`.
+
+    Raises:
+        ImportError: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        return importlib.import_module("brax.v1.envs" if old else "brax.envs")
+    except ImportError as error:
+        raise ImportError(MISSING[old]) from error
+
+
+def brax_names(old: bool = False) -> list[str]:
+    """The names that `BraxSimulator` can make here.
+
+    Raises:
+        ImportError: as `brax_envs`.
+    """
+    return sorted(brax_envs(old)._envs)  # Brax has no public listing
+
+
+class BraxSimulator:
+    """`num_envs` rows of a Brax environment; a `vecrl.engine.simulator.BatchSimulator`.
+
+    Observations and actions are float32 tensors `[num_envs, size]` on `device`, and so are rewards `[num_envs]`.
+    Row i begins, if its seed is s, as Brax does from `jax.random.PRNGKey(s)`; every later episode of the row begins
+    from a key derived from that one. What it returns is the caller's to write to.
+
+    Args:
+        name: of the environment ("ant", "inverted_pendulum", …).
+        num_envs: how many rows.
+        old: take the environment from `brax.v1`.
+        device: "cpu", "cuda" or "cuda:1"; None is JAX's default device.
+        render_mode: None or "rgb_array". Headless, the newest Brax draws with MuJoCo, which asks for MUJOCO_GL=egl
+            in the environment; brax.v1 draws in software.
+        metrics: give the environment's metrics as the info of steps.
+        episode_length: steps until an episode is truncated; None is never.
+        action_repeat: how many physics steps of Brax make one step here.
+        kwargs: for the environment's constructor (`backend=...`).
+
+    Raises:
+        ImportError: Brax (or brax.v1) is not installed; the message names the extra.
+        ValueError: there is no environment of this name, no such device, or nothing to draw.
+        SpaceError: observations that are not one vector.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        *,
+        old: bool = False,
+        device: str | torch.device | None = None,
+        render_mode: str | None = None,
+        metrics: bool = True,
+        episode_length: int | None = 1000,
+        action_repeat: int = 1,
+        **kwargs: Any,
+    ):
+        envs = brax_envs(old)
+        if name not in envs._envs:
+            raise ValueError(f"Brax has no environment {name!r}; there are {', '.join(brax_names(old))}")
+        self._env = envs.create(
+            name, episode_length=episode_length, action_repeat=action_repeat, auto_reset=False, **kwargs
+        )
+        self._system = getattr(self._env.unwrapped, "sys", None)  # the toy environment "fast" has none
+        self._jax_device = _jax_device(device)
+        self.device = _torch_name(self._jax_device)
+        self.num_envs = num_envs
+        self.name = name
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": self._frames_per_second()}
+        if render_mode is not None and (render_mode != "rgb_array" or not hasattr(self._system, _geometry(old))):
+            raise ValueError(f"render_mode {render_mode!r} for Brax's {name}: only 'rgb_array', and a visible body")
+        self._old, self._metrics = old, metrics
+        self._renderer: Any = None
+        self._begin()
+        self.action_space = self._action_space()
+
+    # -- BatchSimulator ------------------------------------------------------------------------------
+
+    def reset(
+        self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> torch.Tensor:
+        """Begin an episode in every row; `seeds[i]` reseeds row i. Brax has no options. Returns obs `[n, size]`."""
+        if options:
+            raise ValueError(f"Brax takes no reset options, got {sorted(options)}")
+        if seeds is not None:
+            self._reseed(seeds)
+        return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+
+    def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
+        """Begin an episode where the bool `mask` `[n]` holds; returns the obs of all rows."""
+        self._keys, self._state = self._renew(self._keys, self._state, self._to_jax(mask, torch.bool))
+        return _to_torch(self._state.obs)
+
+    def step(self, actions: torch.Tensor) -> BatchStep:
+        """Advance all rows by `actions` `[n, size]`."""
+        if tuple(actions.shape) != (self.num_envs, *(self.action_space.shape or ())):
+            expected = [self.num_envs, *(self.action_space.shape or ())]
+            raise SpaceError(f"expected actions of shape {expected}, got {list(actions.shape)}")
+        self._state, terminated, truncated = self._advance(self._state, self._to_jax(actions, torch.float32))
+        metrics = self._state.metrics if self._metrics else {}
+        return BatchStep(
+            _to_torch(self._state.obs),
+            _to_torch(self._state.reward),
+            _to_torch(terminated),
+            _to_torch(truncated),
+            {name: _to_torch(value) for name, value in metrics.items()},
+        )
+
+    def render(self, row: int) -> np.ndarray | None:
+        """A frame `[240, 320, 3]` uint8 of one row, None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return self._draw_old(row) if self._old else self._draw(row)
+
+    def get_state(self) -> dict[str, torch.Tensor]:
+        """All that going on from here takes: every array of Brax's state, and the rows' random keys."""
+        import jax
+
+        leaves, _ = jax.tree_util.tree_flatten_with_path((self._keys, self._state))
+        return {jax.tree_util.keystr(path): _to_torch(leaf) for path, leaf in leaves}
+
+    def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go back to what `get_state` gave."""
+        import jax
+
+        leaves, tree = jax.tree_util.tree_flatten_with_path((self._keys, self._state))
+        values = [self._to_jax(state[jax.tree_util.keystr(path)]) for path, _ in leaves]
+        self._keys, self._state = jax.tree_util.tree_unflatten(tree, values)
+
+    def close(self) -> None:
+        """Free the renderer; twice is harmless."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    # -- the compiled part ---------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Keys from fresh entropy, and a blank state of the right form for the first `reset` to fill."""
+        import jax
+
+        self._renew, self._advance = _compiled(self._env)
+        entropy = np.random.SeedSequence().generate_state(self.num_envs)
+        keys = jax.vmap(jax.random.PRNGKey)(entropy)
+        form = jax.eval_shape(jax.vmap(self._env.reset), keys)
+        if not hasattr(form.obs, "shape") or len(form.obs.shape) != 2:
+            raise SpaceError(f"expected observations of Brax's {self.name} to be one vector, got {form.obs}")
+        blank = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
+        self._keys, self._state = jax.device_put((keys, blank), self._jax_device)
+        self.observation_space = Box(-np.inf, np.inf, form.obs.shape[1:], np.float32)
+
+    def _reseed(self, seeds: Sequence[int | None]) -> None:
+        import jax
+
+        keys = np.array(self._keys)
+        given = [row for row, seed in enumerate(seeds) if seed is not None]
+        if given:
+            values = np.array([int(seeds[row] or 0) % 2**32 for row in given], np.uint32)
+            keys[given] = jax.vmap(jax.random.PRNGKey)(values)
+        self._keys = jax.device_put(keys, self._jax_device)
+
+    def _to_jax(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
+        """A copy: JAX computes later and keeps what passes through a step, while the caller may write to `x`."""
+        import jax
+
+        x = x.detach().to(self.device, dtype, copy=True).contiguous()
+        return jax.dlpack.from_dlpack(x)
+
+    # -- what is said of an environment, and how it is drawn -------------------------------------------
+
+    def _action_space(self) -> Box:
+        actuator = getattr(self._system, "actuator", None)
+        if actuator is None:
+            return Box(-1.0, 1.0, (self._env.action_size,), np.float32)
+        low, high = np.asarray(actuator.ctrl_range, np.float32).T
+        return Box(low.copy(), high.copy(), dtype=np.float32)
+
+    def _frames_per_second(self) -> float:
+        if self._system is None:
+            return 50.0
+        dt = self._system.config.dt if hasattr(self._system, "config") else float(self._env.unwrapped.dt)
+        return round(1 / dt, 3)
+
+    def _draw(self, row: int) -> np.ndarray:
+        mujoco: Any = importlib.import_module("mujoco")  # its functions are not in its stubs
+        model = self._system.mj_model  # type: ignore[union-attr]
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(model, *FRAME)
+        data = mujoco.MjData(model)
+        data.qpos[:] = np.asarray(self._state.pipeline_state.q[row])
+        data.qvel[:] = np.asarray(self._state.pipeline_state.qd[row])
+        mujoco.mj_forward(model, data)
+        self._renderer.update_scene(data)
+        return self._renderer.render()
+
+    def _draw_old(self, row: int) -> np.ndarray:
+        import jax
+        from brax.v1.io import image
+
+        body = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf[row]), self._state.qp)
+        return image.render_array(self._system, body, width=FRAME[1], height=FRAME[0])
+
+
+def _compiled(env: Any) -> tuple[Any, Any]:
+    """`renew(keys, state, mask)` and `advance(state, actions)` over rows of `env`, compiled on their first call.
+
+    What goes in and what comes out agree in every dtype, so that neither compiles a second time.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def chosen(mask: Any, fresh: Any, current: Any) -> Any:
+        def choose(a: Any, b: Any) -> Any:
+            return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a.astype(b.dtype), b)
+
+        return jax.tree_util.tree_map(choose, fresh, current)
+
+    def renew(keys: Any, state: Any, mask: Any) -> Any:
+        def begin() -> Any:
+            later = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
+            return chosen(mask, (later, jax.vmap(env.reset)(keys)), (keys, state))
+
+        return jax.lax.cond(mask.any(), begin, lambda: (keys, state))
+
+    def advance(state: Any, actions: Any) -> Any:
+        after = jax.vmap(env.step)(state, actions)
+        truncated = after.info.get("truncation", jnp.zeros_like(after.done)) > 0.5
+        terminated = (after.done > 0.5) & ~truncated
+        return jax.tree_util.tree_map(lambda new, old: new.astype(old.dtype), after, state), terminated, truncated
+
+    return jax.jit(renew), jax.jit(advance)
+
+
+def _geometry(old: bool) -> str:
+    return "config" if old else "mj_model"
+
+
+def _to_torch(x: Any) -> torch.Tensor:
+    return torch.from_dlpack(x).clone()  # what JAX holds as immutable must not be written to
+
+
+def _jax_device(device: str | torch.device | None) -> Any:
+    import jax
+
+    if device is None:
+        return jax.devices()[0]
+    wanted = torch.device(device)
+    try:
+        return jax.devices(wanted.type)[wanted.index or 0]
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"JAX sees no device {device}; it sees {jax.devices()}") from error
+
+
+def _torch_name(device: Any) -> str:
+    return "cpu" if device.platform == "cpu" else f"cuda:{device.local_hardware_id}"

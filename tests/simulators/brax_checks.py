@@ -1,0 +1,290 @@
+"""What holds for Brax and for brax.v1 alike: `test_brax.py` and `test_brax_v1.py` inherit it, each in its environment.
+
+Most of it runs on a toy task registered with Brax, whose every value can be told by hand and which compiles in no
+time; what Brax's own physics must show runs on its inverted pendulum.
+"""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from vecrl.engine.simulator import BatchSimulator
+from vecrl.errors import SpaceError
+from vecrl.simulators.brax import BraxSimulator, brax_envs, brax_names
+from vecrl.vector.makers import make_brax_env, make_vector_env
+from vecrl.vector.registry import available
+
+
+def register_toy(old: bool) -> None:
+    """A point that moves by its action, from a random place in [0, 1); over when it is beyond 3."""
+    import importlib
+
+    import jax
+
+    envs = brax_envs(old)
+    base = importlib.import_module("brax.v1.envs.env" if old else "brax.envs.base")
+
+    class Toy(base.Env):
+        observation_size, action_size, backend = 1, 1, "none"
+
+        def __init__(self, scale=1.0, vector=True):
+            self.scale, self.vector = scale, vector
+
+        def reset(self, rng):
+            x = jax.random.uniform(rng, (1,))
+            return base.State(x, x if self.vector else {"x": x}, 0.0, 0.0, {"distance": 0.0})
+
+        def step(self, state, action):
+            x = state.obs + self.scale * action
+            done = jax.numpy.where(x[0] > 3, 1.0, 0.0)
+            first = {"qp" if old else "pipeline_state": x}
+            return state.replace(obs=x, reward=x[0], done=done, metrics={"distance": x[0]}, **first)
+
+    envs.register_environment("toy", Toy)
+
+
+def ones(n=3):
+    return torch.ones(n, 1)
+
+
+class BraxChecks:
+    old: bool
+    pendulum: dict
+    prefix: str
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _toy(cls):
+        register_toy(cls.old)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def compiled(cls):
+        """One simulator of each kind, compiled once."""
+        return {
+            "toy": BraxSimulator("toy", 3, old=cls.old, episode_length=3),
+            "inverted_pendulum": BraxSimulator(
+                "inverted_pendulum", 3, old=cls.old, render_mode="rgb_array", episode_length=50, **cls.pendulum
+            ),
+        }
+
+    @pytest.fixture
+    def toy(self, compiled):
+        return compiled["toy"]
+
+    @pytest.fixture
+    def cart(self, compiled):
+        return compiled["inverted_pendulum"]
+
+    # -- the simulator --------------------------------------------------------------------------------
+
+    def test_says_what_it_is(self, toy, cart):
+        """BatchSimulator: its attributes."""
+        for simulator, size in ((toy, 1), (cart, 4)):
+            assert isinstance(simulator, BatchSimulator)
+            assert simulator.num_envs == 3
+            assert simulator.device == "cpu"
+            assert simulator.observation_space == Box(-np.inf, np.inf, (size,))
+            assert simulator.action_space.shape == (1,)
+        assert toy.action_space == Box(-1, 1, (1,))
+        assert cart.metadata == {"render_modes": ["rgb_array"], "render_fps": 25.0}
+
+    def test_goes_as_brax_goes(self, cart):
+        """make_brax_env: the same seeds and actions give what Brax gives, step by step."""
+        import jax
+
+        seeds = [3, 2**31, 2**32 - 1]
+        brax = brax_envs(self.old).create("inverted_pendulum", auto_reset=False, **self.pendulum)
+        reset, step = jax.jit(jax.vmap(brax.reset)), jax.jit(jax.vmap(brax.step))
+        state = reset(jax.vmap(jax.random.PRNGKey)(np.array(seeds, np.uint32)))
+        np.testing.assert_allclose(cart.reset(seeds), state.obs, rtol=1e-5, atol=1e-6)
+        for t in range(5):
+            actions = torch.full((3, 1), 0.1 * t)
+            ours, state = cart.step(actions), step(state, actions.numpy())
+            np.testing.assert_allclose(ours.next_obs, state.obs, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(ours.reward, state.reward, rtol=1e-5)
+            np.testing.assert_array_equal(ours.terminated, np.asarray(state.done) > 0.5)
+            assert ours.next_obs.dtype == ours.reward.dtype == torch.float32
+
+    def test_terminated_is_not_truncated(self, cart):
+        """make_brax_env: a fallen pole is terminated, a standing one goes on, and time that runs out is truncated."""
+        cart.reset([0, 1, 2])
+        actions = torch.tensor([[1.0], [0.0], [-1.0]])
+        seen = [(step.terminated.tolist(), step.truncated.tolist()) for step in (cart.step(actions) for _ in range(50))]
+        assert [True, False, True] in [terminated for terminated, _ in seen]
+        assert not any(any(truncated) for _, truncated in seen[:-1])
+        terminated, truncated = seen[-1]
+        assert [a or b for a, b in zip(terminated, truncated, strict=True)] == [True] * 3
+        assert not any(a and b for a, b in zip(terminated, truncated, strict=True))
+
+    def test_rows_have_streams_of_their_own(self, toy):
+        """make_brax_env: per-row seeds; a row without one goes on with its stream, whatever the others do."""
+        first = toy.reset([7, 8, 9])
+        second = toy.reset()
+        assert len({*first.flatten().tolist(), *second.flatten().tolist()}) == 6
+        mixed = toy.reset([7, None, 8])
+        assert mixed[0] == first[0]
+        assert mixed[2] == first[1]
+        assert torch.equal(toy.reset([7, 8, 9]), first)
+        assert torch.equal(toy.reset_where(torch.tensor([False, True, False]))[1], second[1])
+        assert torch.equal(toy.reset_where(torch.tensor([True, False, True]))[::2], second[::2])
+
+    def test_two_of_them_without_seeds_differ(self, toy):
+        """No hidden default seed."""
+        assert not torch.equal(toy.reset(), BraxSimulator("toy", 3, old=self.old).reset())
+
+    def test_only_masked_rows_begin_anew(self, toy):
+        """reset_where: begins the masked rows and returns the obs of all; clocks are per row."""
+        toy.reset([1, 2, 3])
+        before = toy.step(0 * ones()).next_obs
+        after = toy.reset_where(torch.tensor([False, True, False]))
+        assert torch.equal(after[::2], before[::2])
+        assert after[1] != before[1]
+        assert toy.step(0 * ones()).truncated.tolist() == [False, False, False]
+        assert toy.step(0 * ones()).truncated.tolist() == [True, False, True]
+
+    def test_truncation_is_truncation_and_ending_wins_over_it(self, toy):
+        """make_brax_env: truncation is reported as truncation; an end on the last step is a termination."""
+        start = toy.reset([1, 2, 3])
+        assert (start < 1).all()
+        actions = torch.tensor([[0.0], [1.1], [9.0]])
+        steps = [toy.step(actions) for _ in range(3)]
+        assert steps[0].terminated.tolist() == [False, False, True]
+        last = steps[2]
+        assert last.terminated.tolist() == [False, True, True]
+        assert last.truncated.tolist() == [True, False, False]
+        torch.testing.assert_close(last.next_obs, start + 3 * actions)
+
+    def test_metrics_are_the_info(self, toy):
+        """BatchStep: info holds arrays of leading size n; `metrics=False` leaves them where they are."""
+        toy.reset([1, 2, 3])
+        step = toy.step(ones())
+        assert torch.equal(step.info["distance"], step.next_obs[:, 0])
+        bare = BraxSimulator("toy", 3, old=self.old, metrics=False)
+        bare.reset()
+        assert bare.step(ones()).info == {}
+
+    def test_results_and_actions_stay_the_callers(self, toy):
+        """What is returned may be written to, and so may the actions afterwards."""
+        toy.reset([1, 2, 3])
+        expected = toy.step(ones()).next_obs.clone()
+        observation = toy.reset([1, 2, 3])
+        observation.fill_(100)
+        actions = ones()
+        step = toy.step(actions)
+        actions.fill_(100)
+        assert torch.equal(step.next_obs, expected)
+        step.next_obs.fill_(100)
+        assert torch.equal(toy.reset_where(torch.zeros(3, dtype=torch.bool)), expected)
+
+    def test_goes_on_from_a_state_exactly(self, cart, toy):
+        """get_state, set_state: tensors of leading size n, from which it goes on bit for bit, random numbers too."""
+        for simulator in (cart, toy):
+            simulator.reset([4, 5, 6])
+            simulator.step(ones())
+            state = simulator.get_state()
+            assert all(isinstance(leaf, torch.Tensor) and leaf.shape[0] == 3 for leaf in state.values())
+            runs = []
+            for _ in range(2):
+                simulator.set_state(state)
+                runs.append((simulator.step(ones()).next_obs, simulator.reset_where(torch.tensor([True, False, True]))))
+            assert torch.equal(runs[0][0], runs[1][0])
+            assert torch.equal(runs[0][1], runs[1][1])
+
+    def test_compiles_once(self, cart, toy):
+        """Neither begin nor step compiles a second time, whatever was done with them."""
+        for simulator in (cart, toy):
+            simulator.reset([1, None, 3])
+            simulator.set_state(simulator.get_state())
+            for t in range(3):
+                simulator.step(torch.full((3, 1), t))
+                simulator.reset_where(torch.tensor([True, False, False]))
+            assert simulator._renew._cache_size() == simulator._advance._cache_size() == 1
+
+    def test_draws(self, cart):
+        """render: a frame [height, width, 3] uint8 of one row."""
+        cart.reset([1, 2, 3])
+        upright = cart.render(0)
+        assert upright.shape == (240, 320, 3)
+        assert upright.dtype == np.uint8
+        assert upright.std() > 1
+        for _ in range(20):
+            cart.step(ones())
+        assert (cart.render(0) != upright).any()
+        cart.close()
+        cart.close()
+
+    def test_wrong_arguments(self, toy):
+        """Errors say what was expected."""
+        with pytest.raises(SpaceError, match=r"\[3, 1\]"):
+            toy.step(torch.ones(2, 1))
+        with pytest.raises(ValueError, match="options"):
+            toy.reset(options={"a": 1})
+        with pytest.raises(ValueError, match="inverted_pendulum"):
+            BraxSimulator("nothing", 2, old=self.old)
+        with pytest.raises(ValueError, match="cuda:7"):
+            BraxSimulator("toy", 2, old=self.old, device="cuda:7")
+        with pytest.raises(ValueError, match="render_mode"):
+            BraxSimulator("toy", 2, old=self.old, render_mode="rgb_array")
+        with pytest.raises(SpaceError, match="one vector"):
+            BraxSimulator("toy", 2, old=self.old, vector=False)
+        assert toy.render(0) is None
+
+    # -- in the makers --------------------------------------------------------------------------------
+
+    def test_vectorised(self):
+        """make_brax_env: behind the gymnasium vector API, final observations kept, further keywords reach Brax."""
+        env = make_vector_env(self.prefix + "toy", num_envs=3, brax_kwargs={"episode_length": 2, "scale": 0.5})
+        with env:
+            assert env.num_envs == 3
+            assert env.single_observation_space == Box(-np.inf, np.inf, (1,))
+            start, _ = env.reset(seed=1)
+            _, _, _, truncated, _ = env.step(ones())
+            assert not truncated.any()
+            observation, reward, terminated, truncated, info = env.step(ones())
+            assert truncated.tolist() == [True] * 3
+            assert not terminated.any()
+            torch.testing.assert_close(info["final_obs"], start + 1)
+            torch.testing.assert_close(reward, (start + 1)[:, 0])
+            torch.testing.assert_close(info["distance"], reward)
+            assert (observation < 1).all()
+            assert not torch.equal(observation, start)  # a new episode, not the first one over again
+
+    def test_spellings(self):
+        """make_brax_env: num_envs or batch_size, auto_reset or autoreset."""
+        name = ("old::" if self.old else "") + "toy"
+        for arguments in ({"batch_size": 2}, {"num_envs": 2, "auto_reset": True}, {"batch_size": 2, "autoreset": True}):
+            with make_brax_env(name, **arguments) as env:
+                assert env.reset()[0].shape == (2, 1)
+
+    def test_num_episodes_and_empty_info(self):
+        """make_vector_env: num_episodes, empty_info and device reach Brax environments."""
+        env = make_vector_env(
+            self.prefix + "toy", num_envs=2, num_episodes=2, empty_info=True, device="cpu", episode_length=1
+        )
+        with env:
+            env.reset()
+            rewards = []
+            for _ in range(3):
+                _, reward, _, _, info = env.step(ones(2))
+                rewards.append(reward.isnan().tolist())
+                assert info == {}
+            assert rewards == [[False] * 2, [False] * 2, [True] * 2]
+
+    def test_single(self):
+        """make_brax_env: num_envs=None is one environment without a batch axis."""
+        with make_brax_env(("old::" if self.old else "") + "toy", clip_actions=True, force_classic_api=True) as env:
+            start = env.reset(seed=1)
+            assert start.shape == (1,)
+            observation, reward, done, info = env.step(torch.tensor([9.0]))
+            torch.testing.assert_close(observation, start + 1)
+            assert (reward.shape, done.shape, info["distance"].shape) == ((), (), ())
+            assert done.dtype == torch.bool
+
+    def test_names(self):
+        """Registry: the names that Brax can make here."""
+        found = available(self.prefix.removesuffix("::"))
+        assert found.missing is None
+        assert {"ant", "inverted_pendulum"} <= set(found.names)
+        assert list(found.names) == brax_names(self.old)
