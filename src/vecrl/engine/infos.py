@@ -33,15 +33,20 @@ class Columns:
         self._dtype: np.dtype[Any] | None = None
 
     def pack(self, infos: Sequence[tuple[int, Info]]) -> np.ndarray | None:
-        """One structured row an info; None where they differ or hold more than numbers."""
+        """One structured row an info; None where they differ or hold more than numbers of a machine's size."""
         rows: list[tuple[Any, ...]] = []
         for _, info in infos:
+            if not isinstance(info, dict):
+                return None
             values = tuple(info.values())
             same = tuple(map(type, values)) == self._types and tuple(info) == self._keys
             if not same and (rows or not self._learn(tuple(info), values)):
                 return None
             rows.append(values)
-        return np.array(rows, self._dtype)
+        try:
+            return np.array(rows, self._dtype)
+        except OverflowError:
+            return None
 
     def _learn(self, keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
         if not keys or not all(_is_number(v) for v in values) or not all(type(k) is str for k in keys):

@@ -7,6 +7,7 @@ rows. It never raises on account of an environment: failures are part of the rep
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from gymnasium import Space
 from ..errors import Failure, SpaceError
 from .arena import Arena
 from .infos import Block, Columns, Info, Infos
-from .layout import Tree
+from .layout import Tree, describe
 from .simulator import Notes, Rows, RowsFailed, Simulator
 
 
@@ -247,21 +248,27 @@ class Worker:
         if not wordy and not notes.objects and not notes.failures:
             return base
         report = base or Report()
-        report.infos.extend(self._infos(notes.infos))
-        report.final_infos.extend(self._infos(notes.final_infos))
+        report.infos.extend(self._infos(notes.infos, notes))
+        report.final_infos.extend(self._infos(notes.final_infos, notes))
         for leaf, pairs in self._shift(notes.objects).items():
             report.objects[leaf] = report.objects.get(leaf, []) + pairs
         report.final_objects |= self._shift(notes.final_objects)
         report.failures += self._failures(op, notes.failures)
         return report
 
-    def _infos(self, infos: Sequence[tuple[int, Info]]) -> Infos:
+    def _infos(self, infos: Sequence[tuple[int, Info]], notes: Notes) -> Infos:
         if not infos or not self.plan.infos:
             return Infos()
         start = self.plan.start
         if len(infos) == self.plan.num_envs and (data := self._columns.pack(infos)) is not None:
             return Infos(blocks=[Block(start, data)])
-        return Infos(dicts=[(start + row, info) for row, info in infos])
+        said = Infos()
+        for row, info in infos:
+            if isinstance(info, Mapping):
+                said.dicts.append((start + row, info))
+            else:
+                notes.failures.append((row, SpaceError(f"the info should be a dict, but is {describe(info)}.")))
+        return said
 
     def _shift(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
         start = self.plan.start
@@ -276,11 +283,10 @@ class Worker:
         return describe_failure(ids, command, error, self.plan.index, self.steps)
 
     def _find_nan(self, where: Any, out: Rows, notes: Notes) -> None:
-        """Report rows whose reward or observation holds a NaN."""
-        bad = np.isnan(out.reward)
-        for leaf in out.obs:
-            if leaf is not None and leaf.dtype.kind == "f":
-                bad |= np.isnan(leaf).reshape(len(leaf), -1).any(1)
+        """Report rows whose reward or observation, also the final one, holds a NaN."""
+        final = np.zeros(len(out.reward), bool)
+        final[notes.ended] = out.begun[notes.ended]
+        bad = np.isnan(out.reward) | _nan_rows(out.obs) | (_nan_rows(out.final_obs) & final)
         chosen = np.zeros(len(bad), bool)
         chosen[where] = True
         known = {row for row, _ in notes.failures}
@@ -288,6 +294,15 @@ class Worker:
             if row not in known:
                 what = "reward" if np.isnan(out.reward[row]) else "observation"
                 notes.failures.append((row, FloatingPointError(f"the {what} is NaN (found since check_nan=True)")))
+
+
+def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
+    """`[k]` bool: where one of these arrays `[k, ...]` holds a NaN."""
+    bad: np.ndarray | bool = False
+    for leaf in leaves:
+        if leaf is not None and leaf.dtype.kind == "f":
+            bad = bad | np.isnan(leaf).reshape(len(leaf), math.prod(leaf.shape[1:])).any(1)
+    return bad
 
 
 def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:

@@ -270,8 +270,7 @@ def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
     if target.ndim == 1:
         np.copyto(target, values, casting="same_kind")
     else:
-        size = target.shape[1]
-        if any(len(value) != size for value in values):  # lengths may differ and yet have the right sum
+        if [*map(len, values)].count(target.shape[1]) < len(values):  # lengths may differ and yet have the right sum
             raise SpaceError("an observation has another length")  # caught: it is looked at more closely
         flat = target.reshape(-1, *target.shape[2:])
         np.concatenate(values, out=flat, casting="same_kind")
