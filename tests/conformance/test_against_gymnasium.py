@@ -1,0 +1,103 @@
+"""`VectorEnv` is `gymnasium.vector.SyncVectorEnv`, value by value, wherever the environments run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from tests.conformance.compare import assert_same
+from tests.conformance.zoo import GYMNASIUM, SPACES, makers
+
+from vecrl.vector import AsyncVectorEnv, VectorEnv
+
+NUM_ENVS = 4
+STEPS = 24
+MODES = list(AutoresetMode)
+PLACES = [("serial", 1), ("serial", 3), ("threads", 2), ("processes", 1), ("processes", 3)]
+MIXED_INFO = {"FrozenLake-v1"}  # says 1 at a reset and 1.0 at a step: gymnasium takes the first one's type for all
+
+
+def drive(make: Callable[[], Any], mode: AutoresetMode) -> list[Any]:
+    """All that a vector environment says in one life: resets of every kind, steps, spaces, seeds."""
+    with_mask = np.array([True, False, True, False])
+    envs = make()
+    said: list[Any] = [envs.reset(seed=11)]
+    envs.action_space.seed(5)
+    for step in range(STEPS):
+        if step == 9:
+            said.append(envs.reset(seed=[3, None, 7, 8], options={"reset_mask": with_mask.copy(), "more": 1}))
+        if step == 16:
+            said.append(envs.reset(seed=[1, None, 2, 3], options={"easy": True}))
+        if step == 20:
+            said.append(envs.reset())
+        result = envs.step(envs.action_space.sample())
+        said.append(copy.deepcopy(result))
+        done = result[2] | result[3]
+        if mode == AutoresetMode.DISABLED and done.any():
+            said.append(envs.reset(options={"reset_mask": done.copy()}))
+    said.append((envs.np_random_seed, envs.metadata["autoreset_mode"], envs.num_envs, envs.render_mode))
+    for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
+        said.append(getattr(envs, name))
+    envs.close()
+    return said
+
+
+@lru_cache
+def reference(name: str, mode: AutoresetMode) -> list[Any]:
+    """What gymnasium says."""
+    return drive(lambda: gymnasium.vector.SyncVectorEnv(makers(name, NUM_ENVS), autoreset_mode=mode), mode)
+
+
+def check(make: Callable[[], Any], name: str, mode: AutoresetMode) -> None:
+    ours, theirs = drive(make, mode), reference(name, mode)
+    if name in MIXED_INFO:
+        ours, theirs = without_infos(ours), without_infos(theirs)
+    assert_same(ours, theirs)
+
+
+def without_infos(said: list[Any]) -> list[Any]:
+    return [part[:-1] if isinstance(part, tuple) and isinstance(part[-1], dict) else part for part in said]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
+@pytest.mark.parametrize("name", ["counting", *GYMNASIUM, *SPACES])
+def test_in_this_thread(name, mode):
+    """Every environment and every observation space of gymnasium, in all modes."""
+    check(lambda: VectorEnv(makers(name, NUM_ENVS), autoreset_mode=mode), name, mode)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
+@pytest.mark.parametrize(("backend", "num_workers"), PLACES[1:])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "dict", "graph", "image", "dict_of_text", "counting"])
+def test_elsewhere(name, backend, num_workers, mode):
+    """All backends and numbers of workers, in all modes."""
+    make = lambda: VectorEnv(makers(name, NUM_ENVS), backend=backend, num_workers=num_workers, autoreset_mode=mode)  # noqa: E731
+    check(make, name, mode)
+
+
+@pytest.mark.parametrize("name", [*GYMNASIUM, *SPACES])
+def test_every_environment_in_processes(name):
+    """Every environment and observation space through shared memory, or pickled where it has no fixed size."""
+    make = lambda: VectorEnv(makers(name, NUM_ENVS), backend="processes", num_workers=2, autoreset_mode="same_step")  # noqa: E731
+    check(make, name, AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
+@pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "sequence", "counting"])
+def test_asynchronous(name, mode):
+    """`AsyncVectorEnv` says the same."""
+    check(lambda: AsyncVectorEnv(makers(name, NUM_ENVS), num_workers=2, autoreset_mode=mode), name, mode)
+
+
+def test_infos_are_widened_rather_than_cut():
+    """Where gymnasium cuts 0.5 down to 0 (the first environment gave an integer), nothing is lost."""
+    from vecrl.engine.infos import merge
+
+    merged = merge(iter([(0, {"x": 1}), (1, {"x": 0.5})]), 2)
+    np.testing.assert_array_equal(merged["x"], [1.0, 0.5])
