@@ -16,7 +16,7 @@ A message says which environments, what was expected, what came, and what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -101,7 +101,7 @@ class WorkerError(VecrlError, RuntimeError):
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
-        return type(self), (self.failures,)
+        return type(self), (tuple(replace(failure, exception=None) for failure in self.failures),)
 
 
 class WorkerCrash(WorkerError):

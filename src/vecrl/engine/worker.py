@@ -231,6 +231,7 @@ class Worker:
             try:
                 results.append(self.sim.invoke(row, kind, name, value))
             except (Exception, SystemExit) as error:
+                results.append(None)
                 failures.append((row, error))
         verb = name if kind == "call" else kind
         return Report(result=results, failures=self._failures(verb, failures))
@@ -256,7 +257,7 @@ class Worker:
         report.failures += self._failures(op, notes.failures)
         return report
 
-    def _infos(self, infos: Sequence[tuple[int, Info]], notes: Notes) -> Infos:
+    def _infos(self, infos: Sequence[tuple[int, Any]], notes: Notes) -> Infos:
         if not infos or not self.plan.infos:
             return Infos()
         start = self.plan.start

@@ -7,14 +7,14 @@ import os
 import pickle
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import Failure
+from ...errors import Failure, ShipError
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report, Worker, describe_failure
-from .wire import encode_answer, read_command, write_all
+from .wire import drop_unpicklable, encode_answer, read_command, write_all
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Home:
 
     @classmethod
     def here(cls, threads: dict[str, str]) -> Home:
-        return cls({**os.environ, **threads}, os.getcwd(), list(sys.path))
+        return cls({**os.environ, **threads}, os.getcwd(), [entry for entry in sys.path if type(entry) is str])
 
     def enter(self) -> None:
         os.environ.clear()
@@ -51,7 +51,7 @@ def serve(fd: int) -> None:
     worker: Worker | None = None
     order: Order | None = None
     gc.freeze()
-    while (command := read_command(fd)) is not None:
+    while (command := _next_command(fd)) is not None:
         try:
             if worker is not None and command.extra is None:  # the usual case
                 pass
@@ -70,15 +70,40 @@ def serve(fd: int) -> None:
         except BaseException as error:  # anything but an answer would leave the caller waiting
             report = Report(failures=[_failure(order, command, error)])
         try:
-            data = encode_answer(command.seq, report)
-        except Exception as error:
-            data = encode_answer(command.seq, Report(failures=[_failure(order, command, error)]))
-        try:
-            write_all(fd, data)
-        except BrokenPipeError:
+            write_all(fd, _encode(order, command, report))
+        except ConnectionError:
             return
         if command.op == Op.CLOSE:
             return
+
+
+def _next_command(fd: int) -> Command | None:
+    try:
+        return read_command(fd)
+    except ConnectionError:  # the caller went without reading what we said last
+        return None
+
+
+def _encode(order: Order | None, command: Command, report: Report | None) -> bytes:
+    """The bytes of an answer; what cannot be pickled is left out, and a failure of its environment."""
+    try:
+        return encode_answer(command.seq, report)
+    except Exception as error:
+        assert order is not None
+        assert report is not None
+        ids = order.ids if command.rows is None else [order.ids[row] for row in command.rows if row >= 0]
+        lost = drop_unpicklable(report, ids)
+        report.failures += [_failure(replace(order, ids=(i,)), command, _unshippable(e)) for i, e in lost]
+        if not lost:  # it is something else than what an environment said
+            report = Report(failures=[_failure(order, command, _unshippable(error))])
+        return encode_answer(command.seq, report)
+
+
+def _unshippable(error: Exception) -> ShipError:
+    shipped = ShipError(
+        f"what it returned cannot be pickled, so it cannot leave its worker process: {type(error).__name__}: {error}"
+    )
+    return shipped.with_traceback(error.__traceback__)
 
 
 def _map_arena(fd: int, obs: Any, action: Any, num_envs: int, slots: int) -> tuple[Arena, Layout, Layout]:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import cloudpickle
@@ -29,7 +30,7 @@ import gymnasium
 from ...errors import Failure, ShipError
 from ..arena import Arena, anonymous_file
 from ..layout import Layout
-from ..worker import Command, Op, Plan, Report
+from ..worker import Command, Op, Plan, Report, describe_failure
 from . import zygote
 from .base import Answer
 from .child import Home, Order
@@ -66,21 +67,25 @@ class Processes:
         payloads = [_pickle_plan(plan) for plan in plans]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(plans)
-        self._ids = [tuple(range(plan.start, plan.start + plan.num_envs)) for plan in plans]
         self._poll = select.poll()
         self._links: list[_Link] = []
         self._by_fd: dict[int, _Link] = {}
         self._owner = os.getpid()
         home = Home.here(zygote.thread_environment(threads))
         request = {"fork": start_method == "forkserver", "preload": modules, "path": home.path}
-        for index in range(len(payloads)):
-            link = _Link(index, *_Zygote.of(threads).start(request))
-            self._links.append(link)
-            for fd in (link.channel, link.status):
-                self._by_fd[fd] = link
-                self._poll.register(fd, select.POLLIN)
-        orders = [Order(home, i, self._ids[i], payload) for i, payload in enumerate(payloads)]
-        self.send([(i, Command(Op.CONSTRUCT, extra=order)) for i, order in enumerate(orders)])
+        try:
+            for plan in plans:
+                ids = tuple(range(plan.start, plan.start + plan.num_envs))
+                link = _Link(plan.index, ids, *_Zygote.of(threads).start(request))
+                self._links.append(link)
+                for fd in (link.channel, link.status):
+                    self._by_fd[fd] = link
+                    self._poll.register(fd, select.POLLIN)
+            orders = [Order(home, link.index, link.ids, p) for link, p in zip(self._links, payloads, strict=True)]
+            self.send([(order.index, Command(Op.CONSTRUCT, extra=order)) for order in orders])
+        except BaseException:  # no more descriptors, or Ctrl-C
+            self.shutdown()
+            raise
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         fd = anonymous_file(Arena.size(obs, action, num_envs, slots))
@@ -152,14 +157,14 @@ class Processes:
             answers.append((link.index, -1, Report(failures=[self._crash(link, how)])))
 
     def _crash(self, link: _Link, how: str) -> Failure:
-        ids = self._ids[link.index]
         text = f"its worker process {how}"
-        return Failure(ids, link.doing, text, worker=link.index, pid=link.pid, step=link.steps, kind="crashed")
+        return Failure(link.ids, link.doing, text, worker=link.index, pid=link.pid, step=link.steps, kind="crashed")
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if os.getpid() != self._owner:  # a fork of the owner must not end the owner's workers
             return []
-        alive = [link for link in self._links if not link.ended]
+        # A worker that its zygote has not come to start ends by itself, as its channel is closed.
+        alive = [link for link in self._links if not link.ended and link.started]
         for link in alive:
             link.closing = True
             link.send(encode_command(Command(Op.CLOSE)))
@@ -171,9 +176,8 @@ class Processes:
             self._wait(alive, patience)
         for link in self._links:
             link.close()
-        left = [link.index for link in self._links if not link.ended]
         self._links = []
-        return left
+        return [link.index for link in alive if not link.ended]
 
     def _wait(self, links: Sequence[_Link], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -198,8 +202,9 @@ class Processes:
 class _Link:
     """The caller's ends of one worker: a socket, and a pipe on which its zygote tells its pid and its end."""
 
-    def __init__(self, index: int, channel: socket.socket, status: int):
+    def __init__(self, index: int, ids: tuple[int, ...], channel: socket.socket, status: int):
         self.index = index
+        self.ids = ids
         self.socket = channel
         self.channel = channel.fileno()
         self.status = status
@@ -285,9 +290,28 @@ class _Link:
             stop = ANSWER.size + size
             if len(inbox) < stop:
                 return
-            report = decode_report(bytes(inbox[ANSWER.size : stop])) if size else None
+            body = bytes(inbox[ANSWER.size : stop])
             del inbox[:stop]
-            answers.append((self.index, seq, report))
+            answers.append((self.index, seq, self._decode(body) if size else None))
+
+    def _decode(self, body: bytes) -> Report:
+        try:
+            return decode_report(body)
+        except Exception as error:
+            shipped = ShipError(
+                f"what they returned cannot be unpickled in this process: {type(error).__name__}: {error}. "
+                "Return what this process can import and rebuild, or leave infos out."
+            )
+            shipped.__cause__ = error
+            failure = describe_failure(self.ids, self.doing, shipped, self.index, self.steps)
+            return Report(failures=[replace(failure, pid=self.pid)])
+
+    @property
+    def started(self) -> bool:
+        """Whether the zygote has said which process it started."""
+        if self.pid == 0 and select.select([self.status], [], [], 0)[0]:
+            self.learn_pid()
+        return self.pid > 0
 
     def learn_pid(self) -> None:
         """Wait for the zygote to say which process it started; -1 where it is gone before."""
@@ -295,11 +319,8 @@ class _Link:
         self.pid = zygote.NUMBER.unpack(data)[0] if data else -1
 
     def kill(self, number: int) -> None:
-        if self.pid == 0:
-            self.learn_pid()
-        if self.pid > 0:
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, number)
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
 
     def close(self) -> None:
         self.socket.close()
@@ -315,7 +336,8 @@ class _Zygote:
 
     def __init__(self, threads: int):
         ours, theirs = socket.socketpair()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {zygote.__name__} import main; main({theirs.fileno()})"
+        path = [entry for entry in sys.path if type(entry) is str]
+        code = f"import sys; sys.path[:] = {path!r}; from {zygote.__name__} import main; main({theirs.fileno()})"
         self.owner = os.getpid()
         self.control = ours
         with theirs:
@@ -358,12 +380,25 @@ class _Zygote:
         for found in cls._all.values():
             if found.owner == os.getpid():
                 found.control.close()
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                try:
                     found.process.wait(2.0)
+                except subprocess.TimeoutExpired:  # it is importing something: its workers end with it
+                    found.process.kill()
+                    found.process.wait()
+        cls._all.clear()
+
+    @classmethod
+    def leave_all(cls) -> None:
+        """In a fork of this process: hold nothing that would keep its zygotes from noticing its end."""
+        cls._lock = threading.Lock()
+        for found in cls._all.values():
+            found.control.close()
+            found.process.returncode = 0  # it is no child of this fork: nothing to wait for
         cls._all.clear()
 
 
 atexit.register(_Zygote.end_all)
+os.register_at_fork(after_in_child=_Zygote.leave_all)
 
 
 def how_it_ended(status: int) -> str:
@@ -373,7 +408,8 @@ def how_it_ended(status: int) -> str:
     'was killed by SIGKILL (often: out of memory)'
     """
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return f"was killed by {name}" + (" (often: out of memory)" if name == "SIGKILL" else "")
     return f"exited with code {os.waitstatus_to_exitcode(status)}"
 

@@ -10,6 +10,7 @@ import os
 import pickle
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,15 +72,43 @@ def read_command(fd: int) -> Command | None:
 
 
 def encode_answer(seq: int, report: Report | None) -> bytes:
-    """The bytes of an answer. Exceptions that do not survive pickling travel as text alone."""
+    """The bytes of an answer. Exceptions that do not survive pickling travel as text alone.
+
+    Raises:
+        Exception: whatever pickling the report raises.
+    """
     if report is None:
         return ANSWER.pack(seq, 0)
-    report.failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
-    try:
-        body = cloudpickle.dumps(report)
-    except Exception as error:
-        raise TypeError(f"the answer cannot be pickled ({type(error).__name__}: {error})") from error
+    failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
+    body = cloudpickle.dumps(replace(report, failures=failures))
     return ANSWER.pack(seq, len(body)) + body
+
+
+def drop_unpicklable(report: Report, ids: Sequence[int]) -> list[tuple[int, Exception]]:
+    """Take out of a report what cannot be pickled: whose it was, and why not.
+
+    Args:
+        ids: whose the report's results are, in their order.
+    """
+    lost: list[tuple[int, Exception]] = []
+
+    def keep(env_id: int, value: Any) -> bool:
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:
+            lost.append((env_id, error))
+            return False
+        return True
+
+    for infos in (report.infos, report.final_infos):
+        infos.dicts = [pair for pair in infos.dicts if keep(*pair)]
+    for objects in (report.objects, report.final_objects):
+        for leaf, pairs in objects.items():
+            objects[leaf] = [pair for pair in pairs if keep(*pair)]
+    if isinstance(report.result, list):
+        results: list[Any] = report.result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        report.result = [value if keep(i, value) else None for i, value in zip(ids, results, strict=True)]
+    return lost
 
 
 def decode_report(body: bytes) -> Report:

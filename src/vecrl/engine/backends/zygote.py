@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from typing import Any
 
 NUMBER = struct.Struct("<q")
@@ -60,10 +61,17 @@ def main(control_fd: int) -> None:
                     _kill_group(pid)
                 return
             channel, status = fds
-            pid = _start(request, channel, [control_fd, wake_read, wake_write, status, *children.values()])
-            os.close(channel)
-            os.write(status, NUMBER.pack(pid))
-            children[pid] = status
+            try:
+                pid = _start(request, channel, [control_fd, wake_read, wake_write, status, *children.values()])
+            except OSError:  # no more processes: to the caller, this worker is gone
+                traceback.print_exc()
+                os.close(status)
+            else:
+                children[pid] = status
+                with contextlib.suppress(OSError):  # the caller may have given this worker up
+                    os.write(status, NUMBER.pack(pid))
+            finally:
+                os.close(channel)
 
 
 def _wake(*_: object) -> None:
@@ -124,8 +132,6 @@ def worker_main(channel: int) -> None:
         serve(channel)
         code = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
