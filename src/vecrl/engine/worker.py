@@ -20,7 +20,7 @@ from gymnasium import Space
 
 from ..errors import Failure, SpaceError
 from .arena import Arena
-from .infos import Block, Columns, Info, Infos
+from .infos import Block, Columns, Infos
 from .layout import Tree, describe
 from .simulator import Notes, Rows, RowsFailed, Simulator
 
