@@ -253,6 +253,8 @@ def _population(n: int) -> Workload:
         name="population-gym",
         title=f"{n} members, one episode each of gymnasium CartPole-v1: an environment step",
         contestants=[
+            C(OURS, "main", f"on_vecrl_policy:{entry}", {"backend": "serial"}),
+            C("vecrl, 2 workers", "main", f"on_vecrl_policy:{entry}", {"backend": "processes", "num_workers": 2}),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
             C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
         ],
@@ -267,6 +269,7 @@ def _native_population(n: int) -> Workload:
         name="population-native",
         title=f"{n} members, one episode each of native CartPole: an environment step",
         contestants=[
+            C(OURS, "main", "on_vecrl_policy:population_native"),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
             C("gymnax while_loop", "batched", f"on_gymnax:{entry}", cores=1),
         ],
