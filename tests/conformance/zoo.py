@@ -60,6 +60,38 @@ class Counting(gymnasium.Env):
         return 2 * number + plus + self.env_id
 
 
+UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Echo(gymnasium.Env):
+    """Observes `observe()`, records its calls, and says whatever it is told to."""
+
+    def __init__(self, observation=UNIT, action=UNIT, length=3, infos=None, fault_at=None):
+        self.observation_space, self.action_space = observation, action
+        self.length, self.infos, self.fault_at = length, infos or [{}], fault_at
+        self.calls: list[Any] = []
+        self.count = 0
+        self.render_mode = None
+
+    def observe(self):
+        return np.full(self.observation_space.shape, self.count, self.observation_space.dtype)
+
+    def reset(self, **kwargs):
+        self.calls.append(kwargs)
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.calls.append(action)
+        self.count += 1
+        if self.count == self.fault_at:
+            raise ZeroDivisionError("told to")
+        return self.observe(), 1, self.count >= self.length, False, self.infos[self.count % len(self.infos)]
+
+    def close(self):
+        self.calls.append("close")
+
+
 class Noise(gymnasium.Env):
     """Observes samples of a space and folds the action it got, value and type, into the reward.
 
@@ -145,6 +177,16 @@ GYMNASIUM = {
 def counting(n: int, length: int = 4, **kwargs: Any) -> list[Any]:
     """Makers of counting environments, the i-th of which ends after `length + i` steps."""
     return [partial(Counting, i, length + i, **kwargs) for i in range(n)]
+
+
+def echoes(n: int, **kwargs: Any) -> tuple[list[Echo], list[Any]]:
+    """Environments to look into, and their makers."""
+    envs = [Echo(**kwargs) for _ in range(n)]
+    return envs, [lambda env=env: env for env in envs]
+
+
+def ones(n: int) -> np.ndarray:
+    return np.ones((n, 2), np.float32)
 
 
 def noise(name: str, n: int, action: str = "discrete", **kwargs: Any) -> list[Any]:
