@@ -289,7 +289,6 @@ class Pool:
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
         parts = self._split(ids)
-        self._check_alive([worker for worker, _, _ in parts])
         flights: list[Flight] = []
         commands: list[tuple[int, Command]] = []
         for worker, rows, places in parts:
@@ -333,7 +332,6 @@ class Pool:
         _check_length("values", values, len(chosen))
         self._check_idle()
         parts = {worker: (rows, places) for worker, rows, places in self._split(chosen)}
-        self._check_alive(parts)
         flight = self._flights.launch(Op.INVOKE, parts)
         self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
         commands: list[tuple[int, Command]] = []
@@ -460,6 +458,7 @@ class Pool:
             raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
         if self._flights.of_all is not None or self._busy[chosen].any():
             raise PendingError(f"{self._name_pending()} still under way; receive them first.")
+        self._check_alive(self._owner[chosen].tolist())
         self._asked_at[chosen] = np.arange(len(chosen)) + self._asked_at.max() + 1
         return chosen.astype(np.int64)
 

@@ -354,7 +354,10 @@ class _Zygote:
         """The living zygote of this process for so many threads."""
         with cls._lock:
             found = cls._all.get(threads)
-            if found is None or found.owner != os.getpid() or found.process.poll() is not None:
+            if found is not None and found.process.poll() is not None:
+                found.control.close()
+                found = None
+            if found is None:
                 found = cls._all[threads] = cls(threads)
             return found
 
