@@ -42,7 +42,7 @@ class BaseVectorEnv(VectorEnv):
     MultiDiscrete([4 4 4])
     """
 
-    is_vector_env = True  # what gymnasium 0.29 asks for; 1.x goes by the type
+    is_vector_env, viewer = True, None  # what gymnasium 0.29 asks for; 1.x goes by the type
 
     def __init__(self, num_envs: int, observation_space: Space[Any], action_space: Space[Any]):
         # gymnasium 0.29's own constructor takes these arguments and derives other spaces, 1.x has none: do without.

@@ -71,7 +71,7 @@ class TorchWrapper:
         self._classic = force_classic_api
         self._copies = False
         self._device: torch.device | None = None
-        self._vectorised = hasattr(env, "single_action_space")
+        self._vectorised = hasattr(self.unwrapped, "single_action_space")  # gymnasium 0.29's wrappers warn if asked
         self._act_space = array_space(env.single_action_space if self._vectorised else env.action_space)
         self._act_dtype = convert_to_torch(np.empty(0, self._act_space.dtype)).dtype
         self._argmax = discrete_to_continuous_act and isinstance(self._act_space, spaces.Discrete)
