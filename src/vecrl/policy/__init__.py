@@ -19,6 +19,8 @@ from vecrl.policy.layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round
 from vecrl.policy.networks import FeedForwardNet, LocomotorNet, StructuredControlNet
 from vecrl.policy.norm import ObsNormLayer, RunningNorm, RunningStat
 from vecrl.policy.policy import Policy
+from vecrl.policy.population import Evaluation, PopulationEvaluator
+from vecrl.policy.search import PopulationSearch
 from vecrl.policy.shaping import AliveBonus, alive_bonus
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Apply",
     "Bin",
     "Clip",
+    "Evaluation",
     "FeedForwardNet",
     "LocomotorNet",
     "ModuleExpectingFlatParameters",
@@ -35,6 +38,8 @@ __all__ = [
     "NetParsingError",
     "ObsNormLayer",
     "Policy",
+    "PopulationEvaluator",
+    "PopulationSearch",
     "Round",
     "RunningNorm",
     "RunningStat",

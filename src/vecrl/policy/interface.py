@@ -1,0 +1,89 @@
+"""What a network sees of an environment and does in it: observations as features, outputs as actions.
+
+The one place where spaces meet networks. It knows no simulators, episodes or parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from torch import Tensor
+from torch.nn import functional as F
+
+from vecrl.errors import SpaceError
+
+
+class Interface:
+    """Between a network and the spaces of one environment.
+
+    A `Box` is seen flat and as float32, a `Discrete` as a one-hot vector. A network does, in a `Box`, what it puts
+    out, clipped to the bounds; in a `Discrete`, what has the largest output.
+
+    Args:
+        observation_space, action_space: of one environment, `Box` or `Discrete`.
+
+    Attributes:
+        obs_length, act_length: how many numbers a network takes in and puts out.
+
+    Raises:
+        SpaceError: another kind of space.
+
+    >>> interface = Interface(Discrete(3), Box(-1, 1, (2,)))
+    >>> interface.features(np.array([2, 0])).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    >>> interface.actions(torch.tensor([[0.5, 7.0]])).tolist()
+    [[0.5, 1.0]]
+    """
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any]):
+        self.obs_length = _length(observation_space, "observation")
+        self.act_length = _length(action_space, "action")
+        self._one_hot = observation_space if isinstance(observation_space, Discrete) else None
+        self._discrete = action_space if isinstance(action_space, Discrete) else None
+        if isinstance(action_space, Box):
+            self._shape = action_space.shape
+            dtype = _torch_dtype(action_space.dtype)
+            self._dtype = dtype if dtype.is_floating_point else torch.float32
+            self._bounds = [torch.tensor(bound, dtype=self._dtype) for bound in (action_space.low, action_space.high)]
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """What a network in the network language may refer to."""
+        return {"obs_length": self.obs_length, "act_length": self.act_length}
+
+    def features(self, obs: Any) -> Tensor:
+        """Observations `[n, ...]`, an array or a tensor, as `[n, obs_length]`: floating, of their own precision."""
+        obs = torch.as_tensor(obs)
+        if self._one_hot is not None:
+            return F.one_hot(obs.long() - int(self._one_hot.start), self.obs_length).float()
+        obs = obs.reshape(len(obs), self.obs_length)
+        return obs if obs.is_floating_point() else obs.float()
+
+    def actions(self, outputs: Tensor) -> Tensor:
+        """Outputs `[n, act_length]` as a batch of actions `[n, ...]` on their device."""
+        if self._discrete is not None:
+            chosen = outputs.argmax(1)
+            return chosen + int(self._discrete.start) if self._discrete.start else chosen
+        outputs = outputs.reshape(len(outputs), *self._shape).to(self._dtype)
+        if self._bounds[0].device != outputs.device:
+            self._bounds = [bound.to(outputs.device) for bound in self._bounds]
+        return outputs.clamp(*self._bounds)
+
+
+def _length(space: Space[Any], what: str) -> int:
+    if isinstance(space, Box):
+        return math.prod(space.shape)
+    if isinstance(space, Discrete):
+        return int(space.n)
+    raise SpaceError(
+        f"Expected the {what} space to be a Box or Discrete, but it is {space}. "
+        "Wrap the environment so that it is one, for instance in gymnasium.wrappers.FlattenObservation."
+    )
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,0 +1,322 @@
+"""The everyday job of neuroevolution: run every member of a population for some episodes, and say what each is worth.
+
+`PopulationEvaluator` keeps environments and statistics between calls and chooses how they are stepped: a Python
+environment a member over a pool of workers (`vecrl.policy.episodes`), or all members in one batched simulator
+(`vecrl.policy.fused`). It knows no search: where parameters come from is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vecrl.engine.pool import BackendName, Pool
+from vecrl.engine.simulator import BatchSimulator
+from vecrl.errors import ClosedError, SpaceError
+from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
+from vecrl.policy.fused import play_batch
+from vecrl.policy.interface import Interface
+from vecrl.policy.norm import ObsNormLayer, RunningNorm
+from vecrl.policy.policy import Policy
+from vecrl.policy.shaping import AliveBonus
+from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
+from vecrl.simulators.native import NativeSimulator
+from vecrl.vector.batched import BatchedVectorEnv
+from vecrl.vector.makers import make_vector_env
+from vecrl.vector.registry import find
+from vecrl.vector.vector_env import EnvFn, split_env_fns
+
+CLIP = 10.0  # normalised observations end at this many standard deviations
+Make = Callable[[int], BatchSimulator]
+
+
+class PopulationEvaluator:
+    """Runs populations of policies in environments that it keeps.
+
+    Members act in lock step, and one that is done costs nothing any more. What comes out hangs on the parameters, the
+    seed, `popsize` and the number of earlier calls; never on the backend, the number of workers or who is first.
+
+    Args:
+        env: a name as `vecrl.vector.make_vector_env` takes it ("CartPole-v1", "native::CartPole-v1",
+            "brax::ant"), or a function that makes one gymnasium environment. Simulators that are batches by birth run
+            all members at once on their device; any other environment is made once a member.
+        net: a string in the network language, in which `obs_length` and `act_length` are known; or a module, or a
+            `Policy`, whose module is used.
+        popsize: how many members act at once; a larger population is run in parts.
+        backend, num_workers: of Python environments, as `VectorEnv` takes them.
+        num_episodes: how many episodes each member plays.
+        max_steps: steps that a member may take over all its episodes; the one under way counts as it then stands.
+        obs_norm: normalise observations by what was seen in earlier calls (in the first, they pass as they are): True
+            makes a `RunningNorm` for it, or give one to go on with. All members of a call see through the same one;
+            it learns from every observation that a member acts on.
+        action_noise: standard deviation of Gaussian noise on the network's outputs.
+        decrease_rewards_by: taken off every reward.
+        alive_bonus: `(t0, t1, bonus)`, see `AliveBonus`; added to the reward of every step that does not terminate.
+        seed: of episodes and noise: an int, or a rule of `vecrl.seeding`; None takes entropy.
+        device: where a batched simulator lives; not for Python environments.
+        env_kwargs: for the environment's maker.
+
+    Attributes:
+        interface: what the network sees and does; `obs_length`, `act_length`.
+        policy: the `Policy`.
+        norm: the `RunningNorm`, or None.
+        rules: how members are judged.
+        calls: how many populations were evaluated.
+
+    Raises:
+        ValueError: an unknown name, or an argument out of its range.
+        SpaceError: spaces that are neither `Box` nor `Discrete`.
+        WorkerError: environments that cannot be made.
+
+    >>> with PopulationEvaluator("CartPole-v1", "Linear(obs_length, act_length)", 3, seed=1) as evaluate:
+    ...     result = evaluate(torch.zeros(3, evaluate.parameter_length))
+    >>> result.returns.tolist(), result.interactions
+    ([9.0, 8.0, 9.0], 26)
+    """
+
+    def __init__(
+        self,
+        env: str | EnvFn,
+        net: str | nn.Module | Policy,
+        popsize: int,
+        *,
+        backend: BackendName = "serial",
+        num_workers: int | None = None,
+        num_episodes: int = 1,
+        max_steps: int | None = None,
+        obs_norm: bool | RunningNorm = False,
+        action_noise: float = 0.0,
+        decrease_rewards_by: float = 0.0,
+        alive_bonus: AliveBonus | Sequence[float] | None = None,
+        seed: int | SeedRule | None = None,
+        device: str | torch.device | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ):
+        for name, value in (("popsize", popsize), ("num_episodes", num_episodes), ("max_steps", max_steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected {name} of 1 or more, but {value!r} came.")
+        bonus = None if alive_bonus is None else AliveBonus.of(alive_bonus)
+        self.rules = Rules(num_episodes, max_steps, decrease_rewards_by, bonus, action_noise)
+        self.seeds = seed_rule(seed)
+        self.calls = 0
+        self.popsize = popsize
+        self._stage = _build_stage(env, popsize, backend, num_workers, device, dict(env_kwargs or {}))
+        try:
+            self.interface = self._stage.interface
+            self.policy = _build_policy(net, self.interface)
+            self.norm = self._build_norm(obs_norm)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build_norm(self, obs_norm: bool | RunningNorm) -> RunningNorm | None:
+        if isinstance(obs_norm, RunningNorm):
+            if obs_norm.shape != (self.interface.obs_length,):
+                raise SpaceError(f"Expected obs_norm of shape {self.interface.obs_length}, but {obs_norm!r} came.")
+            return obs_norm.to(self._stage.device)
+        shape, device = self.interface.obs_length, self._stage.device
+        return RunningNorm(shape=shape, device=device, clip=CLIP) if obs_norm else None
+
+    @property
+    def parameter_length(self) -> int:
+        """L, the length of a member's parameters."""
+        return self.policy.parameter_length
+
+    @property
+    def obs_layer(self) -> ObsNormLayer | None:
+        """What members look through now: the statistics as a layer; None where there are none."""
+        return None if self.norm is None or self.norm.stats.empty else self.norm.to_layer().to(self._stage.device)
+
+    def __call__(self, parameters: Tensor) -> Evaluation:
+        """Run a population.
+
+        Args:
+            parameters: `[P, L]`, one row a member, on any device.
+
+        Returns:
+            What each member is worth, on the CPU.
+
+        Raises:
+            SpaceError: another shape.
+            WorkerError: environments failed; the next call begins anew.
+            ClosedError: after `close`.
+        """
+        first = self.calls * self.rules.num_episodes
+        result = self._play(parameters, self.rules, self.seeds, first, self.obs_layer, self.norm)
+        self.calls += 1
+        return result
+
+    def test(
+        self, parameters: Tensor, num_episodes: int = 100, *, seed: int | SeedRule | None = None, obs_layer: Any = ...
+    ) -> Evaluation:
+        """Play fresh episodes with one policy, without noise or shaping and without learning anything from them.
+
+        Args:
+            parameters: `[L]`.
+            num_episodes: how many; each is a row of the result.
+            seed: of the episodes; by default none that is used for populations, and the same each time.
+            obs_layer: what the policy looks through, a module or None; by default the statistics as they are.
+        """
+        if parameters.shape != (self.parameter_length,):
+            raise SpaceError(f"Expected parameters [{self.parameter_length}], but {tuple(parameters.shape)} came.")
+        seeds = self._named_seeds("test") if seed is None else seed_rule(seed)
+        layer = self.obs_layer if obs_layer is ... else obs_layer
+        rows = parameters.expand(num_episodes, -1)
+        return self._play(rows, Rules(max_steps=self.rules.max_steps), seeds, 0, layer, None)
+
+    def _play(
+        self, parameters: Tensor, rules: Rules, seeds: SeedRule, first: int, layer: Any, norm: RunningNorm | None
+    ) -> Evaluation:
+        if self._stage.closed:
+            raise ClosedError("This evaluator is closed; make a new one.")
+        if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
+            raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
+        parameters = parameters.detach().to(self._stage.device, torch.float32)
+        seen = None if norm is None else RunningNorm(shape=norm.shape, device=norm.device)
+        normaliser = Normaliser(layer, seen)
+        results: list[Evaluation] = []
+        for start in range(0, len(parameters), self.popsize):
+
+            def seeding(ids: np.ndarray, episodes: np.ndarray, start: int = start) -> np.ndarray:
+                return seeds(ids + start, episodes + first)
+
+            self.policy.set_parameters(parameters[start : start + self.popsize])
+            noise = torch.Generator(self._stage.device)
+            noise.manual_seed(stream_for(int(seeding(np.zeros(1, np.int64), np.zeros(1, np.int64))[0]), "noise"))
+            results.append(self._stage.play(self.policy, rules, seeding, normaliser, noise))
+        if norm is not None and seen is not None:
+            norm.update(seen)
+        return Evaluation.joined(results)
+
+    def _named_seeds(self, name: str) -> SeedRule:
+        return OwnSeeds(stream_for(int(self.seeds([0], [0])[0]), name))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later calls hang on beside the constructor's arguments, as tensors and numbers."""
+        return {"calls": self.calls, "norm": None if self.norm is None else self.norm.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.calls = state["calls"]
+        if self.norm is not None and state["norm"] is not None:
+            self.norm.load_state_dict(state["norm"])
+
+    def close(self) -> None:
+        """Close the environments; twice is harmless."""
+        self._stage.close()
+
+    def __enter__(self) -> PopulationEvaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PopulationEvaluator({self._stage!r}, popsize={self.popsize}, rules={self.rules})"
+
+
+class PoolStage:
+    """Python environments over a pool, one a member."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, env_fn: EnvFn, popsize: int, backend: BackendName, num_workers: int | None):
+        self._pool = Pool(split_env_fns([env_fn] * popsize, backend, num_workers), backend, infos=False)
+        self.interface = _interface_of(self._pool.card, self._pool.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._pool.closed
+
+    def play(self, policy: Policy, *args: Any) -> Evaluation:
+        """See `play_pool`."""
+        self._pool.drain()  # what an interrupted call left under way
+        return play_pool(self._pool, policy, self.interface, *args)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.close()
+
+    def __repr__(self) -> str:
+        return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"
+
+
+class BatchStage:
+    """All members in one batched simulator."""
+
+    def __init__(self, make: Make, popsize: int):
+        self._make = make
+        self._simulator = make(popsize)
+        plain = isinstance(self._simulator, NativeSimulator) and not self._simulator.compile
+        self._resize = make if plain else None  # compiled ones are compiled for each size
+        self.device = torch.device(self._simulator.device)
+        self.interface = _interface_of(self._simulator, self._simulator.close)
+        self.closed = False
+
+    def play(self, policy: Policy, *args: Any) -> Evaluation:
+        """See `play_batch`. Where the size cannot be had, the last member fills up the rows, and counts once."""
+        size, members = self._simulator.num_envs, len(policy.parameters)
+        simulator = self._simulator
+        if members < size and self._resize is not None:
+            simulator = self._resize(members)
+        elif members < size:
+            policy.set_parameters(policy.parameters[torch.arange(size).clamp(max=members - 1)])
+        return play_batch(simulator, policy, self.interface, *args, members=members, resize=self._resize)
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.closed = True
+        self._simulator.close()
+
+    def __repr__(self) -> str:
+        return repr(self._simulator)
+
+
+def _build_stage(
+    env: str | EnvFn,
+    popsize: int,
+    backend: BackendName,
+    num_workers: int | None,
+    device: str | torch.device | None,
+    kwargs: dict[str, Any],
+) -> PoolStage | BatchStage:
+    make: EnvFn
+    if isinstance(env, str):
+        entry, name = find(env)
+        if entry.prefix != "gym":
+            given = kwargs if device is None else {**kwargs, "device": device}
+            return BatchStage(partial(_make_simulator, env, given), popsize)
+        make = partial(gymnasium.make, name, **kwargs)
+    else:
+        make = partial(env, **kwargs)
+    if device is not None and torch.device(device).type != "cpu":
+        raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
+    return PoolStage(make, popsize, backend, num_workers)
+
+
+def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSimulator:
+    made = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
+    if not isinstance(made, BatchedVectorEnv):
+        raise ValueError(f"{env!r} is no batched simulator: give a function that makes one environment instead.")
+    return made.simulator
+
+
+def _interface_of(spaces: Any, close: Callable[[], None]) -> Interface:
+    try:
+        return Interface(spaces.observation_space, spaces.action_space)
+    except SpaceError:
+        close()
+        raise
+
+
+def _build_policy(net: str | nn.Module | Policy, interface: Interface) -> Policy:
+    if isinstance(net, Policy):
+        return Policy(net.wrapped_module)
+    return Policy(net, **interface.constants) if isinstance(net, str) else Policy(net)

@@ -1,0 +1,45 @@
+"""What networks see and do, space by space."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+
+from vecrl.errors import SpaceError
+from vecrl.policy.interface import Interface
+
+ANY = Box(-1, 1, (2,))
+
+
+def test_boxes_are_seen_flat_in_their_own_precision():
+    interface = Interface(Box(0, 255, (2, 3), np.uint8), ANY)
+    assert interface.constants == {"obs_length": 6, "act_length": 2}
+    features = interface.features(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
+    assert features.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert features.dtype == torch.float32
+    assert Interface(Box(-1, 1, (2,), np.float64), ANY).features(np.zeros((3, 2))).dtype == torch.float64
+    assert Interface(Box(-1, 1, ()), ANY).features(np.zeros(3, np.float32)).shape == (3, 1)
+
+
+def test_discrete_observations_are_one_hot_from_their_start():
+    assert Interface(Discrete(2, start=-1), ANY).features(torch.tensor([0, -1])).tolist() == [[0, 1], [1, 0]]
+
+
+def test_actions_keep_within_their_bounds_shape_and_dtype():
+    space = Box(np.array([[-1.0, -2.0]]), np.array([[np.inf, 2.0]]), dtype=np.float64)
+    actions = Interface(ANY, space).actions(torch.tensor([[-3.0, -3.0], [9.0, 9.0]]))
+    assert actions.tolist() == [[[-1.0, -2.0]], [[9.0, 2.0]]]
+    assert actions.dtype == torch.float64
+
+
+def test_the_largest_output_is_the_action():
+    assert Interface(ANY, Discrete(3)).actions(torch.tensor([[0.0, 2.0, 1.0]])).tolist() == [1]
+    assert Interface(ANY, Discrete(3, start=4)).actions(torch.tensor([[0.0, 2.0, 1.0]])).tolist() == [5]
+
+
+@pytest.mark.parametrize("space", [MultiBinary(3), Dict({"a": ANY})])
+def test_other_spaces_are_refused_by_name(space):
+    with pytest.raises(SpaceError, match="observation space.*FlattenObservation"):
+        Interface(space, ANY)
+    with pytest.raises(SpaceError, match="action space"):
+        Interface(ANY, space)

@@ -1,0 +1,303 @@
+"""Populations are judged as one member after another would be, wherever and by however many workers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.policy import population_envs
+from tests.policy.population_envs import Broken, Pictures, Rooms, Walk, WalkBatch
+
+from vecrl.errors import ClosedError, SpaceError, WorkerError
+from vecrl.policy import Policy, RunningNorm, alive_bonus
+from vecrl.policy.population import PopulationEvaluator
+from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
+from vecrl.simulators.native import make_native
+from vecrl.vector import registry
+from vecrl.vector.batched import BatchedVectorEnv
+from vecrl.vector.torch_wrapper import TorchWrapper
+
+NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"
+RECURRENT = "RNN(obs_length, 3) >> Linear(3, act_length)"
+PLACES = [("serial", 3), ("threads", 2), ("processes", 1), ("processes", 2)]
+
+
+@pytest.fixture
+def walks():
+    """The prefix `walks::`, a batch of fixed size: a list of those that were made."""
+    made = []
+
+    def make(name, *, num_envs, **kwargs):
+        made.append(WalkBatch(num_envs))
+        return TorchWrapper(BatchedVectorEnv(made[-1]))
+
+    registry.register("walks", make, "for tests")
+    yield made
+    registry.unregister("walks")
+
+
+def members(evaluator, count=9, seed=0):
+    return torch.randn(count, evaluator.parameter_length, generator=torch.Generator().manual_seed(seed))
+
+
+def one_by_one(net, population, seeds, *, episodes=1, max_steps=math.inf, shape=None, layer=None):
+    """The plainest form of an evaluation of `Walk`: `[3, P]` fitness, returns and lengths, and all that was seen."""
+    env, policy, rows, seen = Walk(), Policy(net), [], []
+    for member, vector in enumerate(population):
+        policy.set_parameters(vector)
+        fitness, returns, steps, played = 0.0, 0.0, 0, 0
+        while played < episodes and steps < max_steps:
+            obs, _ = env.reset(seed=seeds(member, played))
+            policy.reset()
+            age, over = 0, False
+            while not over and steps < max_steps:
+                seen.append(obs)
+                x = torch.from_numpy(obs)
+                action = policy((x if layer is None else layer(x)).float()).detach().clamp(-2, 2)
+                obs, reward, terminated, truncated, _ = env.step(action.numpy())
+                age, steps, over = age + 1, steps + 1, terminated or truncated
+                returns += reward
+                fitness += shape(reward, age, terminated) if shape else reward
+            played += 1
+        rows.append((fitness / played, returns / played, steps / played))
+    return torch.tensor(rows, dtype=torch.float64).T, np.array(seen)
+
+
+def check(result, expected):
+    for came, wanted in zip((result.fitness, result.returns, result.lengths), expected, strict=True):
+        assert came.dtype == torch.float64
+        torch.testing.assert_close(came, wanted, rtol=1e-5, atol=1e-5)
+
+
+def same(a, b):
+    for name in ("fitness", "returns", "lengths"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+    assert a.interactions == b.interactions
+
+
+# ---------------------------------------------------------------------- what members are worth
+
+
+@pytest.mark.parametrize("net", [NET, RECURRENT])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"num_episodes": 3},
+        {"max_steps": 5},
+        {"num_episodes": 3, "max_steps": 13},
+        {"num_episodes": 2, "decrease_rewards_by": 0.5, "alive_bonus": (2, 4, 10.0)},
+    ],
+    ids=str,
+)
+def test_it_equals_one_member_after_another(rules, net, batched, walks):
+    def seeds(member, episode):
+        later = batched and episode  # there the row's own stream goes on
+        return None if later else seed_for(4, member, episode)
+
+    def shape(reward, age, terminated):
+        bonus = 0.0 if terminated else alive_bonus(age, rules.get("alive_bonus"))
+        return reward - rules.get("decrease_rewards_by", 0.0) + bonus
+
+    with PopulationEvaluator("walks::walk" if batched else Walk, net, 9, seed=4, **rules) as evaluator:
+        population = members(evaluator)
+        result = evaluator(population)
+        module = evaluator.policy.wrapped_module
+    limits = {"episodes": rules.get("num_episodes", 1), "max_steps": rules.get("max_steps", math.inf)}
+    wanted, seen = one_by_one(module, population, seeds, shape=shape, **limits)
+    check(result, wanted)
+    assert result.interactions == len(seen)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_norm_learns_what_was_acted_on_and_is_used_from_the_next_call_on(batched, walks):
+    norm = RunningNorm(shape=2, clip=3.0)
+    env = "walks::walk" if batched else Walk
+    with PopulationEvaluator(env, NET, 9, seed=4, obs_norm=norm) as evaluator:
+        population, module = members(evaluator), evaluator.policy.wrapped_module
+        first, seen = one_by_one(module, population, lambda i, e: seed_for(4, i, 0))
+        check(evaluator(population), first)
+        assert norm.count == len(seen)
+        torch.testing.assert_close(norm.mean, torch.from_numpy(seen.mean(0)).float())
+        torch.testing.assert_close(norm.stdev, torch.from_numpy(seen.std(0)).float())
+        layer = norm.to_layer()
+        second, more = one_by_one(module, population, lambda i, e: seed_for(4, i, 1), layer=layer)
+        check(evaluator(population), second)
+        assert norm.count == len(seen) + len(more)
+
+
+def test_whoever_is_done_is_stepped_no_more():
+    population_envs.LOG.clear()
+    with PopulationEvaluator(Walk, NET, 9, num_episodes=2, seed=1) as evaluator:
+        result = evaluator(members(evaluator))
+    steps = [entry for entry in population_envs.LOG if entry[0] == "step"]
+    assert len(steps) == result.interactions == int((result.lengths * 2).sum())
+    assert population_envs.LOG.count(("reset", 0)) == 18
+
+
+def test_discrete_spaces_are_one_hot_and_arg_max():
+    always_six = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])  # the weights of two outputs for three rooms
+    six_in_room_two = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
+    with PopulationEvaluator(Rooms, "Linear(obs_length, act_length, bias=False)", 2, seed=3) as evaluator:
+        assert evaluator.parameter_length == 6
+        result = evaluator(torch.stack([always_six, six_in_room_two]))
+    first, second = result.lengths.tolist()
+    assert result.returns[0] == 6 * first
+    assert result.returns[1] == sum(6 if 1 + t % 3 == 2 else 5 for t in range(int(second)))
+
+
+# ---------------------------------------------------------------------- nothing else matters
+
+
+@pytest.mark.parametrize(("backend", "num_workers"), PLACES)
+@pytest.mark.parametrize("net", [NET, RECURRENT])
+def test_backend_and_workers_do_not_matter(backend, num_workers, net):
+    def run(**place):
+        options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5}
+        with PopulationEvaluator(Walk, net, 9, **options, **place) as evaluator:
+            population = members(evaluator)
+            return [evaluator(population) for _ in range(3)]
+
+    for here, there in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
+        same(here, there)
+
+
+@pytest.mark.parametrize("env", [Walk, "walks::walk", "native::Pendulum-v1"])
+def test_a_population_in_parts_is_the_same_population(env, walks):
+    options = {"num_episodes": 2, "obs_norm": True, "seed": 6, "max_steps": 40}
+    with PopulationEvaluator(env, NET, 9, **options) as whole, PopulationEvaluator(env, NET, 4, **options) as parts:
+        population = members(whole)
+        for _ in range(2):
+            a, b = whole(population), parts(population)
+            check(a, (b.fitness, b.returns, b.lengths))
+            assert a.interactions == b.interactions
+        torch.testing.assert_close(whole.norm.mean, parts.norm.mean)
+        assert len(whole(population[:2]).returns) == 2
+
+
+def test_noise_is_each_members_own_and_follows_from_the_seed():
+    def run(seed, stdev):
+        with PopulationEvaluator(Walk, NET, 9, seed=seed, action_noise=stdev) as evaluator:
+            return [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
+
+    first, second = run(1, 0.1)
+    assert torch.equal(first, run(1, 0.1)[0])
+    assert not torch.equal(first, run(2, 0.1)[0])
+    assert len(first.unique()) == len(first)
+    assert not torch.equal(first, second)
+    assert run(1, 0.0)[0].unique().tolist() == [0.0]
+
+
+def test_seeds_can_be_shared_or_listed():
+    for rule in (SharedSeeds(3), ListedSeeds((8,) * 9)):
+        with PopulationEvaluator(Walk, NET, 9, seed=rule) as evaluator:
+            lengths = [evaluator(members(evaluator)).lengths for _ in range(4)]
+        assert all(len(each.unique()) == 1 for each in lengths)
+        assert len(torch.stack(lengths).unique()) > 1
+
+
+def test_the_state_goes_on_where_it_was():
+    def make():
+        return PopulationEvaluator(Walk, NET, 9, seed=2, obs_norm=True, action_noise=0.1)
+
+    with make() as whole, make() as resumed:
+        population = members(whole)
+        whole(population)
+        resumed.load_state_dict(whole.state_dict())
+        same(whole(population), resumed(population))
+
+
+# ---------------------------------------------------------------------- in one batched simulator
+
+
+@pytest.mark.parametrize("episodes", [1, 2])
+def test_native_rows_are_their_own_whoever_else_is_there(episodes):
+    with PopulationEvaluator("native::CartPole-v1", NET, 40, seed=7, num_episodes=episodes, max_steps=300) as evaluator:
+        population = members(evaluator, 40, seed=1) * 2
+        result = evaluator(population)
+    assert len(result.lengths.unique()) > 5  # so the batch shrinks on the way
+    for i in (0, 7, 39):
+        simulator, policy = make_native("CartPole-v1", 1), Policy(evaluator.policy.wrapped_module)
+        policy.set_parameters(population[i : i + 1])
+        obs, steps, played = simulator.reset([seed_for(7, i)]), 0, 0
+        while played < episodes and steps < 300:
+            step = simulator.step(policy(obs).argmax(1))
+            steps += 1
+            over = bool(step.terminated | step.truncated)
+            played += over or steps == 300
+            obs = simulator.reset_where(torch.tensor([over]))
+        assert result.lengths[i] == result.returns[i] == steps / played
+
+
+def test_a_batch_of_fixed_size_is_made_once(walks):
+    with PopulationEvaluator("walks::walk", NET, 9, seed=1) as evaluator:
+        nine = evaluator(members(evaluator))
+        evaluator.calls = 0
+        four = evaluator(members(evaluator)[:4])
+        assert torch.equal(nine.lengths[:4], four.lengths)
+        assert four.interactions == int(four.lengths.sum())
+    assert len(walks) == 1
+    assert walks[0].closed
+
+
+# ---------------------------------------------------------------------- tests of one policy
+
+
+def test_a_test_is_fresh_repeatable_and_teaches_nothing():
+    with PopulationEvaluator(Walk, NET, 9, seed=1, obs_norm=True, decrease_rewards_by=5.0) as evaluator:
+        vector = members(evaluator)[0]
+        evaluator(members(evaluator))
+        before = evaluator.norm.count, evaluator.calls
+        result = evaluator.test(vector, 25)
+        assert (evaluator.norm.count, evaluator.calls) == before
+        assert len(result.returns) == 25
+        assert len(result.lengths.unique()) > 3
+        same(result, evaluator.test(vector, 25))
+        assert not torch.equal(result.returns, evaluator.test(vector, 25, seed=9).returns)
+        assert not torch.equal(result.returns, evaluator.test(vector, 25, obs_layer=None).returns)
+        with pytest.raises(SpaceError, match="Expected parameters"):
+            evaluator.test(vector[None])
+
+
+# ---------------------------------------------------------------------- what does not fit
+
+
+def test_an_environment_that_fails_is_named_and_the_evaluator_goes_on():
+    with PopulationEvaluator(Broken, NET, 3, seed=1) as evaluator:
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"environment.* 0.*out of order"):
+                evaluator(members(evaluator, 3))
+        evaluator.rules = type(evaluator.rules)(max_steps=1)
+        assert evaluator(members(evaluator, 3)).interactions == 3
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(17), torch.zeros(2, 4), torch.zeros(0, 13)])
+def test_parameters_of_another_shape(wrong):
+    with PopulationEvaluator(Walk, NET, 3) as evaluator, pytest.raises(SpaceError, match=r"\[P, 13\]"):
+        evaluator(wrong)
+
+
+def test_after_close():
+    evaluator = PopulationEvaluator(Walk, NET, 3)
+    evaluator.close()
+    evaluator.close()
+    with pytest.raises(ClosedError):
+        evaluator(torch.zeros(3, 13))
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "error", "text"),
+    [
+        (Pictures, {}, SpaceError, "FlattenObservation"),
+        ("nowhere::x", {}, ValueError, "unknown prefix"),
+        (Walk, {"popsize": 0}, ValueError, "popsize"),
+        (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
+        (Walk, {"device": "cuda"}, ValueError, "CPU"),
+        (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),
+        (Walk, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
+    ],
+)
+def test_arguments_that_do_not_fit(env, options, error, text):
+    with pytest.raises(error, match=text):
+        PopulationEvaluator(env, options.pop("net", NET), options.pop("popsize", 3), **options)
