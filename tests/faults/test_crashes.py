@@ -1,0 +1,195 @@
+"""A worker process that ends: noticed at once, told with its exit code or signal, and the pool stays closable."""
+
+import atexit
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from vecrl.engine.backends.processes import how_it_ended
+from vecrl.engine.pool import Pool
+from vecrl.errors import StepTimeout, WorkerCrash
+
+from .test_raising import _use
+from .zoo import (
+    DEADLY,
+    PLACES,
+    Counting,
+    Fault,
+    exits,
+    is_killed,
+    make_pool,
+    one_bad,
+    sleeps_forever,
+    starts_children,
+    starts_thread,
+    wait_until,
+    workers_alive,
+    writes_much,
+)
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+ACTIONS = np.zeros(3, int)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", DEADLY, ids=lambda f: f.__name__)
+def test_is_named_within_a_second(fault: Fault, place: str) -> None:
+    pool = None
+    begin = time.monotonic()
+    with pytest.raises(WorkerCrash) as caught:  # noqa: PT012
+        pool = make_pool(one_bad(place, fault), "processes")
+        if place != "reset":
+            pool.reset()
+        begin = time.monotonic()
+        _use(pool, place)
+    assert time.monotonic() - begin < 1.0
+    (failure,) = caught.value.failures
+    assert 1 in failure.env_ids
+    assert failure.kind == "crashed"
+    assert failure.pid > 0
+    assert failure.command == {"render": "invoke", "peek": "invoke"}.get(place, place)
+    assert DEADLY[fault] in str(caught.value)
+    assert "close this object and make a new one" in str(caught.value)
+    if pool is not None:
+        pool.close()
+
+
+def test_the_living_go_on() -> None:
+    pool = make_pool(one_bad("step", exits, bad=2, at=2), "processes", 3)
+    pool.reset()
+    pool.step(ACTIONS)
+    with pytest.raises(WorkerCrash, match=r"environment 2 .* in 'step' number 2: its worker process exited") as caught:
+        pool.step(ACTIONS)
+    np.testing.assert_array_equal(caught.value.transition.obs[:2], [[0, 0, 2], [1, 0, 2]])
+    for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([2], [0]), lambda: pool.send([0, 2], [0, 0])):
+        with pytest.raises(WorkerCrash, match="environment 2"):
+            use()
+    assert not len(pool.pending), "of a command that cannot reach all, nobody is asked"
+    pool.send([1, 0], np.zeros(2, int))
+    np.testing.assert_array_equal(pool.recv().obs, [[1, 0, 3], [0, 0, 3]])
+    pool.close()
+
+
+def test_a_death_between_commands_is_told_by_the_next() -> None:
+    pool = make_pool([Counting] * 2, "processes")
+    pool.reset()
+    pid = _pids(pool)[1]
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not psutil.pid_exists(pid))
+    with pytest.raises(WorkerCrash, match=rf"environment 1 .*pid {pid}.*killed by SIGKILL \(often: out of memory\)"):
+        pool.step(np.zeros(2, int))
+    pool.close()
+
+
+def test_a_death_while_others_work_is_noticed_before_they_answer() -> None:
+    makers = [lambda: Counting(0, "step", sleeps_forever), lambda: Counting(1, "step", is_killed)]
+    pool = make_pool(makers, "processes")
+    pool.reset()
+    begin = time.monotonic()
+    pool.send([0, 1], np.zeros(2, int))
+    with pytest.raises(WorkerCrash, match="environment 1"):
+        pool.recv(at_least=1)
+    assert time.monotonic() - begin < 1.0
+    begin = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begin < 1.0, "nobody waits for one that was busy"
+
+
+@pytest.mark.parametrize("fault", [starts_children, starts_thread], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("end", ["close", "crash", "collect"])
+def test_what_it_started_ends_with_it(fault: Fault, end: str) -> None:
+    pool: Pool | None = make_pool(one_bad("construct", fault, bad=0, count=2), "processes")
+    pool.reset()
+    alive = len(workers_alive())
+    assert alive == (4 if fault is starts_children else 2)
+    if end == "crash":
+        os.kill(_pids(pool)[0], signal.SIGKILL)
+        assert wait_until(lambda: len(workers_alive()) == 1), "the children died with their worker"
+        with pytest.raises(WorkerCrash, match="environment 0"):
+            pool.close()
+    if end == "close":
+        pool.close()
+    pool = None
+    assert wait_until(lambda: not workers_alive())
+
+
+@pytest.mark.parametrize("place", ["construct", "reset", "step", "peek", "close"])
+def test_writing_much_blocks_nobody(place: str) -> None:
+    pool = make_pool(one_bad(place, writes_much), "processes", step_timeout=10.0)
+    pool.reset()
+    assert pool.step(ACTIONS).reward.tolist() == [1.0] * 3
+    pool.invoke("call", "peek", [((), {})] * 3)
+    pool.close()
+
+
+def test_a_killed_zygote_takes_its_workers_along_and_is_replaced() -> None:
+    pool = make_pool([Counting] * 2, "processes")
+    pool.reset()
+    zygote = psutil.Process(_pids(pool)[0]).parent()
+    assert zygote is not None
+    zygote.kill()
+    with pytest.raises(WorkerCrash, match="vanished, and so did its parent process"):
+        pool.step(np.zeros(2, int))
+    pool.close()
+    assert wait_until(lambda: not zygote.is_running() or zygote.status() == psutil.STATUS_ZOMBIE)
+    with_new = make_pool([Counting] * 2, "processes")
+    assert with_new.reset().obs.shape == (2, 3)
+    with_new.close()
+
+
+def test_a_stopped_worker_is_late_and_can_be_closed() -> None:
+    pool = make_pool([Counting] * 2, "processes", step_timeout=0.2)
+    pool.reset()
+    pid = _pids(pool)[1]
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0\.2 s"):
+        pool.step(np.zeros(2, int))
+    os.kill(pid, signal.SIGCONT)
+    np.testing.assert_array_equal(pool.wait(5.0).reward, [1.0, 1.0])
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(StepTimeout):
+        pool.step(np.zeros(2, int))
+    begin = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begin < 2.0
+
+
+def test_a_fork_of_the_caller_harms_nobody() -> None:
+    pool = make_pool([Counting] * 2, "processes")
+    pool.reset()
+    pid = os.fork()
+    if pid == 0:  # the fork ends as scripts do, finalizers and all
+        try:
+            del pool
+            atexit._run_exitfuncs()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert pool.step(np.zeros(2, int)).reward.tolist() == [1.0, 1.0]
+    pool.close()
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_crashes_read_alike_however_workers_start(start_method: Any) -> None:
+    pool = make_pool(one_bad("step", exits), "processes", start_method=start_method)
+    pool.reset()
+    with pytest.raises(WorkerCrash, match="exited with code 3"):
+        pool.step(ACTIONS)
+    pool.close()
+
+
+def test_every_signal_has_words() -> None:
+    assert how_it_ended(0) == "exited with code 0"
+    assert how_it_ended(3 << 8) == "exited with code 3"
+    assert how_it_ended(signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert how_it_ended(40) == "was killed by signal 40"
+
+
+def _pids(pool: Pool) -> list[int]:
+    """The process id of every environment's worker."""
+    return pool.invoke("get", "pid")
