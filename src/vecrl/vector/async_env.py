@@ -229,7 +229,7 @@ class AsyncVectorEnv(VectorEnv):
             terminate: end them by force at once.
 
         Raises:
-            AsyncTimeout: force was needed; everything is closed all the same.
+            AsyncTimeout: environments did not close in time; everything is closed all the same.
             WorkerError: what environments raised while closing; likewise.
         """
         if self._asked is not None and not terminate:

@@ -1,0 +1,296 @@
+"""`AsyncVectorEnv`: gymnasium's names, errors and ways of waiting."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from tests.conformance.zoo import Counting, Echo, counting
+
+from vecrl.errors import ClosedError, PendingError, StepTimeout, VecrlError, WorkerError
+from vecrl.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+STAY = [0, 0]
+
+
+class Slow(Counting):
+    """Takes `delay` seconds for a step with an action other than 0, a reset with options, `wait`, or closing."""
+
+    def __init__(self, *args, on_close: bool = False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.on_close = on_close
+
+    def pause(self, on: Any) -> None:
+        if on:
+            time.sleep(self.delay)
+
+    def step(self, action):
+        self.pause(action)
+        delay, self.delay = self.delay, 0
+        result = super().step(action)
+        self.delay = delay
+        return result
+
+    def reset(self, *, seed=None, options=None):
+        self.pause(options)
+        return super().reset(seed=seed, options=options)
+
+    def close(self):
+        self.pause(self.on_close)
+
+    def wait(self) -> int:
+        self.pause(True)
+        return self.env_id
+
+
+def slow(delay: float = 0.25, on_close: bool = False, **kwargs: Any) -> AsyncVectorEnv:
+    """Two environments, of which the second may be slow."""
+    makers = [partial(Slow, 0, 9), partial(Slow, 1, 9, delay=delay, on_close=on_close)]
+    return AsyncVectorEnv(makers, num_workers=2, **{"backend": "threads"} | kwargs)
+
+
+@pytest.fixture
+def envs():
+    with AsyncVectorEnv(counting(2, 9), num_workers=2, backend="threads") as envs:
+        yield envs
+
+
+def test_takes_gymnasiums_arguments_in_their_order():
+    ours = list(inspect.signature(AsyncVectorEnv).parameters)
+    theirs = list(inspect.signature(gymnasium.vector.AsyncVectorEnv).parameters)
+    assert ours[: len(theirs)] == theirs
+    fns = counting(3)
+    given = (fns, False, False, "fork", False, None, "different", AutoresetMode.SAME_STEP, 1)
+    with AsyncVectorEnv(*given) as envs:
+        assert envs.reset()[0].shape == (3, 3)
+        assert envs.metadata["autoreset_mode"] == envs.autoreset_mode == AutoresetMode.SAME_STEP
+        assert isinstance(envs, VectorEnv)
+        assert isinstance(envs, gymnasium.vector.VectorEnv)
+        assert "num_workers=1" in repr(envs)
+    assert envs.closed
+
+
+@pytest.mark.parametrize("context", [None, "fork", "forkserver", "spawn"])
+def test_contexts(context):
+    with AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, context=context) as envs:
+        assert envs.reset(seed=1)[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"worker": print}, "worker"),
+        ({"context": "thread"}, "context"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_concurrency": 1.5}, "max_concurrency"),
+        ({"autoreset_mode": "sometimes"}, "autoreset_mode"),
+        ({"observation_mode": "any"}, "observation_mode"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, text):
+    with pytest.raises(ValueError, match=f"Expected {text}"):
+        AsyncVectorEnv(counting(1), **arguments)
+
+
+def test_asking_and_waiting(envs):
+    envs.reset_async(seed=3, options={"easy": True})
+    obs, info = envs.reset_wait(timeout=5)
+    assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
+    assert info["begun"].tolist() == [0, 0]
+    envs.step_async([1, 2])
+    reward = envs.step_wait(timeout=5)[1]
+    assert reward.tolist() == [2, 3]
+    envs.call_async("twice", 4, plus=1)
+    assert envs.call_wait(timeout=5) == (9, 10)
+    assert envs.call("twice", 4) == (8, 9)
+    assert envs.call("label") == ("counting 0", "counting 1")
+    assert envs.get_attr("options") == ([{"easy": True}],) * 2
+    envs.set_attr("label", ["a", "b"])
+    assert envs.get_attr("label") == ("a", "b")
+
+
+def test_masked_reset_apart(envs):
+    envs.reset()
+    envs.step(STAY)
+    options = {"reset_mask": np.array([False, True])}
+    envs.reset_async(seed=[None, 5], options=options)
+    with pytest.raises(AlreadyPendingCallError):
+        envs.step_async(STAY)
+    obs, info = envs.reset_wait()
+    assert obs.tolist() == [[0, 0, 1], [1, 1, 0]]
+    assert info["_begun"].tolist() == [False, True]
+    assert list(options) == ["reset_mask"]
+
+
+def asked(envs: AsyncVectorEnv, name: str) -> None:
+    {"reset": envs.reset_async, "step": lambda: envs.step_async(STAY), "call": lambda: envs.call_async("label")}[name]()
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "call"])
+def test_one_call_at_a_time(envs, name):
+    """Whatever is asked while another call is under way is refused by name, and what was asked still arrives."""
+    envs.reset()
+    asked(envs, name)
+    for again in ("reset", "step", "call"):
+        with pytest.raises(AlreadyPendingCallError, match=f"{name!r} is: call {name}_wait") as caught:
+            asked(envs, again)
+        assert caught.value.name == name
+        assert isinstance(caught.value, PendingError)
+    for use in (lambda: envs.get_attr("label"), lambda: envs.set_attr("label", 1), envs.render):
+        with pytest.raises(AlreadyPendingCallError):
+            use()
+    for other in {"reset", "step", "call"} - {name}:
+        with pytest.raises(NoAsyncCallError):
+            getattr(envs, f"{other}_wait")()
+    getattr(envs, f"{name}_wait")()
+    assert envs.step(STAY)[1].shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "call"])
+def test_waiting_for_nothing(envs, name):
+    with pytest.raises(NoAsyncCallError, match=f"{name}_async") as caught:
+        getattr(envs, f"{name}_wait")()
+    assert caught.value.name == name
+    assert isinstance(caught.value, PendingError)
+    assert isinstance(caught.value, VecrlError)
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "close"])
+def test_what_has_a_method_is_not_called_by_name(envs, name):
+    with pytest.raises(ValueError, match=name):
+        envs.call(name)
+    assert envs.reset()[0].shape == (2, 3)
+
+
+def test_closed(envs):
+    envs.reset()
+    envs.close()
+    envs.close()
+    uses = [envs.reset, envs.reset_wait, lambda: envs.step(STAY), envs.step_wait, lambda: envs.call("label")]
+    uses += [envs.call_wait, lambda: envs.get_attr("label"), lambda: envs.set_attr("label", 1), envs.render]
+    for use in uses:
+        with pytest.raises(ClosedEnvironmentError, match="closed") as caught:
+            use()
+        assert isinstance(caught.value, ClosedError)
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_a_late_step_is_named_and_never_taken_for_the_next(backend):
+    """gymnasium is one step behind for ever after a timeout: here the late step is waited for again."""
+    with slow(0.5, backend=backend) as envs:
+        envs.reset()
+        envs.step_async([0, 3])
+        with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as caught:
+            envs.step_wait(timeout=0.1)
+        assert isinstance(caught.value, StepTimeout)
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.env_ids == (1,)
+        with pytest.raises(AlreadyPendingCallError):
+            envs.step_async(STAY)
+        obs, reward, *_ = envs.step_wait()
+        assert (obs[:, 2].tolist(), reward.tolist()) == ([1, 1], [1, 4])
+        obs, reward, *_ = envs.step(STAY)
+        assert (obs[:, 2].tolist(), reward.tolist()) == ([2, 2], [2, 2])
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "call"])
+def test_reset_after_a_timeout(name):
+    """A `reset` waits for the late call and drops it: code that caught gymnasium's timeout goes on."""
+    with slow(0.15) as envs:
+        envs.reset()
+        if name == "reset":
+            envs.reset_async(options={"slow": 1})
+        elif name == "step":
+            envs.step_async([0, 1])
+        else:
+            envs.call_async("pause", True)
+        with pytest.raises(multiprocessing.TimeoutError):
+            getattr(envs, f"{name}_wait")(0.01)
+        obs, _ = envs.reset()
+        assert obs[:, 2].tolist() == [0, 0]
+        assert envs.step(STAY)[0][:, 2].tolist() == [1, 1]
+
+
+def test_a_late_call():
+    with AsyncVectorEnv([partial(Slow, i, 9, delay=0.1) for i in range(2)], num_workers=2, backend="threads") as envs:
+        envs.reset()
+        envs.call_async("wait")
+        with pytest.raises(multiprocessing.TimeoutError, match="environment 0 "):
+            envs.call_wait(0.01)
+        assert envs.call_wait() == (0, 1)
+        envs.call_async("wait")
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.call_wait(0.01)
+        assert envs.reset()[0][:, 1].tolist() == [1, 1]
+
+
+def test_a_masked_reset_does_not_drop_a_late_step():
+    with slow(0.1) as envs:
+        envs.reset()
+        envs.step_async([0, 1])
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(0.01)
+        with pytest.raises(AlreadyPendingCallError):
+            envs.reset(options={"reset_mask": np.array([True, False])})
+        assert envs.step_wait()[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_an_exception_leaves_nothing_under_way(backend):
+    """gymnasium stays in waiting for ever; here the named environment is reset and all go on."""
+    makers = [Echo, partial(Echo, fault_at=1)]
+    with AsyncVectorEnv(makers, num_workers=2, backend=backend) as envs:
+        envs.reset()
+        envs.step_async(np.zeros((2, 2), np.float32))
+        with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as caught:
+            envs.step_wait()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(NoAsyncCallError):
+            envs.step_wait()
+        envs.set_attr("fault_at", None)
+        obs, _ = envs.reset(options={"reset_mask": np.array([False, True])})
+        assert obs.tolist() == [[1, 1], [0, 0]]
+        assert envs.step(np.zeros((2, 2), np.float32))[0].tolist() == [[2, 2], [1, 1]]
+
+
+def test_close_lets_the_call_under_way_end():
+    envs = slow(0.1)
+    envs.reset()
+    envs.step_async([0, 1])
+    envs.close()
+    assert envs.closed
+
+
+@pytest.mark.parametrize("arguments", [{"terminate": True}, {"timeout": 0.1}])
+def test_close_by_force(arguments):
+    """Workers that do not end are ended: at once, or after the timeout."""
+    envs = slow(30.0, backend="processes")
+    envs.reset()
+    envs.step_async([0, 1])
+    begin = time.monotonic()
+    envs.close(**arguments)
+    assert time.monotonic() - begin < 5
+    assert envs.closed
+    envs.close()
+
+
+def test_an_environment_that_does_not_close_in_time():
+    with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as caught:
+        slow(30.0, backend="processes", on_close=True).close(timeout=0.2)
+    assert isinstance(caught.value, StepTimeout)
+
+
+def test_wrapped_like_gymnasiums():
+    envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(AsyncVectorEnv(counting(2, 2)))
+    envs.reset()
+    envs.step(STAY)
+    *_, info = envs.step(STAY)
+    assert info["episode"]["l"].tolist() == [2, 0]
+    envs.close()
