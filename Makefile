@@ -23,7 +23,7 @@ demo: .venv/.ready
 test: test-main test-brax test-brax-v1
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
 
 test-brax: .venv-brax/.ready
