@@ -82,6 +82,12 @@ class Failure:
     kind: str = "raised"
 
 
+_ENDINGS = {
+    "construct": "Nothing was made, and nothing is left running.",
+    "close": "Everything is closed all the same.",
+}
+
+
 class WorkerError(VecrlError, RuntimeError):
     """One or more environments failed; the message carries each one's own traceback.
 
@@ -97,7 +103,9 @@ class WorkerError(VecrlError, RuntimeError):
         self.transition = transition
         self.failures = tuple(sorted(failures, key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
-        super().__init__("\n".join([*map(_describe, self.failures), self.advice]))
+        commands = {failure.command for failure in self.failures}
+        advice = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
+        super().__init__("\n".join([*map(_describe, self.failures), advice]))
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
