@@ -39,7 +39,7 @@ def test_the_largest_output_is_the_action():
 
 @pytest.mark.parametrize("space", [MultiBinary(3), Dict({"a": ANY})])
 def test_other_spaces_are_refused_by_name(space):
-    with pytest.raises(SpaceError, match="observation space.*FlattenObservation"):
+    with pytest.raises(SpaceError, match=r"observation space.*FlattenObservation"):
         Interface(space, ANY)
     with pytest.raises(SpaceError, match="action space"):
         Interface(ANY, space)
