@@ -136,7 +136,7 @@ def fold(value: Any) -> float:
     if value is None or isinstance(value, str):
         return float(zlib.crc32(str(value).encode()) % 1000)
     array = np.asarray(value)
-    digest = zlib.crc32(np.ascontiguousarray(array).tobytes() + str((array.dtype, array.shape)).encode())
+    digest = zlib.crc32(np.ascontiguousarray(array).tobytes() + str((type(value), array.dtype, array.shape)).encode())
     return float(digest % 100_000)
 
 

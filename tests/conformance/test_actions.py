@@ -1,0 +1,115 @@
+"""Actions of every space and kind reach the environments as they would from gymnasium, or are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tests.conformance.zoo import SPACES, echoes, fold, noise
+
+from vecrl.errors import SpaceError
+from vecrl.vector import VectorEnv
+
+N = 3
+PLACES = [("serial", 1), ("threads", 3), ("processes", 2)]
+
+
+def folded(envs: Any, steps: int = 4) -> list[list[float]]:
+    """What the environments made of sampled actions: values, types and dtypes, as numbers."""
+    envs.reset(seed=1)
+    envs.action_space.seed(3)
+    rewards = [envs.step(envs.action_space.sample())[1].tolist() for _ in range(steps)]
+    envs.close()
+    return rewards
+
+
+@pytest.mark.parametrize(("backend", "num_workers"), PLACES)
+@pytest.mark.parametrize("name", SPACES)
+def test_every_action_space(name, backend, num_workers):
+    """Every environment gets the element, type and dtype that gymnasium would give it."""
+    fns = noise("box", N, name, infos=False)
+    ours = folded(VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="same_step"))
+    theirs = folded(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "list", "tuple", "wide tensor"])
+def test_kinds_of_arrays(kind):
+    """The same actions as tensors, arrays and lists."""
+    values = np.array([[0.5, -0.5], [1.0, 0.0], [0.25, 0.125]], np.float32)
+    given = {
+        "tensor": torch.tensor(values),
+        "array": values,
+        "list": values.tolist(),
+        "tuple": tuple(values),
+        "wide tensor": torch.tensor(values, dtype=torch.float64),
+    }[kind]
+    subs, fns = echoes(N)
+    with VectorEnv(fns) as envs:
+        envs.reset()
+        envs.step(given)
+    got = [sub.calls[-2] for sub in subs]
+    assert [action.tolist() for action in got] == values.tolist()
+    assert {action.dtype for action in got} == {np.dtype(np.float32)}
+
+
+def test_trees_of_tensors():
+    """Dict and Tuple actions whose leaves are tensors."""
+    fns = noise("box", 2, "dict", infos=False)
+    with VectorEnv(fns) as envs:
+        envs.reset(seed=1)
+        action = envs.action_space.sample()
+        expected = envs.step(action)[1]
+        envs.reset(seed=1)
+        inner = {key: torch.as_tensor(value) for key, value in action["inner"].items()}
+        assert envs.step({"inner": inner, "pair": tuple(map(torch.as_tensor, action["pair"]))})[1].tolist() == (
+            expected.tolist()
+        )
+
+
+def test_an_environment_may_keep_its_action():
+    """What it was given is not written again."""
+    subs, fns = echoes(2)
+    with VectorEnv(fns) as envs:
+        envs.reset()
+        given = np.zeros((2, 2), np.float32)
+        for _ in range(3):
+            given += 1
+            envs.step(given)
+    assert [action.tolist() for action in subs[0].calls if isinstance(action, np.ndarray)] == [[1, 1], [2, 2], [3, 3]]
+
+
+WRONG: dict[str, tuple[str, Any, str]] = {
+    "too few": ("box", np.zeros((2, 2, 3), np.float32), r"shape \(3, 2, 3\).*\(2, 2, 3\) came"),
+    "too many": ("discrete", [0, 1, 2, 3], r"shape \(3,\).*\(4,\) came"),
+    "one for all": ("discrete", 0, r"shape \(3,\).*\(\) came"),
+    "single row": ("box", np.zeros((2, 3), np.float32), r"shape \(3, 2, 3\)"),
+    "floats for integers": ("discrete", [0.0, 1.0, 2.0], "int64.*float64 came"),
+    "text for numbers": ("discrete", ["a", "b", "c"], "int64"),
+    "complex": ("box", np.zeros((3, 2, 3), complex), "float32.*complex128 came"),
+    "missing key": ("dict", {"inner": {"image": np.zeros((3, 2, 2)), "number": np.zeros(3)}}, "'pair'"),
+    "no dict": ("dict", np.zeros(3), "Expected"),
+    "short tuple": ("tuple", (np.zeros(3, int),), r"\[1\]"),
+    "too few words": ("text", ("a", "b"), "3 elements"),
+}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("name", WRONG)
+def test_actions_that_do_not_fit(name, backend):
+    """They are refused before anything is stepped, saying what was expected and what came."""
+    space, action, text = WRONG[name]
+    with VectorEnv(noise("box", N, space, infos=False), backend=backend, num_workers=2) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(SpaceError, match=text):
+            envs.step(action)
+        assert envs.step(envs.action_space.sample())[1].shape == (N,)
+
+
+def test_folding_tells_kinds_apart():
+    """The fold on which these tests rest sees values, shapes, dtypes and types."""
+    kinds = [0, 1, np.int64(1), np.array(1), np.int32(1), np.float32(1), np.ones(1), "1", (1, 2), (2, 1), {"a": 2}]
+    assert len({fold(kind) for kind in kinds}) == len(kinds)

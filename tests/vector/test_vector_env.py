@@ -1,0 +1,382 @@
+"""`VectorEnv`: results that stay, reaching into environments, spaces, arguments, and the end.
+
+What it yields is held against gymnasium in `tests/conformance`.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from tests.conformance.compare import assert_same
+from tests.conformance.zoo import Counting, Echo, counting, echoes, makers
+
+from vecrl.errors import ClosedError, PendingError, ShipError, SpaceError, WorkerError
+from vecrl.vector import VectorEnv, info_of
+
+PLACES = [("serial", 1), ("threads", 2), ("processes", 2)]
+MODES = [mode.value for mode in AutoresetMode]
+ALL = pytest.mark.parametrize(("backend", "num_workers"), PLACES)
+
+
+def ones(n: int) -> np.ndarray:
+    return np.ones((n, 2), np.float32)
+
+
+# -- results stay ----------------------------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("name", ["counting", "dict", "graph", "image"])
+def test_results_are_never_written_again(name, backend, num_workers):
+    """Everything that 50 steps and some resets returned is unchanged at the end, however much of it is held."""
+    with VectorEnv(makers(name, 4), backend=backend, num_workers=num_workers, autoreset_mode="same_step") as envs:
+        kept: list[Any] = [envs.reset(seed=1)]
+        copies = [copy.deepcopy(kept[0])]
+        for step in range(50):
+            kept.append(envs.step(np.ones(4, int)))
+            if step % 10 == 0:
+                kept.append(envs.reset(options={"reset_mask": np.array([True, False, False, True])}))
+            copies += [copy.deepcopy(result) for result in kept[len(copies) :]]
+        assert_same(kept, copies)
+
+
+@ALL
+@pytest.mark.parametrize("keep", [0, 1, 2, 3, 7])
+def test_edits_of_results_reach_no_later_one(backend, num_workers, keep):
+    """The caller may write to what it was given, whether it holds the last 0 or 7 of them."""
+
+    def life(edit: bool, mode: str) -> list[Any]:
+        said, held = [], []
+        with VectorEnv(makers("dict", 3), backend=backend, num_workers=num_workers, autoreset_mode=mode) as envs:
+            envs.reset(seed=1)
+            for step in range(20):
+                if step % 5 == 4:
+                    obs, info = envs.reset(seed=step, options={"reset_mask": np.array([False, True, False])})
+                    result: Any = (obs, info)
+                else:
+                    result = envs.step(np.ones(3, int))
+                said.append(copy.deepcopy(result))
+                held = [*held, result][-keep:] if keep else []
+                if edit:
+                    scribble(result)
+        return said
+
+    for mode in MODES[:2]:
+        assert_same(life(True, mode), life(False, mode))
+
+
+def scribble(value: Any) -> None:
+    """Overwrite every array in a result."""
+    if isinstance(value, dict):
+        for item in value.values():
+            scribble(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            scribble(item)
+    elif isinstance(value, np.ndarray):
+        if value.dtype == object:
+            for item in value:
+                scribble(item)
+        else:
+            value.fill(7 if value.dtype != bool else True)
+
+
+def test_views_of_results_are_kept_too():
+    """A row or a slice of an observation holds its memory as much as the observation does."""
+    with VectorEnv(counting(3, 90)) as envs:
+        row, part = envs.reset()[0][1], envs.step([0] * 3)[0][1:, 2]
+        for _ in range(12):
+            envs.step([0] * 3)
+        assert row.tolist() == [1, 0, 0]
+        assert part.tolist() == [1, 1]
+
+
+def test_infos_given_to_the_caller_are_its_own():
+    """An environment that gives out the same dict and array every time cannot reach what was returned."""
+    shared = {"row": np.zeros(2)}
+
+    class Same(Echo):
+        def step(self, action):
+            shared["row"] += 1
+            return super().step(action)
+
+    with VectorEnv([lambda: Same(infos=[shared])]) as envs:
+        envs.reset()
+        first = envs.step(ones(1))[-1]["row"]
+        envs.step(ones(1))
+    assert first.tolist() == [[1, 1]]
+
+
+# -- resets ----------------------------------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("mode", MODES)
+def test_masked_reset_ends_what_was_to_begin(mode, backend, num_workers):
+    """After an explicit reset the next step is a step (gymnasium's is a silent reset without shared memory)."""
+    place = {"backend": backend, "num_workers": num_workers}
+    with VectorEnv(counting(2, 1), autoreset_mode=mode, **place) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        obs, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        assert obs[0, 2] == 0
+        obs, *_ = envs.step([0, 0])
+        assert obs[0, 2] == (0 if mode == "SameStep" else 1)
+
+
+def test_reset_mask_leaves_the_callers_options_alone():
+    options = {"reset_mask": np.array([True, False]), "level": 2}
+    with VectorEnv(counting(2)) as envs:
+        envs.reset()
+        envs.reset(options=options)
+        assert envs.get_attr("options") == ([None, {"level": 2}], [None])
+    assert set(options) == {"reset_mask", "level"}
+
+
+@pytest.mark.parametrize("mask", [[True], [1, 0], np.zeros(2, bool), np.ones((2, 1), bool)])
+def test_masks_that_do_not_fit(mask):
+    with VectorEnv(counting(2)) as envs:
+        envs.reset()
+        with pytest.raises(ValueError, match="reset_mask"):
+            envs.reset(options={"reset_mask": mask})
+
+
+def test_a_mask_needs_a_first_reset():
+    with VectorEnv(counting(2)) as envs, pytest.raises(SpaceError, match="reset all first"):
+        envs.reset(options={"reset_mask": np.array([True, False])})
+
+
+@pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
+def test_seeds_that_do_not_fit(seed):
+    with VectorEnv(counting(2)) as envs, pytest.raises(ValueError, match="2, one an environment"):
+        envs.reset(seed=seed)
+
+
+@pytest.mark.parametrize("seed", [4, np.int64(4), [4, 5], np.array([4, 5])])
+def test_seeds_of_every_kind(seed):
+    with VectorEnv(counting(2)) as envs:
+        envs.reset(seed=seed)
+        assert envs.np_random_seed == (4, 5)
+        assert [rng.random() for rng in envs.np_random] == [np.random.default_rng(s).random() for s in (4, 5)]
+
+
+# -- reaching into environments --------------------------------------------------------------------
+
+
+@ALL
+def test_call_get_and_set(backend, num_workers):
+    with VectorEnv(counting(3), backend=backend, num_workers=num_workers) as envs:
+        envs.reset()
+        assert envs.call("twice", 5, plus=1) == (11, 12, 13)
+        assert envs.call("env_id") == (0, 1, 2)
+        assert envs.get_attr("label") == ("counting 0", "counting 1", "counting 2")
+        envs.set_attr("length", [1, 2, 3])
+        assert envs.get_attr("length") == (1, 2, 3)
+        envs.set_attr("length", 8)
+        assert envs.get_attr("length") == (8, 8, 8)
+        envs.set_attr("label", ("a", "b", "c"))
+        assert envs.call("label") == ("a", "b", "c")
+        with pytest.raises(ValueError, match="3 values"):
+            envs.set_attr("label", ["a"])
+        with pytest.raises(WorkerError, match="nowhere"):
+            envs.get_attr("nowhere")
+        assert envs.step([0] * 3)[0][:, 2].tolist() == [1, 1, 1]
+
+
+def test_attributes_behind_wrappers():
+    with VectorEnv(makers("CartPole-v1", 2)) as envs:
+        assert envs.get_attr("gravity") == (9.8, 9.8)
+        envs.set_attr("gravity", [1.0, 2.0])
+        assert envs.call("gravity") == (1.0, 2.0)
+
+
+@ALL
+def test_render(backend, num_workers):
+    with VectorEnv(counting(3, render_mode="rgb_array"), backend=backend, num_workers=num_workers) as envs:
+        envs.reset()
+        frames = envs.render()
+        assert envs.render_mode == "rgb_array"
+        assert envs.metadata["render_fps"] == 7
+    assert isinstance(frames, tuple)
+    assert [frame[0, 0, 0] for frame in frames] == [0, 1, 2]
+    with VectorEnv(counting(1)) as envs:
+        assert envs.render() is None
+
+
+def test_info_of_one_environment():
+    with VectorEnv([partial(Echo, infos=[{}, {"x": 1, "deep": {"y": 2.0}}]), Echo]) as envs:
+        envs.reset()
+        info = envs.step(ones(2))[-1]
+    assert info_of(info, 0) == {"x": 1, "deep": {"y": 2.0}}
+    assert info_of(info, 1) == {}
+
+
+# -- spaces ----------------------------------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("place", ["observation", "action"])
+def test_spaces_that_differ_are_named(place, backend, num_workers):
+    """Also where they have equal bytes and other bounds."""
+    other = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    fns = [Echo, Echo, Echo, partial(Echo, **{place: other})]
+    with pytest.raises(SpaceError, match="environment ") as caught:
+        VectorEnv(fns, backend=backend, num_workers=num_workers)
+    assert f"its {place}_space is" in str(caught.value)
+    assert "Box(-1.0, 1.0, (2,), float32)" in str(caught.value)
+    assert "Box(-2.0, 2.0, (2,), float32)" in str(caught.value)
+
+
+@ALL
+def test_bounds_that_differ_by_choice(backend, num_workers):
+    """`observation_mode="different"` is what gymnasium's is; spaces of other shapes or dtypes stay refused."""
+    bounds = [1.0, 2.0, 3.0]
+    fns = [partial(Echo, spaces.Box(-b, b, (2,), np.float32)) for b in bounds]
+    place = {"backend": backend, "num_workers": num_workers}
+    theirs = gymnasium.vector.SyncVectorEnv(fns, observation_mode="different")
+    with VectorEnv(fns, observation_mode="different", **place) as envs:
+        assert envs.observation_space == theirs.observation_space
+        assert envs.single_observation_space == theirs.single_observation_space
+        assert envs.reset()[0].shape == (3, 2)
+    theirs.close()
+    for wrong in (spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float64)):
+        with pytest.raises(SpaceError, match="observation_space"):
+            VectorEnv([*fns, partial(Echo, wrong)], observation_mode="different", **place)
+    with pytest.raises(SpaceError, match="action_space"):
+        VectorEnv([Echo, Echo, partial(Echo, action=spaces.Discrete(3))], observation_mode="different", **place)
+
+
+def test_spaces_of_ones_own():
+    """A pair: the batched and the single space."""
+    single = spaces.Box(-9.0, 9.0, (2,), np.float32)
+    batched = spaces.Box(-9.0, 9.0, (2, 2), np.float32)
+    with VectorEnv([Echo] * 2, observation_mode=(batched, single)) as envs:
+        assert envs.observation_space is batched
+        assert envs.single_observation_space is single
+        assert envs.reset()[0] in batched
+
+
+# -- arguments and the end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"env_fns": []}, "at least one"),
+        ({"env_fns": [Counting(0)]}, "Give `lambda: gymnasium.make"),
+        ({"backend": "clouds"}, "backend"),
+        ({"num_workers": 0}, "num_workers"),
+        ({"autoreset_mode": "never"}, "autoreset_mode"),
+        ({"observation_mode": "any"}, "observation_mode"),
+        ({"backend": "processes", "start_method": "fork"}, "start_method"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        VectorEnv(**{"env_fns": counting(1)} | arguments)
+
+
+def test_factories_that_cannot_travel():
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(ShipError, match='backend="threads"'):
+        VectorEnv([lambda: (lock, Counting(0))[1]], backend="processes")
+
+
+@ALL
+def test_closed(backend, num_workers):
+    envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
+    envs.reset()
+    envs.close()
+    envs.close()
+    assert envs.closed
+    for use in (envs.reset, lambda: envs.step([0, 0]), lambda: envs.call("label"), lambda: envs.get_attr("label")):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+def test_environments_are_closed_once():
+    subs, fns = echoes(2)
+    with VectorEnv(fns) as envs:
+        envs.reset()
+    envs.close()
+    assert [sub.calls.count("close") for sub in subs] == [1, 1]
+
+
+@ALL
+def test_forgotten_ones_are_collected(backend, num_workers):
+    envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
+    obs, _ = envs.reset()
+    pool = weakref.ref(envs._pool)
+    del envs
+    gc.collect()
+    assert pool() is None
+    assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
+
+
+@ALL
+def test_after_a_fault_the_others_are_where_they_were(backend, num_workers):
+    """The failed one must be reset; a masked reset returns the others' latest observations."""
+    fns = [Echo, partial(Echo, fault_at=2), Echo]
+    with VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="disabled") as envs:
+        envs.reset()
+        envs.step(ones(3))
+        with pytest.raises(WorkerError, match="environment 1 ") as caught:
+            envs.step(ones(3))
+        assert caught.value.env_ids == (1,)
+        assert caught.value.transition.obs[[0, 2], 0].tolist() == [2, 2]
+        with pytest.raises(PendingError, match=r"\[1\] failed before"):
+            envs.step(ones(3))
+        obs, _ = envs.reset(options={"reset_mask": np.array([False, True, False])})
+        assert obs[:, 0].tolist() == [2, 0, 2]
+        assert envs.step(ones(3))[0][:, 0].tolist() == [3, 1, 3]
+
+
+def test_a_fault_in_a_reset_leaves_the_others_begun():
+    """In next-step mode those that were reset are stepped next, not begun anew."""
+
+    class Once(Counting):
+        def reset(self, *, seed=None, options=None):
+            if options == {"fail": True} and self.env_id == 1:
+                raise OSError("no")
+            return super().reset(seed=seed, options=options)
+
+    with VectorEnv([partial(Once, i, 2) for i in range(2)]) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        envs.step([0, 0])
+        with pytest.raises(WorkerError, match=r"environment 1 .*OSError"):
+            envs.reset(options={"fail": True})
+        envs.reset(options={"reset_mask": np.array([False, True])})
+        assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+def test_empty_info_and_nan_check():
+    with VectorEnv(counting(2), empty_info=True) as envs:
+        assert envs.reset()[1] == {}
+        assert envs.step([0, 0])[-1] == {}
+    subs, fns = echoes(2)
+    with VectorEnv(fns, check_nan=True) as envs:
+        envs.reset()
+        subs[1].observe = lambda: np.array([0, np.nan], np.float32)
+        with pytest.raises(WorkerError, match=r"environment 1 .*the observation is NaN"):
+            envs.step(ones(2))
+
+
+def test_repr_says_what_it_is():
+    with VectorEnv(makers("CartPole-v1", 2), autoreset_mode="disabled") as envs:
+        assert repr(envs) == (
+            "VectorEnv('CartPole-v1', num_envs=2, backend='serial', num_workers=1, autoreset_mode=DISABLED)"
+        )
+        assert envs.spec.id == "CartPole-v1"
+        assert envs.unwrapped is envs
