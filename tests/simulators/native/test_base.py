@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import NATIVE, make_native
-from vecrl.simulators.native.counter_rng import keys_of, uniform
+from vecrl.simulators.native.counter_rng import keys_of, uniform, uniform_few
 
 torch.set_num_threads(1)
 
@@ -102,7 +102,9 @@ def test_generator_against_plain_integers():
     """The hash in Python's own integers, so that wrapping is right on every device and compiler."""
     seeds, episodes, draws = [0, 1, 2**64 - 1, 123456789], [0, 1, 2**31 - 1, 77], 3
     keys = keys_of(np.array(seeds, np.uint64))
-    numbers = uniform(torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws)
+    arguments = torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws
+    numbers = uniform(*arguments)
+    assert torch.equal(uniform_few(*arguments), numbers)
     word = 0xFFFFFFFF
 
     def mix(x):

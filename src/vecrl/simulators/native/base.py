@@ -19,7 +19,7 @@ from torch import Tensor
 from ...engine.simulator import BatchStep
 from ...errors import PendingError, SpaceError
 from .compiled import compile_static
-from .counter_rng import keys_of, uniform
+from .counter_rng import keys_of, uniform, uniform_few
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _NO_LIMIT = 2**31 - 1
@@ -111,7 +111,7 @@ class NativeSimulator:
         self._device = torch.empty(0, device=device).device  # with the index that "cuda" leaves out
         self.device = str(self._device)
         self._check_values = check_actions
-        self._compile = compile
+        self.compile = compile
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._action_shape = (num_envs, *self.action_space.shape)
         self._discrete = isinstance(self.action_space, Discrete)
@@ -218,11 +218,28 @@ class NativeSimulator:
 
     # -- pure functions of tensors, called as they are or compiled ---------------------------------
 
+    @property
+    def rows(self) -> Rows:
+        """The rows themselves, not copies: for functions that fuse `transition` with something of their own."""
+        return self._begun()
+
+    @rows.setter
+    def rows(self, rows: Rows) -> None:
+        self._rows = rows
+
     def transition(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Tensor, Rows]:
-        """What `step_and_reset` does, as a function of `rows` that changes nothing: for fused rollouts."""
+        """What `step_and_reset` does, but as a function of `rows` that changes nothing and checks nothing.
+
+        Returns:
+            The step, the observations to act on next `[n, k]`, and the rows then.
+        """
         out: Any = self._move_and_restart(actions, *rows)
-        *moved, done, _, state, steps, episodes = out
-        return BatchStep(*moved), done, Rows(state, steps, episodes, rows.keys)
+        *moved, _, obs, state, steps, episodes = out
+        return BatchStep(*moved), obs, Rows(state, steps, episodes, rows.keys)
+
+    def rows_obs(self, rows: Rows) -> Tensor:
+        """The observations `[n, k]` of `rows`."""
+        return self._obs(rows.state)
 
     def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
         return self.initial(uniform(keys, episodes, self.draws, self.dtype), options)
@@ -255,14 +272,15 @@ class NativeSimulator:
 
     def _may_look(self) -> bool:
         """Whether a mask's values are at hand: starting a few rows is then cheaper than starting all."""
-        return self._device.type == "cpu" and not self._compile and not torch.compiler.is_compiling()
+        return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
 
     def _restart_some(self, mask: Tensor, rows: Rows) -> Rows:
         which = mask.nonzero().squeeze(-1)
         if not len(which):
             return rows
         episodes = rows.episodes[which] + 1
-        fresh = self._start(rows.keys[:, which], episodes)
+        draws = uniform_few(rows.keys[:, which], episodes, self.draws, self.dtype)
+        fresh = self.initial(draws, _NO_OPTIONS)
         return Rows(
             rows.state.index_copy(1, which, fresh),
             rows.steps.index_fill(0, which, 0),
@@ -272,7 +290,7 @@ class NativeSimulator:
 
     def _region(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, or with `compile` one kernel that does the same, made on the first call."""
-        if not self._compile:
+        if not self.compile:
             return function
         name = function.__name__
         if name not in self._compiled:

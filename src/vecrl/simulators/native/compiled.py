@@ -25,14 +25,28 @@ def compile_static(function: Callable[..., tuple[Tensor, ...]]) -> Callable[...,
         A function of the same arguments. Every later call must bring tensors like the first one's; no gradients.
     """
     compiled: list[Any] = []
+    flags: list[int] = []  # which results are bool
 
-    def trace(*args: Tensor) -> tuple[Tensor, ...]:  # bound methods cannot be traced as such
-        return function(*args)
+    def trace(*args: Tensor) -> tuple[Tensor, ...]:
+        out = function(*args)
+        flags.extend(i for i, value in enumerate(out) if value.dtype == torch.bool)
+        return tuple(as_bytes(value) for value in out)
 
     @torch.no_grad()
     def call(*args: Tensor) -> tuple[Tensor, ...]:
         if not compiled:
             compiled.append(torch._inductor.compile(make_fx(trace, tracing_mode="fake")(*args), list(args)))
-        return compiled[0](*args)
+        out = list(compiled[0](*args))
+        for i in flags:
+            out[i] = out[i].view(torch.bool)
+        return tuple(out)
 
     return call
+
+
+def as_bytes(value: Tensor) -> Tensor:
+    """Bools as uint8 0 or 1, to `view` as bools again outside the compiled code; anything else as it is.
+
+    TorchInductor's CPU code stores bools one by one, which took most of a step's time; bytes it stores in vectors.
+    """
+    return torch.where(value, 1, 0).to(torch.uint8) if value.dtype == torch.bool else value

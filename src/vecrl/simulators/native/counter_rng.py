@@ -7,6 +7,8 @@ It knows nothing of tasks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -45,17 +47,28 @@ def uniform(keys: Tensor, episodes: Tensor, draws: int, dtype: torch.dtype = tor
     Returns:
         `[draws, n]` of `dtype` on the keys' device.
     """
-    counter = episodes * draws + torch.arange(draws, dtype=torch.int32, device=keys.device)[:, None]
-    word = _mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1])
-    return _shift(word, 8).to(dtype) * 2.0**-24
+    index = torch.arange(draws, dtype=torch.int32, device=keys.device)
+    return _words(keys, episodes, index).to(dtype) * 2.0**-24
 
 
-def _mix(word: Tensor) -> Tensor:
+def uniform_few(keys: Tensor, episodes: Tensor, draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """As `uniform`, for few rows on the CPU: NumPy's operations cost less to call."""
+    index = np.arange(draws, dtype=np.int32)
+    return torch.from_numpy(_words(keys.numpy(), episodes.numpy(), index)).to(dtype) * 2.0**-24
+
+
+def _words(keys: Any, episodes: Any, index: Any) -> Any:
+    """24 bits each, `[draws, n]`, of tensors or of NumPy arrays."""
+    counter = episodes * len(index) + index[:, None]
+    return _shift(_mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1]), 8)
+
+
+def _mix(word: Any) -> Any:
     """A bijection of 32-bit words in which every bit of the input sways every bit of the output."""
     word = (word ^ _shift(word, 16)) * _MULTIPLIERS[0]
     word = (word ^ _shift(word, 15)) * _MULTIPLIERS[1]
     return word ^ _shift(word, 16)
 
 
-def _shift(word: Tensor, by: int) -> Tensor:
-    return (word >> by) & ((1 << (32 - by)) - 1)  # torch shifts the sign in; this takes it out again
+def _shift(word: Any, by: int) -> Any:
+    return (word >> by) & ((1 << (32 - by)) - 1)  # shifts bring the sign in; this takes it out
