@@ -29,8 +29,7 @@ Fault = Callable[["Counting"], Any]
 class Counting(gymnasium.Env):
     """Observes `[env_id, episode, count]` as float64, pays the count, ends never; at `place` it calls `fault`.
 
-    The fault's return value, where it is not None, stands for what the place returns. Faults are committed when
-    `at` steps have been made in the first episode (0: at once).
+    It does so once, as soon as an episode counts `at`; what the fault returns, unless None, the place returns.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -75,9 +74,10 @@ class Counting(gymnasium.Env):
         return np.array([self.env_id, self.episode, self.count], np.float64)
 
     def _commit(self, place: str) -> Any:
-        if place == self.place and self.fault is not None and self.episode <= 0 and self.count >= self.at:
-            return self.fault(self)
-        return None
+        if place != self.place or self.fault is None or self.count < self.at:
+            return None
+        fault, self.fault = self.fault, None
+        return fault(self)
 
 
 class Odd(Exception):
