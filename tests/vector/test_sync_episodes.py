@@ -194,3 +194,17 @@ def test_everything_travels_in_one_copy():
     assert moved["n"][0] is None
     assert moved["x"][1:] == tree["x"][1:]
     assert moved["names"] is tree["names"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_results_on_a_gpu_are_those_on_the_host():
+    """Row 8: on a real device, step after step, each result still right when later ones are there."""
+    with SyncVectorEnv(counting(3, 2), device="cuda") as there, SyncVectorEnv(counting(3, 2)) as here:
+        pairs = [(there.reset()[0], here.reset()[0])]
+        pairs += [
+            (there.step(torch.ones(3, dtype=torch.int64, device="cuda"))[0], here.step(np.ones(3, int))[0])
+            for _ in range(20)
+        ]
+    for ours, theirs in pairs:
+        assert ours.is_cuda
+        assert ours.cpu().numpy().tolist() == theirs.tolist()

@@ -242,15 +242,19 @@ class SyncVectorEnv(BaseVectorEnv):
 
     def _final_infos(self, t: Transition) -> dict[str, Any]:
         """What gymnasium says of episodes that ended, of those that were not followed by a reset too."""
-        rows = np.flatnonzero(t.done)
+        ids = t.episodes.ids
+        infos, last = t.final_infos, t.final_obs
+        if len(t.ended) < len(ids):  # some were not reset: what they observed and said is the step's
+            rows = np.flatnonzero(t.done)
+            last = t.next_obs[rows]
+            rest = set(ids[~np.isin(rows, t.ended)].tolist())
+            infos = Infos(dicts=[(env_id, info) for env_id, info in t.infos.items() if env_id in rest])
+            infos.extend(t.final_infos)
         mask = np.zeros(self.num_envs, bool)
-        mask[t.ids[rows]] = True
+        mask[ids] = True
         obs = np.full(self.num_envs, None, object)
-        for env_id, last in zip(t.ids[rows].tolist(), t.next_obs[rows], strict=True):
-            obs[env_id] = last
-        kept = set(t.ids[np.setdiff1d(rows, t.ended)].tolist())
-        infos = Infos([], [(env_id, info) for env_id, info in t.infos.items() if env_id in kept])
-        infos.extend(t.final_infos)
+        for env_id, row in zip(ids.tolist(), last, strict=True):
+            obs[env_id] = row
         final_info = infos.merged(self.num_envs)
         return {"final_obs": obs, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
 

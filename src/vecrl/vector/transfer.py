@@ -27,9 +27,11 @@ def to_device(tree: Any, device: torch.device) -> Any:
     >>> to_device({"x": np.zeros(2), "name": ["a", None]}, torch.device("cpu"))
     {'x': tensor([0., 0.], dtype=torch.float64), 'name': ['a', None]}
     """
+    if device.type == "cpu":
+        return _map(tree, convert_to_torch)
     arrays: list[np.ndarray] = []
     _map(tree, arrays.append)
-    tensors = iter([convert_to_torch(array) for array in arrays] if device.type == "cpu" else ship(arrays, device))
+    tensors = iter(ship(arrays, device))
     return _map(tree, lambda _: next(tensors))
 
 
