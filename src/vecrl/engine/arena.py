@@ -121,15 +121,12 @@ class Arena:
         return 0
 
 
-def anonymous_file(size: int) -> int:
-    """A descriptor of `size` zeroed bytes without a name in any folder; gone with its last holder."""
+def anonymous_file() -> int:
+    """A descriptor of an empty file without a name in any folder; gone with its last holder."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("vecrl", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
-    return fd
+        return os.memfd_create("vecrl", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _cut(arrays: Sequence[Any], start: int, stop: int) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import socket
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from ...errors import Failure, ShipError
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report, Worker, describe_failure
-from .wire import drop_unpicklable, encode_answer, read_command, write_all
+from .wire import Reports, drop_unpicklable, read_command, write_all
 
 
 @dataclass(slots=True)
@@ -46,12 +45,18 @@ class Order:
     plan: bytes
 
 
-def serve(fd: int) -> None:
-    """Carry out commands until told to close or the caller is gone."""
+def serve(commands: int, answers: int, memory: int) -> None:
+    """Carry out commands until told to close or the caller is gone.
+
+    Args:
+        commands, answers: descriptors to read from and to write to.
+        memory: descriptor of the arena, which is laid out when the spaces are known.
+    """
+    reports = Reports()
     worker: Worker | None = None
     order: Order | None = None
     gc.freeze()
-    while (command := _next_command(fd)) is not None:
+    while (command := read_command(commands)) is not None:
         try:
             if worker is not None and command.extra is None:  # the usual case
                 pass
@@ -63,31 +68,24 @@ def serve(fd: int) -> None:
                 worker = Worker(plan)
                 command.extra = None
             elif command.op == Op.ATTACH:
-                command.extra = _map_arena(fd, *pickle.loads(command.extra))
+                command.extra = _map_arena(memory, *pickle.loads(command.extra))
             elif command.extra is not None:
                 command.extra = pickle.loads(command.extra)
             report = None if worker is None else worker.execute(command)
         except BaseException as error:  # anything but an answer would leave the caller waiting
             report = Report(failures=[_failure(order, command, error)])
         try:
-            write_all(fd, _encode(order, command, report))
-        except ConnectionError:
+            write_all(answers, _encode(reports, order, command, report))
+        except BrokenPipeError:
             return
         if command.op == Op.CLOSE:
             return
 
 
-def _next_command(fd: int) -> Command | None:
-    try:
-        return read_command(fd)
-    except ConnectionError:  # the caller went without reading what we said last
-        return None
-
-
-def _encode(order: Order | None, command: Command, report: Report | None) -> bytes:
+def _encode(reports: Reports, order: Order | None, command: Command, report: Report | None) -> bytes:
     """The bytes of an answer; what cannot be pickled is left out, and a failure of its environment."""
     try:
-        return encode_answer(command.seq, report)
+        return reports.encode(command.seq, report)
     except Exception as error:
         assert order is not None
         assert report is not None
@@ -96,7 +94,7 @@ def _encode(order: Order | None, command: Command, report: Report | None) -> byt
         report.failures += [_failure(replace(order, ids=(i,)), command, _unshippable(e)) for i, e in lost]
         if not lost:  # it is something else than what an environment said
             report = Report(failures=[_failure(order, command, _unshippable(error))])
-        return encode_answer(command.seq, report)
+        return reports.encode(command.seq, report)
 
 
 def _unshippable(error: Exception) -> ShipError:
@@ -106,14 +104,12 @@ def _unshippable(error: Exception) -> ShipError:
     return shipped.with_traceback(error.__traceback__)
 
 
-def _map_arena(fd: int, obs: Any, action: Any, num_envs: int, slots: int) -> tuple[Arena, Layout, Layout]:
-    with socket.socket(fileno=os.dup(fd)) as channel:
-        _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+def _map_arena(memory: int, obs: Any, action: Any, num_envs: int, slots: int) -> tuple[Arena, Layout, Layout]:
     layouts = Layout(obs), Layout(action)
     try:
-        return Arena(*layouts, num_envs, slots, fds[0]), *layouts
+        return Arena(*layouts, num_envs, slots, memory), *layouts
     finally:
-        os.close(fds[0])
+        os.close(memory)
 
 
 def _failure(order: Order | None, command: Command, error: BaseException) -> Failure:

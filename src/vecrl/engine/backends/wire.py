@@ -1,7 +1,8 @@
-"""How commands and answers look on the socket between a caller and a worker process.
+"""How commands and answers look on the pipes between a caller and a worker process.
 
-A command is 16 bytes, then its rows, then pickled extras; an answer is 8 bytes, then a pickled report. Most steps
-have neither rows nor extras nor a report: 16 bytes go there, 8 come back, and everything else is in the arena.
+A command is 16 bytes, then its rows, then pickled extras; an answer is 8 bytes, then a report. Most steps have neither
+rows nor extras nor a report: 16 bytes go there, 8 come back, and everything else is in the arena. Where infos are
+all numbers, their structured array is pickled once and sent as it lies in memory from then on.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from ...errors import ShipError
+from ..infos import Block, Infos
 from ..worker import Command, Op, Report
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, bytes of extras
@@ -24,6 +27,7 @@ ANSWER = struct.Struct("<II")  # seq, bytes of the report
 ALL_ROWS = 0xFFFFFFFF
 _EAGER, _MASKED = 1, 2
 _OPS = tuple(Op)
+_PICKLED, _RAW = b"P", b"R"
 
 
 def encode_command(command: Command) -> bytes:
@@ -50,7 +54,7 @@ def _pickle_extra(command: Command) -> bytes:
 
 
 def read_command(fd: int) -> Command | None:
-    """The next command of a blocking socket, with `extra` still in bytes; None where the caller is gone."""
+    """The next command of a blocking descriptor, with `extra` still in bytes; None where the caller is gone."""
     header = read_exactly(fd, COMMAND.size)
     if header is None:
         return None
@@ -71,17 +75,58 @@ def read_command(fd: int) -> Command | None:
     return Command(_OPS[op], seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
 
 
-def encode_answer(seq: int, report: Report | None) -> bytes:
-    """The bytes of an answer. Exceptions that do not survive pickling travel as text alone.
+class Reports:
+    """One end's memory of how the worker's infos look, the same at both ends since answers come in order."""
 
-    Raises:
-        Exception: whatever pickling the report raises.
-    """
-    if report is None:
-        return ANSWER.pack(seq, 0)
-    failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
-    body = cloudpickle.dumps(replace(report, failures=failures))
-    return ANSWER.pack(seq, len(body)) + body
+    def __init__(self) -> None:
+        self._start = 0
+        self._dtype: np.dtype[Any] | None = None
+
+    def encode(self, seq: int, report: Report | None) -> bytes:
+        """The bytes of an answer. Exceptions that do not survive pickling travel as text alone.
+
+        Raises:
+            Exception: whatever pickling the report raises.
+        """
+        if report is None:
+            return ANSWER.pack(seq, 0)
+        block = _only_block(report)
+        if block is not None and block.start == self._start and block.data.dtype == self._dtype:
+            body = _RAW + block.data.tobytes()
+        else:
+            failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
+            body = _PICKLED + _dumps(replace(report, failures=failures))
+            self._remember(block)
+        return ANSWER.pack(seq, len(body)) + body
+
+    def decode(self, body: bytes) -> Report:
+        """A report out of its bytes, with the exceptions that this process can rebuild."""
+        if body[:1] == _RAW:
+            return Report(infos=Infos(blocks=[Block(self._start, np.frombuffer(body, self._dtype or bool, offset=1))]))
+        report: Report = pickle.loads(memoryview(body)[1:])
+        report.failures = [replace(f, exception=_revive(f.exception)) for f in report.failures]
+        self._remember(_only_block(report))
+        return report
+
+    def _remember(self, block: Block | None) -> None:
+        if block is not None:
+            self._start, self._dtype = block.start, block.data.dtype
+
+
+def _only_block(report: Report) -> Block | None:
+    """The block of infos that is all a report has to say, or None."""
+    infos, final = report.infos, report.final_infos
+    if len(infos.blocks) != 1 or infos.dicts or final or report.objects or report.failures or report.result is not None:
+        return None
+    return infos.blocks[0]
+
+
+def _dumps(value: Any) -> bytes:
+    """Pickled, the fast way where that will do. (Not for the way to a worker, which has another `__main__`.)"""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return cloudpickle.dumps(value)
 
 
 def drop_unpicklable(report: Report, ids: Sequence[int]) -> list[tuple[int, Exception]]:
@@ -109,13 +154,6 @@ def drop_unpicklable(report: Report, ids: Sequence[int]) -> list[tuple[int, Exce
         results: list[Any] = report.result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         report.result = [value if keep(i, value) else None for i, value in zip(ids, results, strict=True)]
     return lost
-
-
-def decode_report(body: bytes) -> Report:
-    """A report out of its bytes, with the exceptions that this process can rebuild."""
-    report: Report = pickle.loads(body)
-    report.failures = [replace(f, exception=_revive(f.exception)) for f in report.failures]
-    return report
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:

@@ -60,9 +60,9 @@ def main(control_fd: int) -> None:
                 for pid in children:
                     _kill_group(pid)
                 return
-            channel, status = fds
+            *own, status = fds
             try:
-                pid = _start(request, channel, [control_fd, wake_read, wake_write, status, *children.values()])
+                pid = _start(request, own, [control_fd, wake_read, wake_write, status, *children.values()])
             except OSError:  # no more processes: to the caller, this worker is gone
                 traceback.print_exc()
                 os.close(status)
@@ -71,7 +71,8 @@ def main(control_fd: int) -> None:
                 with contextlib.suppress(OSError):  # the caller may have given this worker up
                     os.write(status, NUMBER.pack(pid))
             finally:
-                os.close(channel)
+                for fd in own:
+                    os.close(fd)
 
 
 def _wake(*_: object) -> None:
@@ -79,7 +80,7 @@ def _wake(*_: object) -> None:
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    data, fds, _, _ = socket.recv_fds(control, LENGTH.size, 2)
+    data, fds, _, _ = socket.recv_fds(control, LENGTH.size, 4)
     if len(data) < LENGTH.size:
         return None, []
     size = LENGTH.unpack(data)[0]
@@ -89,17 +90,18 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return pickle.loads(body), fds
 
 
-def _start(request: dict[str, Any], channel: int, close: list[int]) -> int:
-    """A new worker process on `channel`; returns its process id."""
+def _start(request: dict[str, Any], own: list[int], close: list[int]) -> int:
+    """A new worker process with the descriptors `own` and without `close`; returns its process id."""
     sys.path[:] = request["path"]
     if request["fork"]:
         for name in request["preload"]:
             with contextlib.suppress(Exception, SystemExit):  # the worker meets the same error and reports it
                 importlib.import_module(name)
     if not request["fork"] or _threads_running():
-        os.set_inheritable(channel, True)
+        for fd in own:
+            os.set_inheritable(fd, True)
         code = (
-            f"import sys; sys.path[:] = {request['path']!r}; from {__name__} import worker_main; worker_main({channel})"
+            f"import sys; sys.path[:] = {request['path']!r}; from {__name__} import worker_main; worker_main(*{own!r})"
         )
         return os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ, setpgroup=0)
     sys.stdout.flush()
@@ -112,12 +114,12 @@ def _start(request: dict[str, Any], channel: int, close: list[int]) -> int:
     signal.set_wakeup_fd(-1)
     for fd in close:
         os.close(fd)
-    worker_main(channel)
+    worker_main(*own)
     return 0  # never reached
 
 
-def worker_main(channel: int) -> None:
-    """The life of a worker process."""
+def worker_main(commands: int, answers: int, memory: int) -> None:
+    """The life of a worker process: where commands come from, where answers go, and the arena's descriptor."""
     code = 1
     try:
         _own_group()
@@ -129,7 +131,9 @@ def worker_main(channel: int) -> None:
         _reseed()
         from .child import serve
 
-        serve(channel)
+        for fd in (commands, answers, memory):  # not for what simulators start
+            os.set_inheritable(fd, False)
+        serve(commands, answers, memory)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -1,0 +1,157 @@
+"""The caller's side of one worker process: what is sent, what comes back, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections import deque
+from dataclasses import replace
+
+from ...errors import ShipError
+from ..worker import Op, Report, describe_failure
+from . import zygote
+from .base import Answer
+from .wire import ANSWER, Reports
+
+_CHUNK = 1 << 16  # bytes read at once: what a pipe holds
+
+
+class Link:
+    """The caller's ends of one worker process.
+
+    Attributes:
+        index, ids: the worker's number and its environments.
+        commands: descriptor to write commands to.
+        answers: descriptor to read answers from.
+        status: descriptor on which the zygote tells the process id, and how the process ended.
+        pid: the process id; 0 before it is known, -1 where it never will be.
+        ended: whether the process has ended.
+        closing: whether it was asked to.
+        steps: how many it was asked for.
+    """
+
+    def __init__(self, index: int, ids: tuple[int, ...], commands: int, answers: int, status: int):
+        self.index = index
+        self.ids = ids
+        self.commands = commands
+        self.answers = answers
+        self.status = status
+        self.pid = 0
+        self.ended = False
+        self.closing = False
+        self.steps = 0
+        self._op = 0
+        self._outbox: deque[memoryview] = deque()
+        self._inbox = bytearray()
+        self._reports = Reports()
+        os.set_blocking(commands, False)
+        os.set_blocking(answers, False)
+        self._poll = select.poll()
+        self._poll.register(answers, select.POLLIN)
+        self._poll.register(status, select.POLLIN)
+
+    @property
+    def doing(self) -> str:
+        """What the worker was last asked for."""
+        return Op(self._op).name.lower()
+
+    def send(self, data: bytes) -> bool:
+        """Send, or keep what does not go through yet; whether something is kept."""
+        self._op = data[0]
+        self.steps += self._op == Op.STEP
+        if self._outbox:
+            self._outbox.append(memoryview(data))
+            return True
+        try:
+            sent = os.write(self.commands, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # the worker is gone: its status tells
+            return False
+        if sent < len(data):
+            self._outbox.append(memoryview(data)[sent:])
+        return bool(self._outbox)
+
+    def flush(self) -> bool:
+        """Send what was kept; whether something still is."""
+        while self._outbox:
+            try:
+                sent = os.write(self.commands, self._outbox[0])
+            except BlockingIOError:
+                return True
+            except OSError:
+                self._outbox.clear()
+                return False
+            self._outbox[0] = self._outbox[0][sent:]
+            if not self._outbox[0]:
+                self._outbox.popleft()
+        return False
+
+    def read(self, answers: list[Answer]) -> bool:
+        """Take what has come; whether the worker's end is still open."""
+        try:
+            data = os.read(self.answers, _CHUNK)
+        except BlockingIOError:
+            return True
+        if len(data) == ANSWER.size and not self._inbox:
+            seq, size = ANSWER.unpack(data)
+            if not size:
+                answers.append((self.index, seq, None))
+                return True
+        self._inbox += data
+        self._parse(answers)
+        return bool(data)
+
+    def read_soon(self, milliseconds: float, answers: list[Answer]) -> bool:
+        """Take what comes within a moment; whether an answer did."""
+        for fd, _ in self._poll.poll(milliseconds):
+            if fd == self.answers:
+                self.read(answers)
+        return bool(answers)
+
+    def _parse(self, answers: list[Answer]) -> None:
+        inbox = self._inbox
+        while len(inbox) >= ANSWER.size:
+            seq, size = ANSWER.unpack_from(inbox)
+            stop = ANSWER.size + size
+            if len(inbox) < stop:
+                return
+            body = bytes(inbox[ANSWER.size : stop])
+            del inbox[:stop]
+            answers.append((self.index, seq, self._decode(body) if size else None))
+
+    def _decode(self, body: bytes) -> Report:
+        try:
+            return self._reports.decode(body)
+        except Exception as error:
+            shipped = ShipError(
+                f"what they returned cannot be unpickled in this process: {type(error).__name__}: {error}. "
+                "Return what this process can import and rebuild, or leave infos out."
+            )
+            shipped.__cause__ = error
+            failure = describe_failure(self.ids, self.doing, shipped, self.index, self.steps)
+            return Report(failures=[replace(failure, pid=self.pid)])
+
+    @property
+    def started(self) -> bool:
+        """Whether the zygote has said which process it started."""
+        if self.pid == 0 and select.select([self.status], [], [], 0)[0]:
+            self.learn_pid()
+        return self.pid > 0
+
+    def learn_pid(self) -> None:
+        """Wait for the zygote to say which process it started; -1 where it is gone before."""
+        data = os.read(self.status, zygote.NUMBER.size)
+        self.pid = zygote.NUMBER.unpack(data)[0] if data else -1
+
+    def kill(self, number: int) -> None:
+        """Send a signal to the worker's process group."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+
+    def close(self) -> None:
+        """Let go of the worker."""
+        for fd in (self.commands, self.answers, self.status):
+            with contextlib.suppress(OSError):
+                os.close(fd)
