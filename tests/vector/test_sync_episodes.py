@@ -201,10 +201,9 @@ def test_results_on_a_gpu_are_those_on_the_host():
     """Row 8: on a real device, step after step, each result still right when later ones are there."""
     with SyncVectorEnv(counting(3, 2), device="cuda") as there, SyncVectorEnv(counting(3, 2)) as here:
         pairs = [(there.reset()[0], here.reset()[0])]
-        pairs += [
-            (there.step(torch.ones(3, dtype=torch.int64, device="cuda"))[0], here.step(np.ones(3, int))[0])
-            for _ in range(20)
-        ]
+        for _ in range(20):
+            action = torch.ones(3, dtype=torch.int64, device="cuda")
+            pairs.append((there.step(action)[0], here.step(action.cpu())[0]))
     for ours, theirs in pairs:
         assert ours.is_cuda
         assert ours.cpu().numpy().tolist() == theirs.tolist()

@@ -6,7 +6,7 @@ they have run theirs, infos without masks, results on a device. How environments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
@@ -70,7 +70,7 @@ class SyncVectorEnv(BaseVectorEnv):
 
     def __init__(
         self,
-        env_makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        env_makers: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
         *,
         empty_info: bool = False,
         num_episodes: int | None = None,

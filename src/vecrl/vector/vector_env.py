@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -60,6 +60,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         start_method: "forkserver" forks workers off a clean process that has imported what they need; "spawn"
             starts a new interpreter each.
         threads_per_worker: how many threads numerical libraries may use in a worker process.
+        caller_steps: with "processes", make the calling thread one of the workers: faster where there are few cores. Its
+            share of the environments is made in this process then.
         preload: modules to import once before worker processes are forked, beside those the factories refer to.
 
     Raises:
@@ -70,7 +72,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
     def __init__(
         self,
-        env_fns: Sequence[EnvFn],
+        env_fns: Iterable[EnvFn],
         *,
         backend: BackendName = "serial",
         num_workers: int | None = None,
@@ -294,7 +296,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
 
 def split_env_fns(
-    env_fns: Sequence[EnvFn], backend: str, num_workers: int | None, **simulator_options: Any
+    env_fns: Iterable[EnvFn], backend: str, num_workers: int | None, **simulator_options: Any
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
     env_fns = list(env_fns)
