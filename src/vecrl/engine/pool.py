@@ -278,7 +278,7 @@ class Pool:
             StepTimeout: some of it is still late.
         """
         flights = self._flights
-        for flight in [] if self._closed else list(flights.open.values()):
+        for flight in list(flights.open.values()):
             flights.gather(flight, self.step_timeout)
             if flight.ids is None:
                 self._settle(flight, flight.failures)
@@ -377,6 +377,9 @@ class Pool:
         failures, late = self._close_envs(grace)
         stuck = self._backend.shutdown(0.0 if late else grace)
         self._finalizer.detach()
+        self._flights.open.clear()
+        self._flights.landed.clear()
+        self._busy[:] = False
         if stuck and not late:
             failures.append(Failure(self._flights.ids_of(stuck), "close", "its thread cannot be ended", kind="late"))
         if failures:
