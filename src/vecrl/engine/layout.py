@@ -66,10 +66,10 @@ class Layout:
             return [tree]
         return [_descend(tree, leaf) for leaf in self.leaves]
 
-    def columns(self, elements: Sequence[Tree]) -> list[list[Any]]:
+    def columns(self, elements: list[Tree]) -> list[list[Any]]:
         """Of many elements: for each leaf, the list of its values."""
         if self.flat:
-            return [list(elements)]
+            return [elements]
         return [[_descend(element, leaf) for element in elements] for leaf in self.leaves]
 
     def batch(self, tree: Tree, rows: int) -> list[Any]:

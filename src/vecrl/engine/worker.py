@@ -190,35 +190,36 @@ class Worker:
         """Step `rows`, and count."""
         assert self.sim is not None
         if rows is None:
-            where: Any = slice(None)
             out.flags.fill(False)
+            notes = self.sim.step(None, self._actions(None, objects), out, eager)
+            self.returns += out.reward
+            self.lengths += 1
         else:
-            where = rows
-            out.flags[:, where] = False
-        notes = self.sim.step(rows, self._actions(rows, where, objects), out, eager)
-        self.returns[where] += out.reward[where]
-        self.lengths[where] += 1
-        if notes.ended:
-            ended = notes.ended
-            for row in ended:
-                out.returns[row] = self.returns[row]
-                out.lengths[row] = self.lengths[row]
-                if eager:
-                    out.begun[row] = True
-                    self.returns[row] = self.lengths[row] = 0
+            out.flags[:, rows] = False
+            notes = self.sim.step(rows, self._actions(rows, objects), out, eager)
+            self.returns[rows] += out.reward[rows]
+            self.lengths[rows] += 1
+        for row in notes.ended:
+            out.returns[row] = self.returns[row]
+            out.lengths[row] = self.lengths[row]
+            if eager:
+                out.begun[row] = True
+                self.returns[row] = self.lengths[row] = 0
         if self.plan.check_nan:
-            self._find_nan(where, out, notes)
+            self._find_nan(slice(None) if rows is None else rows, out, notes)
         return notes
 
-    def _actions(self, rows: Sequence[int] | None, where: Any, objects: Any) -> Sequence[Tree]:
+    def _actions(self, rows: Sequence[int] | None, objects: Any) -> Sequence[Tree]:
         """One action a row; copies, since a simulator may keep them."""
+        if rows is None and not self.action_layout.opaque:
+            return self.action_layout.rows([leaf.copy() for leaf in self.actions])
         count = self.plan.num_envs if rows is None else len(rows)
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):
             if leaf is None:
                 leaves.append(objects[index][:count])
             else:
-                leaves.append(leaf.copy() if rows is None else leaf[where])
+                leaves.append(leaf.copy() if rows is None else leaf[rows])
         return self.action_layout.rows(leaves)
 
     def _invoke(self, command: Command) -> Report:
