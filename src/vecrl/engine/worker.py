@@ -212,7 +212,7 @@ class Worker:
     def _actions(self, rows: Sequence[int] | None, objects: Any) -> Sequence[Tree]:
         """One action a row; copies, since a simulator may keep them."""
         if rows is None and not self.action_layout.opaque:
-            return self.action_layout.rows([leaf.copy() for leaf in self.actions])
+            return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None])
         count = self.plan.num_envs if rows is None else len(rows)
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):
