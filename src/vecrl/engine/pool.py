@@ -33,6 +33,7 @@ BackendName = Literal["serial", "threads", "processes"]
 InvokeKind = Literal["get", "set", "call", "render"]
 Ids = Sequence[int] | np.ndarray
 _SLOTS = 4
+_GRACE = 1.0  # seconds that those under way may take to come to an end and close, where nobody said otherwise
 
 
 class Pool:
@@ -85,7 +86,7 @@ class Pool:
         self._closed = False
         self._backend = _make_backend(backend, plans, step_timeout, start_method, threads_per_worker, preload)
         self._flights = Flights(self._backend, starts)
-        self._finalizer = weakref.finalize(self, self._backend.shutdown)
+        self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
             self._build(plans, same_spaces, same_actions)
         except BaseException:
@@ -375,7 +376,7 @@ class Pool:
         self._closed, self._well = True, False
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
         failures, late = self._close_envs(grace)
-        stuck = self._backend.shutdown(0.0 if late else grace)
+        stuck = self._backend.shutdown(min(grace, _GRACE) if late else grace)
         self._finalizer.detach()
         self._flights.open.clear()
         self._flights.landed.clear()

@@ -136,9 +136,13 @@ class Link:
     @property
     def started(self) -> bool:
         """Whether the zygote has said which process it started."""
-        if self.pid == 0 and select.select([self.status], [], [], 0)[0]:
+        if self.pid == 0 and self.ready(self.status):
             self.learn_pid()
         return self.pid > 0
+
+    def ready(self, fd: int) -> bool:
+        """Whether `status` or `answers` can be read at once."""
+        return any(found == fd for found, _ in self._poll.poll(0))
 
     def learn_pid(self) -> None:
         """Wait for the zygote to say which process it started; -1 where it is gone before."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 from . import zygote
@@ -24,7 +24,6 @@ class Nursery:
         ours, theirs = socket.socketpair()
         path = [entry for entry in sys.path if type(entry) is str]
         code = f"import sys; sys.path[:] = {path!r}; from {zygote.__name__} import main; main({theirs.fileno()})"
-        self.owner = os.getpid()
         self.control = ours
         with theirs:
             self.process = subprocess.Popen(
@@ -85,13 +84,12 @@ class Nursery:
     def end_all(cls) -> None:
         """End the zygotes of this process, and with them every worker that is left."""
         for found in cls._all.values():
-            if found.owner == os.getpid():
-                found.control.close()
-                try:
-                    found.process.wait(2.0)
-                except subprocess.TimeoutExpired:  # it is importing something: its workers end with it
-                    found.process.kill()
-                    found.process.wait()
+            found.control.close()
+            try:
+                found.process.wait(2.0)
+            except subprocess.TimeoutExpired:  # it is importing something: its workers end with it
+                found.process.kill()
+                found.process.wait()
         cls._all.clear()
 
     @classmethod
@@ -104,5 +102,5 @@ class Nursery:
         cls._all.clear()
 
 
-atexit.register(Nursery.end_all)
+weakref.finalize(Nursery, Nursery.end_all)  # at exit, after the finalizers of pools, which are younger
 os.register_at_fork(after_in_child=Nursery.leave_all)

@@ -144,7 +144,7 @@ class Processes:
             return
         data = os.read(link.status, zygote.NUMBER.size)
         link.ended = True
-        while link.read(answers) and self._more(link):  # what it said last
+        while link.read(answers) and link.ready(link.answers):  # what it said last
             pass
         for fd in (link.status, link.answers, link.commands):
             with contextlib.suppress(KeyError):
@@ -152,10 +152,6 @@ class Processes:
         if not link.closing:
             how = how_it_ended(zygote.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
             answers.append((link.index, -1, Report(failures=[self._crash(link, how)])))
-
-    @staticmethod
-    def _more(link: Link) -> bool:
-        return bool(select.select([link.answers], [], [], 0)[0])
 
     def _crash(self, link: Link, how: str) -> Failure:
         text = f"its worker process {how}"

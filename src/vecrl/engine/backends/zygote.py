@@ -43,6 +43,7 @@ def main(control_fd: int) -> None:
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
+    os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     children: dict[int, int] = {}  # process id: the descriptor to report its end on
     poll = select.poll()
@@ -87,6 +88,8 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     body = b""
     while len(body) < size:
         body += control.recv(size - len(body))
+    for fd in fds:
+        os.set_inheritable(fd, False)
     return pickle.loads(body), fds
 
 
