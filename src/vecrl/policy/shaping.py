@@ -17,8 +17,8 @@ class AliveBonus:
         bonus: the full bonus.
 
     >>> bonus = AliveBonus(100, 200, 8.0)
-    >>> [bonus(t) for t in (0, 100, 150, 200, 500)]
-    [0.0, 0.0, 4.0, 8.0, 8.0]
+    >>> tuple(bonus(t) for t in (0, 100, 150, 200, 500))
+    (0.0, 0.0, 4.0, 8.0, 8.0)
     >>> import numpy as np
     >>> bonus(np.array([150, 300])).tolist()
     [4.0, 8.0]

@@ -60,8 +60,6 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         start_method: "forkserver" forks workers off a clean process that has imported what they need; "spawn"
             starts a new interpreter each.
         threads_per_worker: how many threads numerical libraries may use in a worker process.
-        caller_steps: with "processes", make the calling thread one of the workers: faster where there are few cores. Its
-            share of the environments is made in this process then.
         preload: modules to import once before worker processes are forked, beside those the factories refer to.
 
     Raises:

@@ -57,8 +57,7 @@ class NativeSimulator:
         compile: compile the step (and the reset within it) into one kernel on first use, which takes seconds and,
             on a CPU, a C++ compiler. It pays from the first few thousand steps on.
 
-    Attributes:
-        As `BatchSimulator` names them, and `dtype`, `max_episode_steps`.
+    Its attributes are those that `BatchSimulator` names, and `dtype` and `max_episode_steps`.
 
     Raises:
         ValueError: an argument out of its range.
