@@ -98,7 +98,7 @@ def test_a_death_while_others_work_is_noticed_before_they_answer() -> None:
     assert time.monotonic() - begin < 1.0
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 1.0, "nobody waits for one that was busy"
+    assert time.monotonic() - begin < 2.0, "a second for those who are busy, no more"
 
 
 @pytest.mark.parametrize("fault", [starts_children, starts_thread], ids=lambda f: f.__name__)

@@ -312,3 +312,19 @@ def test_too_few_descriptors(run: type) -> None:
     ).finish()
     assert (code, err) == (0, "")
     assert out.splitlines() == ["Too many open files", "0", "(4, 3)"]
+
+
+@pytest.mark.parametrize("ending", ["", "raise RuntimeError", "del envs", "envs._pool.step_async(np.zeros(4, int))"])
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_environments_close_also_where_nobody_closes_them(backend: str, ending: str, run: type, tmp_path: Path) -> None:
+    run(
+        f"""
+        class Noting(Counting):
+            def close(self):
+                open({str(tmp_path)!r} + f"/closed-{{self.env_id}}", "x").close()
+        envs = VectorEnv([partial(Noting, i) for i in range(4)], backend={backend!r}, num_workers=2)
+        envs.reset()
+        {ending}
+        """
+    ).finish()
+    assert sorted(p.name for p in tmp_path.glob("closed-*")) == [f"closed-{i}" for i in range(4)]
