@@ -27,6 +27,7 @@ class Interface:
         observation_space, action_space: of one environment, `Box` or `Discrete`.
 
     Attributes:
+        observation_space, action_space: as given.
         obs_length, act_length: how many numbers a network takes in and puts out.
 
     Raises:
@@ -40,6 +41,7 @@ class Interface:
     """
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]):
+        self.observation_space, self.action_space = observation_space, action_space
         self.obs_length = _length(observation_space, "observation")
         self.act_length = _length(action_space, "action")
         self._one_hot = observation_space if isinstance(observation_space, Discrete) else None

@@ -34,6 +34,7 @@ from vecrl.vector.vector_env import EnvFn, split_env_fns
 
 CLIP = 10.0  # normalised observations end at this many standard deviations
 Make = Callable[[int], BatchSimulator]
+Net = str | nn.Module | Policy | Callable[[Interface], nn.Module]
 
 
 class PopulationEvaluator:
@@ -46,8 +47,8 @@ class PopulationEvaluator:
         env: a name as `vecrl.vector.make_vector_env` takes it ("CartPole-v1", "native::CartPole-v1",
             "brax::ant"), or a function that makes one gymnasium environment. Simulators that are batches by birth run
             all members at once on their device; any other environment is made once a member.
-        net: a string in the network language, in which `obs_length` and `act_length` are known; or a module, or a
-            `Policy`, whose module is used.
+        net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
+            whose module is used; or a function that makes a module for an `Interface`.
         popsize: how many members act at once; a larger population is run in parts.
         backend, num_workers: of Python environments, as `VectorEnv` takes them.
         num_episodes: how many episodes each member plays.
@@ -83,7 +84,7 @@ class PopulationEvaluator:
     def __init__(
         self,
         env: str | EnvFn,
-        net: str | nn.Module | Policy,
+        net: Net,
         popsize: int,
         *,
         backend: BackendName = "serial",
@@ -293,12 +294,22 @@ def _build_stage(
         if entry.prefix != "gym":
             given = kwargs if device is None else {**kwargs, "device": device}
             return BatchStage(partial(_make_simulator, env, given), popsize)
-        make = partial(gymnasium.make, name, **kwargs)
+        make = gymnasium_maker(name, kwargs)
     else:
         make = partial(env, **kwargs)
     if device is not None and torch.device(device).type != "cpu":
         raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
     return PoolStage(make, popsize, backend, num_workers)
+
+
+def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
+    """What makes the gymnasium environment `name`, in worker processes too where nobody registered it.
+
+    Raises:
+        gymnasium.error.Error: there is none of that name.
+    """
+    known = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
+    return partial(gymnasium.make, known, **kwargs)
 
 
 def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSimulator:
@@ -316,7 +327,9 @@ def _interface_of(spaces: Any, close: Callable[[], None]) -> Interface:
         raise
 
 
-def _build_policy(net: str | nn.Module | Policy, interface: Interface) -> Policy:
+def _build_policy(net: Net, interface: Interface) -> Policy:
     if isinstance(net, Policy):
         return Policy(net.wrapped_module)
-    return Policy(net, **interface.constants) if isinstance(net, str) else Policy(net)
+    if isinstance(net, str):
+        return Policy(net, **interface.constants)
+    return Policy(net if isinstance(net, nn.Module) else net(interface))

@@ -86,7 +86,7 @@ class _Normalised(nn.Module):
         self.layer, self.net = layer, net
 
     def forward(self, x: Tensor, *h: Any) -> Any:
-        return self.net(self.layer(x), *h)
+        return self.net(self.layer(x).float(), *h)
 
 
 def save_atomically(state: Any, path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,150 @@
+"""`vecrl bench`: which backend, how many workers and environments, by trying; and the call to copy."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import typer
+from rich.table import Table
+
+from vecrl.cli.console import INTERRUPTED, console
+from vecrl.policy.population import gymnasium_maker
+from vecrl.vector.makers import make_vector_env
+from vecrl.vector.registry import find
+from vecrl.vector.vector_env import VectorEnv
+
+ACTIONS = 64  # batches of actions, made beforehand
+WARM_UP = 0.2  # of the time of each
+BATCHES = [1, 64, 1024, 4096]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table."""
+
+    backend: str
+    workers: int
+    num_envs: int
+    rate: float  # environment steps a second
+    call: str
+
+
+class Bench:
+    """One call of the command.
+
+    Args:
+        env: its name.
+        kwargs: for its maker.
+        backends, workers, envs: what to try of Python environments; empty lists try the usual. Of a batched
+            simulator, `envs` are sizes of the batch.
+        seconds: how long to time each.
+    """
+
+    def __init__(
+        self,
+        env: str,
+        kwargs: dict[str, Any],
+        backends: Sequence[str],
+        workers: Sequence[int],
+        envs: Sequence[int],
+        seconds: float,
+        device: str | None,
+        threads: int,
+    ):
+        torch.set_num_threads(threads)
+        self.env, self.kwargs, self.seconds, self.device = env, kwargs, seconds, device
+        self.backends, self.workers, self.envs = backends, workers, envs
+
+    def show(self) -> None:
+        """Time, and print the table; after an interrupt, of what was timed so far."""
+        results: list[Result] = []
+        interrupted = False
+        try:
+            with console.status("timing") as status:
+                for result in self._results():
+                    results.append(result)
+                    status.update(f"{result.backend}, {result.workers} workers, {result.num_envs} environments")
+        except KeyboardInterrupt:
+            interrupted = True
+        if results:
+            self._print(results)
+        if interrupted:
+            console.print("[yellow]Interrupted[/]; this is what was timed so far.")
+            raise typer.Exit(INTERRUPTED)
+
+    def _results(self) -> Iterator[Result]:
+        return self._batches() if find(self.env)[0].prefix != "gym" else self._pools()
+
+    def _pools(self) -> Iterator[Result]:
+        cores = os.cpu_count() or 1
+        make = gymnasium_maker(find(self.env)[1], self.kwargs)
+        for backend in self.backends:
+            counts = [1] if backend == "serial" else self.workers or sorted({1, max(1, cores // 2), cores})
+            for workers in counts:
+                for each in self.envs or [1, 4, 16]:
+                    n = each * workers
+                    place = f"backend={backend!r}" + ("" if backend == "serial" else f", num_workers={workers}")
+                    call = f"VectorEnv([lambda: gymnasium.make({self._given()})] * {n}, {place})"
+                    options: dict[str, Any] = {"backend": backend, "num_workers": workers, "empty_info": True}
+                    with VectorEnv([make] * n, autoreset_mode="same_step", **options) as env:
+                        yield Result(backend, workers, n, self._time(env), call)
+
+    def _batches(self) -> Iterator[Result]:
+        kwargs: dict[str, Any] = self.kwargs | ({} if self.device is None else {"device": self.device})
+        for n in self.envs or BATCHES:
+            more = "".join(f", {key}={value!r}" for key, value in kwargs.items())
+            call = f"make_vector_env({self.env!r}, num_envs={n}{more})"
+            env = make_vector_env(self.env, num_envs=n, empty_info=True, **kwargs)
+            try:
+                yield Result(self.device or "batched", 1, n, self._time(env.env, tensors=True), call)
+            finally:
+                env.close()
+
+    def _given(self) -> str:
+        more = "".join(f", {key}={value!r}" for key, value in self.kwargs.items())
+        return f"{find(self.env)[1]!r}{more}"
+
+    def _time(self, env: Any, tensors: bool = False) -> float:
+        """Environment steps a second."""
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(ACTIONS)]
+        if tensors:
+            actions = [torch.as_tensor(batch, device=self.device) for batch in actions]
+        env.reset(seed=0)
+        _run(env, actions, self.seconds * WARM_UP)
+        return env.num_envs * _run(env, actions, self.seconds)
+
+    def _print(self, results: Sequence[Result]) -> None:
+        best = max(results, key=lambda result: result.rate)
+        table = Table("backend", title=f"{self.env}, same-step auto-reset, random actions")
+        for name in ("workers", "environments", "steps/s", "µs a step of all"):
+            table.add_column(name, justify="right")
+        for result in results:
+            numbers = str(result.workers), str(result.num_envs), f"{result.rate:,.0f}"
+            style = "bold green" if result is best else None
+            table.add_row(result.backend, *numbers, f"{1e6 * result.num_envs / result.rate:.4g}", style=style)
+        console.print(table)
+        console.print("The fastest:")
+        console.print(f"  {best.call}", markup=False, soft_wrap=True)
+
+
+def _run(env: Any, actions: Sequence[Any], seconds: float) -> float:
+    """Steps of the whole vector a second."""
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds or not steps:
+        for batch in actions[steps % ACTIONS :][:8]:
+            env.step(batch)
+            steps += 1
+    _wait(env)
+    return steps / (time.perf_counter() - begun)
+
+
+def _wait(env: Any) -> None:
+    device = getattr(env, "device", None)
+    if device is not None and torch.device(device).type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,116 @@
+"""What commands draw and film: learning curves, returns, episodes. Plots without a screen, videos by ffmpeg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vecrl.policy.interface import Interface
+from vecrl.vector.makers import make_vector_env
+
+MOST_FRAMES = 3000
+Act = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state where there is one, to outputs
+
+
+def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, goal: float | None = None) -> None:
+    """Returns over environment steps, of the rows of metrics.csv, as a png."""
+    figure, axes = _figure(title)
+    steps = [row["steps"] for row in rows]
+    marker = "o" if len(rows) < 3 else None
+    best, mean = ([row[name] for row in rows] for name in ("best", "mean"))
+    axes.plot(steps, best, color="#9ecae1", marker=marker, label="best member")
+    axes.plot(steps, [row["center"] for row in rows], color="#d95f0e", marker=marker, label="centre of the search")
+    axes.plot(steps, mean, color="#08519c", linewidth=2, marker=marker, label="mean of the population")
+    if goal is not None:
+        axes.axhline(goal, color="gray", linestyle="--", linewidth=1, label=f"goal: {goal:g}")
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("return of an episode")
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
+    axes.legend(loc="best", frameon=False)
+    figure.savefig(path, format="png", dpi=120)
+
+
+def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
+    """A histogram of returns, as a png."""
+    figure, axes = _figure(title)
+    axes.hist(returns, bins="auto" if len(set(returns)) > 1 else 1, color="#9ecae1", edgecolor="#08519c")
+    axes.axvline(float(np.mean(returns)), color="#d95f0e", label=f"mean {np.mean(returns):.4g}")
+    axes.set_xlabel("return of an episode")
+    axes.set_ylabel("episodes")
+    axes.legend(loc="best", frameon=False)
+    figure.savefig(path, format="png", dpi=120)
+
+
+def _figure(title: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, Any]) -> float:
+    """Film one episode, no more than `MOST_FRAMES` of it, as an mp4; the return of what was filmed.
+
+    Raises:
+        ImportError: no ffmpeg is at hand; the message names the extra.
+        ValueError: the environment draws no pictures.
+    """
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise ImportError('Videos need imageio-ffmpeg: pip install "vecrl[video]"') from error
+    total = 0.0
+    maker = make_vector_env(env, **{**env_kwargs, "render_mode": "rgb_array"})
+    try:
+        rate: Any = float((maker.env.metadata or {}).get("render_fps") or 30)
+        writer = None
+        for frame, reward in islice(_episode(maker, act, seed), MOST_FRAMES):
+            frame = _even(frame)
+            if writer is None:
+                size = frame.shape[1], frame.shape[0]
+                writer = imageio_ffmpeg.write_frames(str(path), size, fps=rate, macro_block_size=2)
+                writer.send(None)
+            writer.send(frame)
+            total += reward
+        if writer is not None:
+            writer.close()
+    finally:
+        maker.close()
+    return total
+
+
+@torch.no_grad()
+def _episode(env: Any, act: Act, seed: int) -> Iterator[tuple[np.ndarray, float]]:
+    """Frames of an episode, each with the reward that led to it."""
+    interface = Interface(env.observation_space, env.action_space)
+    obs, _ = env.reset(seed=seed)
+    reward, over, state = 0.0, False, ()
+    while True:
+        frame = env.render()
+        if frame is None:
+            raise ValueError("The environment draws no pictures (render_mode 'rgb_array').")
+        yield np.asarray(frame), reward
+        if over:
+            return
+        outputs = act(interface.features(obs[None]), *state)
+        if isinstance(outputs, tuple):
+            outputs, *state = outputs
+        obs, reward, terminated, truncated, _ = env.step(interface.actions(outputs)[0])
+        reward, over = float(reward), bool(terminated) or bool(truncated)
+
+
+def _even(frame: np.ndarray) -> np.ndarray:
+    """A frame `[height, width, 3]` with the last row and column repeated where their number is odd, as in no video."""
+    height, width = frame.shape[:2]
+    padded = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return np.ascontiguousarray(padded, np.uint8)

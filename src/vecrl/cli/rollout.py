@@ -1,0 +1,136 @@
+"""`vecrl rollout`: episodes under a saved policy or random actions."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from gymnasium.spaces import Box, Discrete, Space
+from rich.table import Table
+from torch import Tensor, nn
+
+from vecrl.cli.console import INTERRUPTED, console
+from vecrl.cli.media import draw_returns, film
+from vecrl.policy.batched import Parameters, Step, register_batched
+from vecrl.policy.episodes import Evaluation
+from vecrl.policy.population import PopulationEvaluator
+from vecrl.policy.saved import SavedPolicy
+from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
+
+
+class RandomActions(nn.Module):
+    """Outputs that make every action of a space equally likely, where its bounds are finite; else of unit variance."""
+
+    def __init__(self, space: Space[Any]):
+        super().__init__()
+        self.low, self.high, self.size = 0.0, 1.0, int(space.n) if isinstance(space, Discrete) else 0
+        if isinstance(space, Box):
+            bounded = np.isfinite(space.low) & np.isfinite(space.high)
+            self.low = torch.tensor(np.where(bounded, space.low, -(3**0.5)).ravel(), dtype=torch.float32)
+            self.high = torch.tensor(np.where(bounded, space.high, 3**0.5).ravel(), dtype=torch.float32)
+            self.size = len(self.low)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.rand(*x.shape[:-1], self.size) * (self.high - self.low) + self.low
+
+
+@register_batched(RandomActions)
+def _random(module: RandomActions, parameters: Parameters) -> Step:
+    return module.forward
+
+
+class Rollout:
+    """One call of the command.
+
+    Args:
+        env: its name.
+        policy: a file of `SavedPolicy`; None is random actions.
+        episodes: how many to play, `num_envs` at once.
+        place: what else `PopulationEvaluator` takes: backend, num_workers, device, env_kwargs.
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: Path | None,
+        episodes: int,
+        num_envs: int,
+        max_steps: int | None,
+        seed: int | None,
+        threads: int,
+        place: dict[str, Any],
+    ):
+        torch.set_num_threads(threads)
+        self.env, self.episodes, self.place, self.max_steps = env, episodes, place, max_steps
+        self.num_envs = min(num_envs, episodes)
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.saved = None if policy is None else SavedPolicy.load(policy)
+
+    def show(self, video: Path | None, plot: Path | None) -> None:
+        """Play, print, film and plot."""
+        torch.manual_seed(stream_for(self.seed, "actions") >> 1)
+        parts: list[Evaluation] = []
+        begun, interrupted = time.perf_counter(), False
+        with self._evaluator() as evaluator:
+            begun = time.perf_counter()
+            try:
+                with console.status("playing"):
+                    for first in range(0, self.episodes, self.num_envs):
+                        parts.append(self._play(evaluator, first))
+            except KeyboardInterrupt:
+                interrupted = True
+            seconds = time.perf_counter() - begun
+            module = evaluator.policy.wrapped_module if self.saved is None else self.saved.module()
+        if parts:
+            result = Evaluation.joined(parts)
+            self._print(result, seconds)
+            if plot is not None:
+                draw_returns(result.returns.tolist(), plot, self._title())
+                console.print(f"plot: {plot}", soft_wrap=True)
+        if interrupted:
+            console.print(f"[yellow]Interrupted[/] after {sum(len(p.returns) for p in parts)} episodes.")
+            raise typer.Exit(INTERRUPTED)
+        if video is not None:
+            kwargs = self.place["env_kwargs"]
+            reached = film(self.env, module, video, seed=seed_for(self.seed, 0), env_kwargs=kwargs)
+            console.print(f"video: {video} (return {reached:.4g})", soft_wrap=True)
+
+    def _title(self) -> str:
+        return f"{self.env}, {'random actions' if self.saved is None else 'saved policy'}"
+
+    def _evaluator(self) -> PopulationEvaluator:
+        options = {"max_steps": self.max_steps, **self.place}
+        if self.saved is None:
+            net: Any = lambda interface: RandomActions(interface.action_space)  # noqa: E731
+            return PopulationEvaluator(self.env, net, self.num_envs, **options)
+        evaluator = PopulationEvaluator(self.env, self.saved.network, self.num_envs, **options)
+        if evaluator.interface.constants != self.saved.constants:
+            evaluator.close()
+            raise ValueError(
+                f"The policy was made for {self.saved.env} with {self.saved.constants}, "
+                f"but {self.env} has {evaluator.interface.constants}."
+            )
+        return evaluator
+
+    def _play(self, evaluator: PopulationEvaluator, first: int) -> Evaluation:
+        def seeds(env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
+            return OwnSeeds(self.seed)(np.add(env_ids, first), episodes)
+
+        count = min(self.num_envs, self.episodes - first)
+        vector = torch.empty(0) if self.saved is None else self.saved.parameters
+        layer = None if self.saved is None else self.saved.obs_layer()
+        return evaluator.test(vector, count, seed=seeds, obs_layer=layer)
+
+    def _print(self, result: Evaluation, seconds: float) -> None:
+        title = f"{self._title()}: {len(result.returns)} episodes"
+        table = Table("", "mean", "deviation", "least", "most", title=title)
+        for name, values in (("return", result.returns), ("length", result.lengths)):
+            numbers = values.mean(), values.std(unbiased=False), values.min(), values.max()
+            table.add_row(name, *(f"{number:.5g}" for number in numbers))
+        console.print(table)
+        rate = result.interactions / seconds
+        console.print(f"{result.interactions} steps in {seconds:.2f} s: {rate:,.0f} steps/s (seed {self.seed})")

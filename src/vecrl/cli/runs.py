@@ -1,0 +1,110 @@
+"""The folder of a run: what is in it and under which names. It knows files, not searches."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from vecrl.policy.saved import SavedPolicy, save_atomically
+
+COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev"]
+
+
+class RunFolder:
+    """`config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.pt` to go on from.
+
+    Args:
+        path: the folder, which is there.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config, self.metrics, self.curve, self.best, self.video, self.state = (
+            path / name
+            for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.pt")
+        )
+
+    @classmethod
+    def new(cls, parent: Path, env: str) -> RunFolder:
+        """The next free `<env>-<n>` in `parent`, made."""
+        stem = re.sub(r"[^\w.+-]+", "-", env).strip("-") or "run"
+        number = 1
+        while True:
+            try:
+                (parent / f"{stem}-{number}").mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+            else:
+                return cls(parent / f"{stem}-{number}")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write `config.yaml`, at once or not at all."""
+        _write_atomically(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` wrote.
+
+        Raises:
+            ValueError: this is no folder of a run.
+        """
+        if not self.config.is_file() or not self.state.is_file():
+            raise ValueError(f"{self.path} holds no run to go on with: config.yaml and state.pt are not both there.")
+        config = yaml.safe_load(self.config.read_text())
+        if not isinstance(config, dict):
+            raise ValueError(f"{self.config} should hold a mapping, but holds {type(config).__name__}.")
+        return config
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a line to `metrics.csv`, with the names of the columns above the first."""
+        fresh = not self.metrics.exists()
+        with self.metrics.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if fresh:
+                writer.writeheader()
+            writer.writerow({name: format(row[name], ".10g") for name in COLUMNS})
+
+    def rows(self) -> list[dict[str, float]]:
+        """The lines of `metrics.csv`."""
+        if not self.metrics.exists():
+            return []
+        with self.metrics.open(newline="") as file:
+            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+    def rewind(self, generation: int) -> None:
+        """Take lines after `generation` off `metrics.csv`: they were written after the state was kept."""
+        rows = [row for row in self.rows() if row["generation"] <= generation]
+        lines = [",".join(format(row[name], ".10g") for name in COLUMNS) for row in rows]
+        if rows:
+            _write_atomically(self.metrics, "\n".join([",".join(COLUMNS), *lines]) + "\n")
+        else:
+            self.metrics.unlink(missing_ok=True)
+
+    def write_state(self, state: Mapping[str, Any], best: SavedPolicy | None) -> None:
+        """Write `state.pt` and `best.pt`, each at once or not at all."""
+        save_atomically(dict(state), self.state)
+        if best is not None:
+            best.save(self.best)
+
+    def read_state(self) -> dict[str, Any]:
+        """What `write_state` wrote."""
+        return torch.load(self.state, weights_only=True)
+
+    def listing(self, *names: str) -> Sequence[tuple[str, Path]]:
+        """The files of these attributes that are there."""
+        return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""The command line, called in this process; and environments for it."""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+import gymnasium
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from tests.cli import odd_envs
+from typer.testing import CliRunner
+
+from vecrl.cli.app import app
+
+ODD = ["Sound", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    error: BaseException | None
+
+
+@pytest.fixture
+def vecrl(monkeypatch):
+    """Call a command: its exit code and all it said, without line breaks that only the width asked for."""
+    for name, value in {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}.items():
+        monkeypatch.setitem(os.environ, name, os.environ.get(name, value))
+    monkeypatch.setattr("vecrl.cli.console.console._width", 200)
+    monkeypatch.setattr("vecrl.cli.console.complaints._width", 200)
+
+    def call(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return Answer(result.exit_code, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", result.output), result.exception)
+
+    return call
+
+
+@pytest.fixture
+def odd():
+    """`Odd/<name>-v0` for each of `odd_envs`."""
+    for name in ODD:
+        gymnasium.register(f"Odd/{name}-v0", getattr(odd_envs, name))
+    yield
+    for name in ODD:
+        del gymnasium.registry[f"Odd/{name}-v0"]
+
+
+def frames_of(video):
+    """The frames `[n, height, width, 3]` of an mp4, and its frames a second; read by ffmpeg itself."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    found = re.search(rb"Video: h264.* (\d+)x(\d+)[ ,].*?([\d.]+) fps", done.stderr)
+    width, height, rate = int(found[1]), int(found[2]), float(found[3])
+    return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3), rate

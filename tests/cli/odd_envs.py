@@ -1,0 +1,57 @@
+"""Environments that do not do what they say, each in one way."""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Sound(gymnasium.Env):
+    """Says the truth: ends after ten steps."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), 1.0, self.t == 10, False, {}
+
+    def render(self):
+        return np.full((33, 47, 3), 20 * self.t, np.uint8)
+
+
+class WrongDtype(Sound):
+    def observe(self):
+        return super().observe().astype(np.float64)
+
+
+class OutOfBounds(Sound):
+    def observe(self):
+        return super().observe() + 5
+
+
+class Unseeded(Sound):
+    def observe(self):
+        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+
+
+class OddFlag(Sound):
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, float(self.t == 10), False, info
+
+
+class Raising(Sound):
+    def step(self, action):
+        raise RuntimeError("out of order")

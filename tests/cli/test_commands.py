@@ -1,0 +1,172 @@
+"""`vecrl envs`, `check`, `rollout` and `bench`, for real."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+from tests.cli.conftest import frames_of
+
+from vecrl.cli import main
+from vecrl.policy.saved import SavedPolicy
+
+
+def test_help_is_at_hand_at_once():
+    code = "import sys; from vecrl.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: assert not e.code\n"
+    code += "assert not {'torch', 'numpy', 'gymnasium', 'matplotlib'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for command in ("envs", "check", "rollout", "evolve", "bench"):
+        assert command in done.stdout
+
+
+def test_traceback_is_welcome_anywhere(capsys):
+    with pytest.raises(ValueError, match="unknown prefix"):
+        main(["check", "nowhere::x", "--traceback"])
+    with pytest.raises(SystemExit) as end:
+        main(["check", "nowhere::x"])
+    assert end.value.code == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- envs
+
+
+def test_envs_says_what_is_here_and_what_is_missing(vecrl):
+    answer = vecrl("envs")
+    assert answer.code == 0
+    for text in ("gym::", "native::", "brax::", "CartPole-v1"):
+        assert text in answer.out
+
+
+def test_envs_lists_a_prefix(vecrl):
+    assert "native::CartPole-v1\nnative::MountainCar-v0" in vecrl("envs", "--prefix", "native").out
+    assert "\nCartPole-v1\n" in vecrl("envs", "--prefix", "gym").out
+    assert vecrl("envs", "--prefix", "nowhere").code == 1
+
+
+# ---------------------------------------------------------------------- check
+
+
+@pytest.mark.parametrize("env", ["Odd/Sound-v0", "CartPole-v1", "native::MountainCarContinuous-v0"])
+def test_check_finds_nothing_wrong_where_nothing_is(vecrl, odd, env):
+    answer = vecrl("check", env, "--render")
+    assert answer.code == 0, answer.out
+    assert "Nothing wrong was found" in answer.out
+    assert "uint8" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("env", "texts"),
+    [
+        ("WrongDtype", ["float32", "float64", "Give observations as float32"]),
+        ("OutOfBounds", ["[-1, 1] at (0,)", "Widen the bounds"]),
+        ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
+        ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
+        ("Raising", ["RuntimeError: out of order"]),
+    ],
+)
+def test_check_names_what_is_wrong(vecrl, odd, env, texts):
+    answer = vecrl("check", f"Odd/{env}-v0")
+    assert answer.code == 1
+    assert "Mismatches:" in answer.out
+    for text in texts:
+        assert text in answer.out
+
+
+# ---------------------------------------------------------------------- rollout
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "native::Pendulum-v1"])
+def test_rollout_plays_at_random(vecrl, env, tmp_path):
+    plot = tmp_path / "returns.png"
+    answer = vecrl("rollout", env, "--episodes", 5, "--envs", 2, "--max-steps", 50, "--seed", 1, "--plot", plot)
+    assert answer.code == 0, answer.out
+    assert "5 episodes" in answer.out
+    assert "steps/s (seed 1)" in answer.out
+    assert imread(plot).std() > 0.01
+
+
+def test_rollout_is_the_same_wherever_it_runs(vecrl):
+    def table(*place):
+        answer = vecrl("rollout", "CartPole-v1", "--episodes", 7, "--envs", 3, "--seed", 2, *place)
+        assert answer.code == 0, answer.out
+        return [line for line in answer.out.splitlines() if "return" in line or "length" in line]
+
+    assert table() == table("--backend", "processes", "--workers", 2) == table("--backend", "threads")
+    assert len(table()) == 2
+
+
+def test_rollout_shows_a_saved_policy(vecrl, odd, tmp_path):
+    sizes = {"obs_length": 2, "act_length": 2}
+    SavedPolicy("Odd/Sound-v0", "Linear(obs_length, act_length)", sizes, torch.zeros(6)).save(tmp_path / "p.pt")
+    video = tmp_path / "v.mp4"
+    answer = vecrl("rollout", "Odd/Sound-v0", "--policy", tmp_path / "p.pt", "--episodes", 3, "--video", video)
+    assert answer.code == 0, answer.out
+    assert "saved policy: 3 episodes" in answer.out
+    frames, rate = frames_of(video)
+    assert (frames.shape, rate) == ((11, 34, 48, 3), 10)  # odd sizes are padded
+    levels = frames.mean((1, 2, 3))
+    assert (np.diff(levels) > 10).all()
+    wrong = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
+    assert wrong.code == 1
+    assert "made for Odd/Sound-v0" in wrong.out
+
+
+def test_rollout_says_what_was_reached_before_an_interrupt(vecrl, monkeypatch):
+    from vecrl.cli.rollout import Rollout
+
+    whole = Rollout._play
+
+    def interrupted(self, evaluator, first):
+        if first == 4:
+            raise KeyboardInterrupt
+        return whole(self, evaluator, first)
+
+    monkeypatch.setattr(Rollout, "_play", interrupted)
+    answer = vecrl("rollout", "CartPole-v1", "--episodes", 8, "--envs", 2, "--backend", "processes")
+    assert answer.code == 130
+    assert "random actions: 4 episodes" in answer.out
+    assert "Interrupted after 4 episodes" in answer.out
+
+
+# ---------------------------------------------------------------------- bench
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
+def test_bench_prints_the_call_to_copy(vecrl, env):
+    answer = vecrl("bench", env, "--seconds", 0.05, "--workers", 2, "--envs", 1, "--envs", 3)
+    assert answer.code == 0, answer.out
+    call = answer.out.strip().splitlines()[-1].strip()
+    if "native" in env:
+        from vecrl.vector.makers import make_vector_env
+
+        made = eval(call, {"make_vector_env": make_vector_env})
+        assert made.num_envs in (1, 3)
+    else:
+        import gymnasium
+
+        from vecrl.vector import VectorEnv
+
+        made = eval(call, {"VectorEnv": VectorEnv, "gymnasium": gymnasium})
+        assert made.num_envs in (1, 3, 2, 6)
+        assert "processes" in answer.out
+    made.close()
+
+
+def test_bench_prints_what_it_timed_before_an_interrupt(vecrl, monkeypatch):
+    from vecrl.cli.bench import Bench
+
+    whole = Bench._time
+
+    def interrupted(self, env, tensors=False):
+        if env.num_envs > 1:
+            raise KeyboardInterrupt
+        return whole(self, env, tensors)
+
+    monkeypatch.setattr(Bench, "_time", interrupted)
+    answer = vecrl("bench", "CartPole-v1", "--seconds", 0.05, "--envs", 1, "--envs", 3)
+    assert answer.code == 130
+    assert "Interrupted" in answer.out
+    assert answer.out.count("serial") >= 1

@@ -1,0 +1,190 @@
+"""`vecrl evolve`, for real: what is in the folder, and going on as if nothing had happened."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+import yaml
+from matplotlib.image import imread
+from tests.cli.conftest import frames_of
+
+from vecrl.policy.saved import SavedPolicy
+
+SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open() as file:
+        return [{k: float(v) for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
+    answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 3, "--out", tmp_path)
+    assert answer.code == 0, answer.out
+    folder = tmp_path / "CartPole-v1-1"
+    for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.pt"):
+        assert (folder / name).stat().st_size > 0
+        assert name == "config.yaml" or name == "state.pt" or str(folder / name) in answer.out
+    assert not [f.name for f in folder.iterdir() if f.name.startswith(".")]
+    assert "over 3 fresh episodes" in answer.out
+
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["env"], config["popsize"], config["seed"], config["backend"]) == ("CartPole-v1", 6, 1, "serial")
+
+    lines = rows(folder)
+    assert [line["generation"] for line in lines] == [1, 2, 3]
+    assert all(line["best"] >= line["mean"] > 0 for line in lines)
+    assert lines[0]["steps"] < lines[1]["steps"] < lines[2]["steps"]
+
+    assert imread(folder / "learning-curve.png").std() > 0.01
+
+    best = SavedPolicy.load(folder / "best.pt")
+    assert best.env == "CartPole-v1"
+    assert best.norm["count"] > 0
+    assert best.module()(torch.zeros(4)).shape == (2,)
+    assert torch.load(folder / "best.pt", weights_only=True)["mean_return"] == pytest.approx(best.mean_return)
+
+    frames, rate = frames_of(folder / "best.mp4")
+    assert frames.shape[1:] == (400, 600, 3)
+    assert rate == 50
+    assert len(frames) > 5
+    assert frames[0].std() > 10
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
+def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
+    stem = env.replace("::", "-")
+    once = ["evolve", env, *SMALL, "--no-video", "--out", tmp_path]
+    assert vecrl(*once, "--generations", 5).code == 0
+    assert vecrl(*once, "--generations", 2).code == 0
+    whole, parts = tmp_path / f"{stem}-1", tmp_path / f"{stem}-2"
+    assert not (parts / "best.mp4").exists()
+    answer = vecrl("evolve", "--resume", parts, "--generations", 5, "--backend", "threads")
+    assert answer.code == 0, answer.out
+    assert rows(whole) == rows(parts)
+    states = [torch.load(folder / "state.pt", weights_only=True)["search"] for folder in (whole, parts)]
+    assert torch.equal(states[0]["center"], states[1]["center"])
+    assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
+
+
+def test_it_stops_at_the_goal(vecrl, tmp_path):
+    options = ["--stop-at", 30, "--generations", 60, "--no-video", "--popsize", 32, "--out", tmp_path]
+    answer = vecrl("evolve", "native::CartPole-v1", *options, "--seed", 1, "--test-episodes", 20)
+    assert answer.code == 0
+    assert "Solved: mean return" in answer.out
+    assert len(rows(tmp_path / "native-CartPole-v1-1")) < 60
+    assert SavedPolicy.load(tmp_path / "native-CartPole-v1-1" / "best.pt").mean_return >= 30
+
+
+def test_every_option_reaches_the_search(vecrl, tmp_path):
+    network = "RNN(obs_length, 4) >> Linear(4, act_length)"
+    options = ["--network", network, "--no-obs-norm", "--action-noise", 0.1, "--decrease-rewards-by", 1]
+    options += ["--alive-bonus", 2, 5, 10, "--env-arg", "g=3.0", "--episodes", 2, "--stdev", 0.5, "--max-speed", 0.2]
+    options += ["--backend", "processes", "--workers", 2]
+    answer = vecrl("evolve", "Pendulum-v1", *SMALL, *options, "--generations", 2, "--out", tmp_path)
+    assert answer.code == 0, answer.out
+    folder = tmp_path / "Pendulum-v1-1"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["env_args"] == {"g": 3.0}
+    assert config["alive_bonus"] == [2.0, 5.0, 10.0]
+    best = SavedPolicy.load(folder / "best.pt")
+    assert (best.network, best.norm) == (network, None)
+    assert (folder / "best.mp4").exists()
+    assert vecrl("evolve", "--resume", folder, "--generations", 3, "--no-video").code == 0
+    assert len(rows(folder)) == 3
+
+
+def test_a_seed_is_drawn_and_kept(vecrl, tmp_path):
+    once = ["evolve", "native::CartPole-v1", "--popsize", 4, "--generations", 1, "--no-video", "--test-episodes", 1]
+    seeds = set()
+    for number in (1, 2):
+        assert vecrl(*once, "--out", tmp_path).code == 0
+        seeds.add(yaml.safe_load((tmp_path / f"native-CartPole-v1-{number}" / "config.yaml").read_text())["seed"])
+    assert len(seeds) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["evolve", "Nowhere-v1"], "Nowhere"),
+        (["evolve", "nowhere::x"], "unknown prefix 'nowhere::'"),
+        (["evolve", "brax::ant"], "pip install"),
+        (["evolve", "CartPole-v1", "--network", "Linear(obs_length"], "line 1"),
+        (["evolve", "CartPole-v1", "--popsize", "7"], "even popsize"),
+        (["evolve", "CartPole-v1", "--env-arg", "nonsense"], "KEY=VALUE"),
+        (["evolve", "--resume", "there-is-none"], "holds no run"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_no_folder(vecrl, tmp_path, arguments, text):
+    out = [] if "--resume" in arguments else ["--out", tmp_path]
+    answer = vecrl(*arguments, *out)
+    assert answer.code == 1
+    assert "Error:" in answer.out
+    assert text in answer.out
+    assert len(answer.out.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_tracebacks_on_request(vecrl):
+    answer = vecrl("--traceback", "evolve", "CartPole-v1", "--popsize", 7)
+    assert isinstance(answer.error, ValueError)
+
+
+def test_a_run_that_goes_on_keeps_what_it_is(vecrl, tmp_path):
+    assert vecrl("evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", tmp_path).code == 0
+    answer = vecrl("evolve", "--resume", tmp_path / "native-CartPole-v1-1", "--popsize", 8)
+    assert answer.code == 1
+    assert "keeps its popsize" in answer.out
+
+
+def test_without_an_environment(vecrl):
+    answer = vecrl("evolve")
+    assert answer.code == 2
+    assert "Give an environment" in answer.out
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_interrupt_keeps_what_was_reached(vecrl, tmp_path, backend):
+    command = [sys.executable, "-m", "vecrl", "evolve", "CartPole-v1", "--generations", "100000", "--popsize", "16"]
+    command += ["--backend", backend, "--out", str(tmp_path), "--seed", "3", "--max-steps", "100"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, **options) as process:
+        folder = tmp_path / "CartPole-v1-1"
+        while not (folder / "metrics.csv").exists() or len(rows(folder)) < 3:
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, out
+    assert "Traceback" not in out
+    assert "Interrupted" in out
+    assert f"vecrl evolve --resume {folder}" in out
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    kept = len(rows(folder))
+    assert torch.load(folder / "state.pt", weights_only=True)["search"]["generation"] == kept
+    assert (folder / "learning-curve.png").exists()
+    assert (folder / "best.pt").exists()
+    answer = vecrl("evolve", "--resume", folder, "--generations", kept + 2, "--no-video", "--test-episodes", 2)
+    assert answer.code == 0, answer.out
+    assert [row["generation"] for row in rows(folder)] == list(range(1, kept + 3))
+
+
+def test_lines_after_the_state_are_taken_back(vecrl, tmp_path):
+    once = ["evolve", "native::CartPole-v1", *SMALL, "--no-video", "--out", tmp_path]
+    assert vecrl(*once, "--generations", 2).code == 0
+    folder = tmp_path / "native-CartPole-v1-1"
+    before = rows(folder)
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,1,1,1,1,1,1,1,1\n")  # as if the process had been killed before it kept its state
+    assert vecrl("evolve", "--resume", folder, "--generations", 3).code == 0
+    assert rows(folder)[:2] == before
+    assert [row["generation"] for row in rows(folder)] == [1, 2, 3]
+    assert rows(folder)[2]["steps"] > before[1]["steps"]
