@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import Failure, StepTimeout, failures_to_error
 from .backends.base import Answer, Backend
-from .worker import Op, Report
+from .worker import Command, Op, Report
 
 WorkerReport = tuple[int, Report]
 _MOST = 0xFFFFFFFF  # the greatest number of a command, which has 32 bits on the wire; a day and a half of quick steps
@@ -61,6 +61,8 @@ class Flights:
         self.starts = starts
         self._backend = backend
         self._seq = 0
+        self._echo = 0  # the number of the latest command that asks for nothing
+        self._before_echo: set[int] = set()
 
     def launch(
         self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, eager: bool = False
@@ -69,6 +71,18 @@ class Flights:
         self._seq = self._seq % _MOST + 1
         flight = self.open[self._seq] = Flight(op, self._seq, workers, ids, slot, eager)
         return flight
+
+    def call(self) -> None:
+        """Have all who are waited for answer once more, after all else.
+
+        Ctrl-C may strike while a command is on its way to some workers, or an answer on its way here. Answers come in
+        order, so whoever answers this and not what was asked before never will.
+        """
+        self._seq = self._echo = self._seq % _MOST + 1
+        self._before_echo = set(self.open)
+        workers = {worker for flight in self.open.values() for worker in flight.waiting}
+        nothing = Command(Op.INVOKE, self._echo, rows=[], extra=("get", "", []))
+        self._backend.send([(worker, nothing) for worker in sorted(workers)])
 
     def expect(self, op: Op, workers: Iterable[int]) -> Flight:
         """A flight whose commands a backend sent of its own, under number 0."""
@@ -108,6 +122,10 @@ class Flights:
                     self._answer(flight, worker, report)
             elif seq in self.open:  # nobody waits any more for the others
                 self._answer(self.open[seq], worker, report)
+            elif seq == self._echo:
+                for flight in [f for f in self.open.values() if f.seq in self._before_echo and worker in f.waiting]:
+                    ids, op = self.ids_of([worker]), flight.op.name.lower()
+                    self._answer(flight, worker, Report(failures=[Failure(ids, op, "interrupted", worker=worker)]))
 
     def _answer(self, flight: Flight, worker: int, report: Report | None) -> None:
         if report is not None:

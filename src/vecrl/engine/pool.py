@@ -279,6 +279,8 @@ class Pool:
             StepTimeout: some of it is still late.
         """
         flights = self._flights
+        if flights.open:
+            flights.call()
         for flight in list(flights.open.values()):
             flights.gather(flight, self.step_timeout)
             if flight.ids is None:
