@@ -121,7 +121,7 @@ class GymnasiumSimulator:
                         finals.append(obs)
                         if info:
                             notes.final_infos.append((row, info))
-                        obs, info = self.envs[row].reset()
+                        obs, info = ways.resets[row]()
                         ways.began(row)
                 if info:
                     notes.infos.append((row, info))

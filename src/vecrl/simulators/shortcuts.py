@@ -25,10 +25,12 @@ class Shortcuts:
 
     Attributes:
         steps: for each environment, what to call with an action.
+        resets: for each environment, what to call to begin anew.
     """
 
     def __init__(self, envs: Sequence[Env]):
         self.steps: list[Callable[[Any], Any]] = [env.step for env in envs]
+        self.resets: list[Callable[[], Any]] = [env.reset for env in envs]
         self._envs = envs
         self._unchecked = set(range(len(envs)))
         self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)
@@ -51,7 +53,8 @@ class Shortcuts:
         if not self._unchecked:
             return
         for row in self._unchecked.intersection(rows):
-            self.steps[row], limit = shortcut(self._envs[row])
+            env, limit = shortcut(self._envs[row])
+            self.steps[row], self.resets[row] = env.step, env.reset
             if limit is not None:
                 self._limits[row] = limit
                 self._most[row] = limit._max_episode_steps
@@ -76,14 +79,19 @@ class Shortcuts:
             self._slack = 0
 
 
-def shortcut(env: Env) -> tuple[Callable[[Any], Any], TimeLimit[Any, Any] | None]:
-    """What to call instead of `env.step`, and the time limit that this leaves out, to be counted by the caller."""
+def shortcut(env: Env) -> tuple[Env, TimeLimit[Any, Any] | None]:
+    """What to step and reset instead of `env`, and the time limit that this leaves out, to be counted by the caller."""
     limit = None
-    while "step" not in vars(env):
-        inert = (type(env) is OrderEnforcing and env.has_reset) or (type(env) is PassiveEnvChecker and env.checked_step)
+    while not {"step", "reset"} & vars(env).keys():
         if type(env) is TimeLimit and limit is None:
             limit = env
-        elif not inert:
+        elif not _inert(env):
             break
         env = env.env  # pyright: ignore[reportAttributeAccessIssue]
-    return env.step, limit
+    return env, limit
+
+
+def _inert(env: Env) -> bool:
+    if type(env) is PassiveEnvChecker:
+        return bool(env.checked_step and env.checked_reset)
+    return type(env) is OrderEnforcing and bool(env.has_reset)
