@@ -113,14 +113,7 @@ class Worker:
         self.sim: Simulator | None = None
         self.steps = 0
         self._columns = Columns()
-        self._do: dict[Op, Callable[[Command], Report | None]] = {
-            Op.CONSTRUCT: self._construct,
-            Op.ATTACH: self._attach,
-            Op.RESET: self._reset,
-            Op.STEP: self._step,
-            Op.INVOKE: self._invoke,
-            Op.CLOSE: self._close,
-        }
+        self._do = (self._construct, self._attach, self._reset, self._step, self._invoke, self._close)  # in Op's order
 
     def execute(self, command: Command) -> Report | None:
         """Do as told; None where there is nothing to say."""
