@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -281,8 +281,6 @@ def test_any_sequence_of_calls(backend: str, examples: int) -> None:
     few = settings(
         max_examples=examples,
         stateful_step_count=30,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
         database=None,
     )
     run_state_machine_as_test(machine, settings=few)

@@ -142,13 +142,11 @@ def test_a_killed_script_whose_worker_sleeps(place: str, run: type) -> None:
             envs.step(np.zeros(4, int))
             envs.close()
         Thread(target=use, daemon=True).start()
-        time.sleep(0.5)
-        say("asleep")
         time.sleep(1000)
         """
     )
     script.wait_for("asleep")
-    assert len(script.others()) == 3, "a zygote and two workers"
+    assert wait_until(lambda: len(script.others()) == 3), "a zygote and two workers"
     script.process.kill()
 
 
@@ -213,10 +211,9 @@ def test_ctrl_c_in_a_script_that_steps(run: type) -> None:
 def test_ctrl_c_in_a_script_that_waits_and_goes_on(backend: str, run: type) -> None:
     script = run(
         f"""
-        from tests.faults.zoo import sleeps
-        envs = make("step", partial(sleeps, seconds=0.6), backend={backend!r})
+        from tests.faults.zoo import falls_asleep
+        envs = make("step", falls_asleep, backend={backend!r})
         envs.reset()
-        say("stepping")
         try:
             envs.step(np.zeros(4, int))
         except KeyboardInterrupt:
@@ -226,29 +223,27 @@ def test_ctrl_c_in_a_script_that_waits_and_goes_on(backend: str, run: type) -> N
         envs.close()
         """
     )
-    script.wait_for("stepping")
-    time.sleep(0.2)  # into the step; were it too early, the test would fail rather than pass
+    script.wait_for("asleep")
     os.killpg(script.process.pid, signal.SIGINT)
     code, out, err = script.finish()
     assert (code, err) == (0, "")
-    assert out.splitlines() == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
+    said = [line for line in out.splitlines() if line != "asleep"]
+    assert said == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
 
 
 def test_ctrl_c_while_workers_import(run: type, tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(
-        "import os, time\nif 'SLOW' in os.environ:\n    time.sleep(30)\n"
+        "import os, time\nif 'SLOW' in os.environ:\n    os.write(1, b'importing\\n')\n    time.sleep(30)\n"
         "from tests.faults.zoo import Counting\nclass Slow(Counting):\n    pass\n"
     )
     script = run(
         """
         from slow_to_import import Slow
         os.environ["SLOW"] = "1"
-        say("starting")
         VectorEnv([Slow] * 2, backend="processes", num_workers=2)
         """
     )
-    script.wait_for("starting")
-    time.sleep(0.5)
+    script.wait_for("importing")
     begin = time.monotonic()
     os.killpg(script.process.pid, signal.SIGINT)
     code, _, err = script.finish()

@@ -176,7 +176,13 @@ def sleeps(env: Counting, seconds: float = 0.3) -> None:
 
 
 def sleeps_forever(env: Counting) -> None:
-    time.sleep(1000)
+    falls_asleep(env, 1000)
+
+
+def falls_asleep(env: Counting, seconds: float = 0.6) -> None:
+    """Sleeps, and says so before."""
+    os.write(1, b"asleep\n")
+    time.sleep(seconds)
 
 
 def writes_much(env: Counting) -> None:

@@ -1,0 +1,202 @@
+"""The pool's own promises: order, partial calls beside each other, seeds, and what it refuses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tests.faults.zoo import BACKENDS, Counting, make_pool, raises, sleeps
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
+
+
+def _pool(backend: str = "serial", count: int = 4, workers: int = 2, **options: Any) -> Pool:
+    return make_pool([lambda i=i: Counting(i, **options) for i in range(count)], backend, workers)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_come_in_the_order_asked(backend: str) -> None:
+    pool = _pool(backend)
+    for ids in ([3, 0, 2, 1], [1, 0], [2], [3, 2, 1, 0]):
+        started = pool.reset([10 + i for i in ids], ids=ids)
+        np.testing.assert_array_equal(started.ids, ids)
+        np.testing.assert_array_equal(started.obs[:, 0], ids)
+        assert [i for i, _ in sorted(started.infos.items())] == sorted(ids)
+        assert all(info == {"env_id": i} for i, info in started.infos.items())
+        pool.send(ids, np.zeros(len(ids), int))
+        stepped = pool.recv()
+        np.testing.assert_array_equal(stepped.obs[:, 0], ids)
+        np.testing.assert_array_equal(stepped.reward, stepped.obs[:, 2])
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_several_commands_are_under_way_at_once(backend: str) -> None:
+    pool = _pool(backend)
+    pool.reset()
+    pool.send([2], [0])
+    pool.send([0, 3], [0, 0])
+    assert pool.pending.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(pool.reset(ids=[1]).obs, [[1, 1, 0]])
+    assert pool.pending.tolist() == [0, 2, 3], "a reset of some returns these alone"
+    pool.send_reset([1])
+    together = pool.recv()
+    np.testing.assert_array_equal(together.obs, [[2, 0, 1], [0, 0, 1], [3, 0, 1], [1, 2, 0]])
+    np.testing.assert_array_equal(together.begun, [False, False, False, True])
+    pool.close()
+
+
+def test_the_quick_do_not_wait_for_the_slow() -> None:
+    makers = [lambda i=i: Counting(i, "step", sleeps if i == 0 else None) for i in range(3)]
+    for backend in ("threads", "processes"):
+        pool = make_pool(makers, backend, 3)
+        pool.reset()
+        pool.send([0, 1, 2], np.zeros(3, int))
+        came: list[int] = []
+        while len(came) < 2:
+            came += pool.recv(at_least=1).ids.tolist()
+        assert sorted(came) == [1, 2]
+        pool.send([1, 2], np.zeros(2, int))
+        rest = pool.recv()
+        np.testing.assert_array_equal(rest.obs, [[0, 0, 1], [1, 0, 2], [2, 0, 2]])
+        pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_seeds_reach_whom_they_are_for(backend: str) -> None:
+    class Seeded(Counting):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            obs, _ = super().reset(seed=seed)
+            return obs, {"seed": -1 if seed is None else seed, "draw": float(self.np_random.random())}
+
+    drawn: list[dict[int, Any]] = []
+    for workers in (1, 2, 4):
+        pool = make_pool([Seeded] * 4, backend, workers)
+        first = dict(pool.reset([5, None, 7, 8]).infos.items())
+        assert [first[i]["seed"] for i in range(4)] == [5, -1, 7, 8]
+        some = dict(pool.reset([9, 3], ids=[2, 0]).infos.items())
+        assert {i: info["seed"] for i, info in some.items()} == {2: 9, 0: 3}
+        drawn.append({i: first[i]["draw"] for i in (0, 2, 3)} | {-i: some[i]["draw"] for i in (2,)})
+        pool.close()
+    assert drawn[0] == drawn[1] == drawn[2], "whatever the number of workers"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_can_begin_anew_instead_of_stepping(backend: str) -> None:
+    pool = _pool(backend)
+    pool.reset()
+    pool.step(np.zeros(4, int))
+    mixed = pool.step(np.zeros(4, int), begin=np.array([False, True, True, False]))
+    np.testing.assert_array_equal(mixed.obs[:, 1:], [[0, 2], [1, 0], [1, 0], [0, 2]])
+    np.testing.assert_array_equal(mixed.reward, [2, 0, 0, 2])
+    np.testing.assert_array_equal(mixed.begun, [False, True, True, False])
+    pool.close()
+
+
+def test_a_failed_row_that_begins_anew_is_whole_again() -> None:
+    pool = make_pool([lambda i=i: Counting(i, "step", raises if i == 1 else None) for i in range(2)], "serial")
+    pool.reset()
+    with pytest.raises(WorkerError):
+        pool.step(np.zeros(2, int))
+    pool.step(np.zeros(2, int), begin=np.array([False, True]))
+    np.testing.assert_array_equal(pool.step(np.zeros(2, int)).obs[:, 1:], [[0, 3], [1, 1]])
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_episodes_are_counted_once(backend: str) -> None:
+    pool = _pool(backend, length=3)
+    pool.reset()
+    for step in range(1, 7):
+        t = pool.step(np.zeros(4, int), eager=True)
+        assert len(t.episodes.ids) == (4 if step % 3 == 0 else 0)
+    np.testing.assert_array_equal(t.episodes.returns, 6.0)
+    np.testing.assert_array_equal(t.next_obs[:, 1:], [[1, 3]] * 4)
+    np.testing.assert_array_equal(t.obs[:, 1:], [[2, 0]] * 4)
+    np.testing.assert_array_equal(t.discount, 0.0)
+    pool.send([2, 1], np.zeros(2, int))
+    pool.recv()
+    pool.reset(ids=[2])
+    for _ in range(3):
+        pool.send([2], [0])
+        last = pool.recv()
+    np.testing.assert_array_equal(last.episodes.ids, [2])
+    np.testing.assert_array_equal(last.episodes.lengths, [3])
+    pool.close()
+
+
+def test_what_it_refuses() -> None:
+    pool = _pool()
+    pool.reset()
+    for ids, error in (
+        ([0, 0], SpaceError),
+        ([], SpaceError),
+        ([0.5], SpaceError),
+        ([4], IndexError),
+        ([-1], IndexError),
+    ):
+        with pytest.raises(error):
+            pool.send(ids, np.zeros(len(ids), int))
+        with pytest.raises(error):
+            pool.reset(ids=ids)
+    with pytest.raises(SpaceError, match="Expected 4 seeds, one an environment asked, but 1 came"):
+        pool.reset([1])
+    with pytest.raises(SpaceError, match="Expected 2 seeds"):
+        pool.reset([1], ids=[0, 1])
+    with pytest.raises(SpaceError, match="Expected 4 values"):
+        pool.invoke("set", "x", [1])
+    with pytest.raises(SpaceError, match=r"Expected shape \(4,\)"):
+        pool.step(np.zeros(3, int))
+    with pytest.raises(ValueError, match="at_least to be 1 or more, but 0 came"):
+        pool.recv(at_least=0)
+    for wait in (pool.wait, pool.recv, pool.invoke_wait):
+        with pytest.raises(PendingError):
+            wait()
+    assert pool.pending.tolist() == []
+    np.testing.assert_array_equal(pool.step(np.zeros(4, int)).reward, 1.0)
+    pool.close()
+    for use in (pool.reset, lambda: pool.step([0] * 4), lambda: pool.send([0], [0]), lambda: pool.invoke("render")):
+        with pytest.raises(ClosedError, match="closed; make a new one"):
+            use()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_space_can_be_stepped(backend: str) -> None:
+    class Rich(Counting):
+        observation_space = spaces.Dict(
+            {
+                "box": spaces.Box(-9, 9, (2,), np.float32),
+                "sequence": spaces.Sequence(spaces.Discrete(100)),
+                "tuple": spaces.Tuple((spaces.Discrete(100), spaces.Text(9), spaces.MultiBinary(2))),
+            }
+        )
+        action_space = spaces.Dict({"go": spaces.Discrete(9), "say": spaces.Text(9), "where": spaces.Box(-1, 1, (2,))})
+        seen: Any = None
+
+        def step(self, action: Any) -> Any:
+            self.seen = action["go"], action["say"], action["where"].tolist()
+            return super().step(action)
+
+        def _observe(self) -> Any:
+            bits = np.array([self.count % 2, 1], np.int8)
+            return {
+                "box": np.full(2, self.count, np.float32),
+                "sequence": (self.env_id, self.count),
+                "tuple": (self.count, f"{self.env_id}:{self.count}", bits),
+            }
+
+    pool = make_pool([lambda i=i: Rich(i, length=2) for i in range(3)], backend)
+    pool.reset()
+    actions = {"go": [1, 2, 3], "say": ("a", "b", "c"), "where": np.zeros((3, 2))}
+    pool.step(actions, eager=True)
+    t = pool.step(actions, eager=True)
+    assert pool.invoke("get", "seen") == [(i + 1, "abc"[i], [0, 0]) for i in range(3)]
+    assert t.next_obs["sequence"] == ((0, 2), (1, 2), (2, 2))
+    assert t.obs["tuple"][1] == ("0:0", "1:0", "2:0")
+    np.testing.assert_array_equal(t.next_obs["tuple"][2], [[0, 1]] * 3)
+    np.testing.assert_array_equal(t.next_obs["box"], [[2, 2]] * 3)
+    pool.send([2, 0], {"go": [7, 8], "say": ("y", "z"), "where": np.zeros((2, 2))})
+    assert pool.recv().obs["sequence"] == ((2, 1), (0, 1))
+    assert [seen[:2] for seen in pool.invoke("get", "seen")] == [(8, "z"), (2, "b"), (7, "y")]
+    pool.close()

@@ -1,0 +1,145 @@
+"""Worker processes: what they see of their caller, what they keep to themselves, and how they start."""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from tests.faults.zoo import Counting, make_pool
+
+from vecrl.engine.backends.shipping import modules_in
+from vecrl.engine.pool import Pool
+
+STARTS = ["forkserver", "spawn"]
+
+
+class Asked(Counting):
+    """Answers questions about its process."""
+
+    def ask(self, question: str) -> Any:
+        return eval(question, {"os": os, "sys": sys, "np": np, "random": random})
+
+    def torch_threads(self) -> int:
+        import torch
+
+        return torch.get_num_threads()
+
+
+def _ask(pool: Pool, question: str) -> list[Any]:
+    return pool.invoke("call", "ask", [((question,), {})] * pool.num_envs)
+
+
+@pytest.mark.parametrize("start_method", STARTS)
+def test_workers_live_where_their_caller_does(
+    start_method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASKED", "here")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("/a/path/of/ours")
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # not text: the import system leaves it out, and so do we
+    pool = make_pool([Asked] * 2, "processes", start_method=start_method)
+    assert _ask(pool, "os.environ['ASKED'], os.environ.get('HOME'), os.getcwd()") == [("here", None, str(tmp_path))] * 2
+    assert _ask(pool, "sys.path[0]") == ["/a/path/of/ours"] * 2
+    assert os.getpid() not in _ask(pool, "os.getpid()")
+    assert _ask(pool, "sys.stdin.read()") == ["", ""], "nobody steals the caller's input"
+    pool.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numerical_libraries_keep_to_their_threads(threads: int) -> None:
+    pool = make_pool([Asked] * 2, "processes", threads_per_worker=threads)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    assert _ask(pool, f"[os.environ[name] for name in {names}]") == [[str(threads)] * 3] * 2
+    assert pool.invoke("call", "torch_threads", [((), {})] * 2) == [threads] * 2
+    pool.close()
+
+
+@pytest.mark.parametrize("start_method", STARTS)
+def test_workers_draw_different_numbers(start_method: Any) -> None:
+    pool = make_pool([Asked] * 4, "processes", 4, start_method=start_method)
+    for question in ("random.random()", "float(np.random.rand())", "float(np.random.default_rng().random())"):
+        drawn = _ask(pool, question)
+        assert len(set(drawn)) == 4
+    pool.close()
+
+
+def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        "import time\ntime.sleep(0.4)\nfrom tests.faults.zoo import Counting\nclass Slow(Counting):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from slow_module import Slow  # pyright: ignore[reportMissingImports]
+
+    make_pool([Slow] * 8, "processes", 8).close()
+    begin = time.monotonic()
+    pool = make_pool([Slow] * 8, "processes", 8)
+    assert time.monotonic() - begin < 0.4, "nobody imported it again"
+    pool.close()
+
+
+def test_preload_names_further_modules() -> None:
+    pool = make_pool([Asked] * 2, "processes", preload=["this_is_not_there", "wave"])
+    assert _ask(pool, "'wave' in sys.modules") == [True, True]
+    pool.close()
+
+
+def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = {process.pid for process in psutil.Process().children()}
+    pool = make_pool([Asked] * 2, "processes", preload=["threaded"], threads_per_worker=3)
+    assert _ask(pool, "'threaded' in sys.modules") == [False, False], "they are no forks of who has threads"
+    assert pool.reset().obs.shape == (2, 3)
+    pool.close()
+    for zygote in psutil.Process().children():  # no later test is to suffer from this one
+        if zygote.pid not in before:
+            zygote.kill()
+
+
+def test_modules_are_found_in_what_is_shipped() -> None:
+    import cloudpickle
+
+    def make() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    found = modules_in(cloudpickle.dumps((make, Counting, cloudpickle.dumps(np.random.default_rng))))
+    assert {"gymnasium", "tests.faults.zoo", "gymnasium.envs.classic_control.cartpole"} <= found
+    assert any(name.startswith("numpy.random") for name in found), "in a pickle within the pickle"
+    assert "__main__" not in found
+
+
+@pytest.mark.parametrize("start_method", STARTS)
+def test_bad_arguments(start_method: Any) -> None:
+    with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', but 'fork' came"):
+        make_pool([Counting], "processes", 1, start_method="fork")
+    with pytest.raises(ValueError, match="backend to be 'serial', 'threads' or 'processes', but 'ray' came"):
+        make_pool([Counting], "ray", 1, start_method=start_method)
+
+
+def test_answers_and_commands_larger_than_any_buffer() -> None:
+    pool = make_pool([Asked] * 3, "processes", 3)
+    big = "x" * 3_000_000
+    pool.invoke("set", "big", [big] * 3)
+    assert pool.invoke("get", "big") == [big] * 3
+    pool.close()
+
+
+def test_a_pool_in_a_thread_outlives_it() -> None:
+    import threading
+
+    made: list[Pool] = []
+    thread = threading.Thread(target=lambda: made.append(make_pool([Counting] * 2, "processes")))
+    thread.start()
+    thread.join()
+    made[0].reset()
+    assert made[0].step(np.zeros(2, int)).reward.tolist() == [1, 1]
+    made[0].close()

@@ -1,0 +1,89 @@
+"""Commands and answers as bytes: what goes in comes out, whatever it is cut into on the way."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults.zoo import Locked, Mute, Odd
+
+from vecrl.engine.backends.links import Link
+from vecrl.engine.backends.wire import Reports, encode_command, read_command
+from vecrl.engine.infos import Block, Infos
+from vecrl.engine.worker import Command, Op, Report, describe_failure
+
+COMMANDS = st.builds(
+    Command,
+    op=st.sampled_from(Op),
+    seq=st.integers(0, 2**32 - 1),
+    slot=st.integers(0, 2**16 - 1),
+    eager=st.booleans(),
+    masked=st.booleans(),
+    rows=st.none() | st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4),
+)
+
+
+@given(COMMANDS)
+def test_commands_come_out_as_they_went_in(command: Command) -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, encode_command(command) * 2)
+        os.close(write)
+        assert read_command(read) == command
+        assert read_command(read) == command
+        assert read_command(read) is None, "the caller is gone"
+    finally:
+        os.close(read)
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_a_caller_that_goes_in_the_middle_of_a_command_is_gone(size: int) -> None:
+    data = encode_command(Command(Op.STEP, 1, rows=[1, 2], extra="a"))
+    assert len(data) > 39
+    read, write = os.pipe()
+    os.write(write, data[:size])
+    os.close(write)
+    assert read_command(read) is None
+    os.close(read)
+
+
+def _block(count: int, kind: Any = int) -> Report:
+    return Report(infos=Infos(blocks=[Block(4, np.array([(count, 0.5)] * 2, [("a", kind), ("b", float)]))]))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, 64, 1 << 16])
+def test_answers_come_out_as_they_went_in(chunk: int) -> None:
+    """Also where numbers are sent raw from the second time on, and their kind changes in between."""
+    sent = [None, _block(1), _block(2), Report(result=[1, "x"]), _block(3), _block(4, float), None, _block(5, float)]
+    there = Reports()
+    data = b"".join(there.encode(seq, report) for seq, report in enumerate(sent))
+    fds = [*os.pipe(), *os.pipe(), *os.pipe()]
+    link = Link(0, (4, 5), fds[1], fds[2], fds[4])
+    came: list[Any] = []
+    for start in range(0, len(data), chunk):
+        os.write(fds[3], data[start : start + chunk])
+        while link.ready(link.answers):
+            link.read(came)
+    assert [seq for _, seq, _ in came] == list(range(len(sent)))
+    for (_, _, report), original in zip(came, sent, strict=True):
+        assert (report is None) == (original is None)
+        if report is not None and original is not None:
+            assert list(report.infos.items()) == list(original.infos.items())
+            assert report.result == original.result
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("plain"), Odd(1, "odd"), Locked(), Mute()], ids=lambda e: type(e).__name__
+)
+def test_failures_lose_at_most_the_exception_itself(error: Exception) -> None:
+    failure = describe_failure((3,), "step", error, 1, 7)
+    there, here = Reports(), Reports()
+    data = there.encode(1, Report(failures=[failure]))
+    (back,) = here.decode(data[8:]).failures
+    assert (back.env_ids, back.error, back.traceback, back.step) == ((3,), failure.error, failure.traceback, 7)
+    assert isinstance(back.exception, type(error)) == isinstance(error, (ValueError, Mute))
+    assert failure.exception is error, "what is encoded is left as it was"

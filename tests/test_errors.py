@@ -1,0 +1,109 @@
+"""The tree of errors: what each is besides, what its message says, and that it can travel."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+
+from vecrl import errors
+from vecrl.errors import (
+    ClosedError,
+    Failure,
+    NetParsingError,
+    PendingError,
+    ShipError,
+    SpaceError,
+    StepTimeout,
+    VecrlError,
+    WorkerCrash,
+    WorkerError,
+    failures_to_error,
+)
+
+RAISED = Failure((2,), "step", "ValueError: bad", "Traceback: line 1\nline 2\n", worker=1, pid=77, step=5)
+CRASHED = Failure((0, 1), "reset", "its worker process exited with code 3", worker=0, pid=76, kind="crashed")
+LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds"),
+    [
+        (SpaceError, (TypeError, ValueError)),
+        (ClosedError, (ValueError,)),
+        (PendingError, (RuntimeError,)),
+        (ShipError, (ValueError,)),
+        (NetParsingError, (ValueError,)),
+        (WorkerError, (RuntimeError,)),
+        (WorkerCrash, (WorkerError,)),
+        (StepTimeout, (WorkerError, TimeoutError)),
+    ],
+)
+def test_each_is_what_users_catch(error: type[Exception], kinds: tuple[type[Exception], ...]) -> None:
+    assert issubclass(error, (VecrlError,))
+    assert all(issubclass(error, kind) for kind in kinds)
+
+
+def test_the_tree_is_drawn_in_full() -> None:
+    drawn = errors.__doc__ or ""
+    classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
+    assert len(classes) == 9
+    assert all(e.__name__ in drawn for e in classes)
+
+
+def test_a_message_says_who_where_what_and_what_now() -> None:
+    text = str(WorkerError([RAISED]))
+    assert text.splitlines() == [
+        "environment 2 (worker 1, pid 77) in 'step' number 5: ValueError: bad",
+        "    Traceback: line 1",
+        "    line 2",
+        "The other environments are unharmed; reset the failed ones (or all) to go on.",
+    ]
+    assert str(WorkerCrash([CRASHED])).startswith("environments 0, 1 (worker 0, pid 76) in 'reset': its worker")
+
+
+def test_the_worst_names_the_error() -> None:
+    assert type(failures_to_error([RAISED, LATE, CRASHED])) is WorkerCrash
+    assert type(failures_to_error([RAISED, LATE])) is StepTimeout
+    error = failures_to_error([RAISED, CRASHED], transition="rows")
+    assert error.env_ids == (0, 1, 2), "in the order of the environments"
+    assert [f.kind for f in error.failures] == ["crashed", "raised"]
+    assert error.transition == "rows"
+
+
+@pytest.mark.parametrize("command", ["construct", "close"])
+def test_nobody_is_told_to_reset_what_is_not_there(command: str) -> None:
+    for kind in ("raised", "crashed", "late"):
+        text = str(failures_to_error([Failure((0,), command, "bad", kind=kind)]))
+        assert "reset" not in text
+        assert "wait" not in text
+
+
+def test_the_exception_itself_is_the_cause() -> None:
+    cause = KeyError("x")
+    error = WorkerError([RAISED, Failure((4,), "step", "KeyError: 'x'", exception=cause)])
+    assert error.__cause__ is cause
+
+
+class Stuck(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("kind", ["raised", "crashed", "late"])
+def test_errors_travel(kind: str) -> None:
+    error = failures_to_error([Failure((4,), "step", "Stuck", "trace", kind=kind, exception=Stuck())], object())
+    for back in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(back) is type(error)
+        assert str(back) == str(error)
+        assert back.env_ids == (4,)
+
+
+def test_a_parsing_error_says_where() -> None:
+    error = NetParsingError("no such layer", 2, 5)
+    assert str(error) == "no such layer (line 2, column 5)"
+    assert (error.line, error.column) == (2, 5)
+    assert str(NetParsingError("empty")) == "empty"
