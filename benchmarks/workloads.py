@@ -213,6 +213,7 @@ def _rollout(n: int, steps: int) -> Workload:
         name="native-rollout",
         title=f"native CartPole, {n:,} rows × {steps} steps under a policy, in one compiled region",
         contestants=[
+            C(OURS, "main", "on_vecrl_native:rollout_cartpole"),
             C("gymnax scan", "batched", "on_gymnax:rollout_cartpole", cores=1),
         ],
         parameters={"num_envs": n, "steps": steps},
