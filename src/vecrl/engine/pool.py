@@ -288,7 +288,8 @@ class Pool:
         for flight in flights.landed:
             self._settle(flight, flight.failures)
         flights.landed.clear()
-        flights.open.clear()  # Ctrl-C may have struck between a last answer and this
+        flights.open.clear()  # Ctrl-C may have struck between a last answer and the notes on it
+        self._busy[:] = False
 
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
