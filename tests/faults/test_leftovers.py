@@ -27,8 +27,8 @@ def make(place="", fault=None, count=4, **options):
     options = {"backend": "processes", "num_workers": 2} | options
     return VectorEnv([partial(Counting, i, place, fault) for i in range(count)], **options)
 
-def say(text):
-    print(text, flush=True)
+def say(text):  # in one piece, between those of others
+    os.write(1, f"{text}\\n".encode())
 """
 
 

@@ -1,0 +1,120 @@
+"""Ctrl-C at any point of a call: nothing hangs, and nothing of what was under way is taken for what comes later."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecrl.engine.pool import Pool
+
+from .zoo import BACKENDS, Counting, make_pool
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+ACTIONS = np.zeros(4, int)
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_soon(delay: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, delay)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """SIGALRM as Ctrl-C: a timer can send it within microseconds, wherever this process is then."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _work(pool: Pool, rounds: int = 1000) -> None:
+    for _ in range(rounds):
+        pool.reset()
+        for _ in range(5):
+            pool.step(ACTIONS)
+        pool.send([0, 3], ACTIONS[:2])
+        pool.send([1], ACTIONS[:1])
+        pool.recv()
+        pool.invoke("get", "count")
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_reset_makes_all_good(backend: str) -> None:
+    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=10.0)
+    _work(pool, 1)  # what is imported on first use is imported
+    random = np.random.default_rng(1)
+    for _ in range(150):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            _interrupt_soon(random.uniform(1e-5, 2e-3))
+            _work(pool)
+        started = pool.reset()
+        np.testing.assert_array_equal(started.obs[:, 0], range(4))
+        np.testing.assert_array_equal(started.obs[:, 2], 0)
+        np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
+        assert pool.pending.tolist() == []
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("to", ["send", "receive"])
+def test_half_asked_and_half_heard(to: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments that are hard to hit: between two workers, and between an answer's coming and its being noted."""
+    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=5.0)
+    pool.reset()
+    sends, receives = pool._backend.send, pool._backend.receive
+
+    def half_send(commands: Any) -> None:
+        sends(commands[:1])
+        raise KeyboardInterrupt
+
+    def half_receive(*arguments: Any) -> Any:
+        receives(*arguments)
+        raise KeyboardInterrupt
+
+    if to == "send":
+        monkeypatch.setattr(pool._backend, "send", half_send)
+        monkeypatch.setattr(
+            pool._backend, "broadcast", lambda command: half_send([(w, command) for w in range(pool.num_workers)])
+        )
+    else:
+        monkeypatch.setattr(pool._backend, "receive", half_receive)
+    uses = (lambda: pool.step(ACTIONS), lambda: pool.invoke("get", "count"), pool.reset)
+    for use in uses:
+        monkeypatch.setattr(pool._backend, "send", half_send if to == "send" else sends)
+        monkeypatch.setattr(pool._backend, "receive", receives if to == "send" else half_receive)
+        with pytest.raises(KeyboardInterrupt):
+            use()
+        monkeypatch.setattr(pool._backend, "send", sends)
+        monkeypatch.setattr(pool._backend, "receive", receives)
+        np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_environment_that_interrupts_itself(backend: str) -> None:
+    class Interrupting(Counting):
+        def step(self, action: Any) -> Any:
+            if self.env_id == 1 and self.episode == 0:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    pool = make_pool([lambda i=i: Interrupting(i) for i in range(4)], backend, 2, step_timeout=5.0)
+    pool.reset()
+    with pytest.raises((KeyboardInterrupt, Exception), match=r"KeyboardInterrupt|^$"):
+        pool.step(ACTIONS)
+    np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
+    np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
+    assert threading.current_thread() is threading.main_thread()
+    pool.close()
