@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
+import gymnasium
+
 from ...errors import Failure, ShipError
 from ..arena import Arena
 from ..layout import Layout
@@ -37,12 +39,13 @@ class Home:
 
 @dataclass(slots=True)
 class Order:
-    """The first command's extra: where to live, whom it concerns, and the pickled plan."""
+    """The first command's extra: where to live, whom it concerns, the pickled plan, and gymnasium's registrations."""
 
     home: Home
     index: int
     ids: tuple[int, ...]
     plan: bytes
+    specs: bytes
 
 
 def serve(commands: int, answers: int, memory: int) -> None:
@@ -65,6 +68,8 @@ def serve(commands: int, answers: int, memory: int) -> None:
                 assert isinstance(order, Order)
                 order.home.enter()
                 plan: Plan = pickle.loads(order.plan)
+                for spec in pickle.loads(order.specs):  # after the plan, whose modules may register the same
+                    gymnasium.registry.setdefault(spec.id, spec)
                 worker = Worker(plan)
                 command.extra = None
             elif command.op == Op.ATTACH:

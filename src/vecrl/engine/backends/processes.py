@@ -23,7 +23,7 @@ from .base import Answer
 from .child import Home, Order
 from .links import Link
 from .nursery import Nursery
-from .shipping import modules_in, pickle_plan
+from .shipping import modules_in, pickle_plan, pickle_specs
 from .wire import encode_command
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -72,7 +72,8 @@ class Processes:
                 for fd in (link.answers, link.status):
                     self._by_fd[fd] = link
                     self._poll.register(fd, select.POLLIN)
-            orders = [Order(home, link.index, link.ids, p) for link, p in zip(self._links, payloads, strict=True)]
+            pairs = zip(self._links, payloads, strict=True)
+            orders = [Order(home, link.index, link.ids, plan, pickle_specs(plan)) for link, plan in pairs]
             self.send([(order.index, Command(Op.CONSTRUCT, extra=order)) for order in orders])
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
