@@ -161,7 +161,7 @@ def test_a_killed_script_whose_workers_have_children(run: type) -> None:
         """
     )
     script.wait_for("ready")
-    assert len(script.others()) == 3 + 8
+    assert wait_until(lambda: len(script.others()) == 3 + 8)
     script.process.kill()
 
 
@@ -181,7 +181,7 @@ def test_a_killed_script_with_a_fork_that_lives_on(run: type) -> None:
         """
     )
     script.wait_for("forked")
-    assert len(script.others()) == 4
+    assert wait_until(lambda: len(script.others()) == 4)
     script.process.kill()
     assert wait_until(lambda: len(script.others()) == 1, 2.0), "only the fork is left"
     script.others()[0].kill()
@@ -266,6 +266,24 @@ def test_a_script_without_a_main_guard(run: type) -> None:
     ).finish()
     assert (code, err) == (0, "")
     assert out.split("\n")[:2] == ["imported", "[0.0, 1.0, 2.0]"], "the script ran once"
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_script_that_registers_its_environment(start_method: str, run: type) -> None:
+    code, out, err = run(
+        f"""
+        import gymnasium
+        class Mine(Counting):
+            pass
+        gymnasium.register("Mine-v0", entry_point=Mine)
+        gymnasium.register("Theirs-v0", entry_point="tests.faults.zoo:Counting")
+        makers = [lambda i=i: gymnasium.make(i).unwrapped for i in ("Mine-v0", "Theirs-v0")]
+        envs = VectorEnv(makers, backend="processes", num_workers=2, start_method={start_method!r})
+        say(envs.reset()[0].shape)
+        envs.close()
+        """
+    ).finish()
+    assert (code, out, err) == (0, "(2, 3)\n", "")
 
 
 def test_an_environment_that_is_collected(run: type) -> None:
