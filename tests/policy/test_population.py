@@ -9,7 +9,7 @@ from tests.policy import population_envs
 from tests.policy.population_envs import Broken, Pictures, Rooms, Walk, WalkBatch
 
 from vecrl.errors import ClosedError, SpaceError, WorkerError
-from vecrl.policy import Policy, RunningNorm, alive_bonus
+from vecrl.policy import Policy, RunningNorm, alive_bonus, compiled
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
 from vecrl.simulators.native import make_native
@@ -228,6 +228,46 @@ def test_native_rows_are_their_own_whoever_else_is_there(episodes):
             played += over or steps == 300
             obs = simulator.reset_where(torch.tensor([over]))
         assert result.lengths[i] == result.returns[i] == steps / played
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_compiled_or_not_is_the_same(env, monkeypatch):
+    monkeypatch.setattr(compiled, "CHUNK", 2)  # compiles faster
+    monkeypatch.setattr(compiled, "LEAST", 8)
+    options = {"num_episodes": 2, "max_steps": 41, "obs_norm": True, "alive_bonus": (5, 9, 1.0), "seed": 3}
+    results = []
+    for compile_it in (False, True):
+        with PopulationEvaluator(f"native::{env}", NET, 32, compile=compile_it, **options) as evaluator:
+            population = members(evaluator, 32) * 3
+            results.append([evaluator(population), evaluator(population), evaluator(population[:20])])
+            results[-1].append(evaluator.norm)
+    for plain, fast in zip(*results, strict=True):
+        if isinstance(plain, RunningNorm):
+            assert plain.count == fast.count
+            torch.testing.assert_close(plain.mean, fast.mean, rtol=1e-3, atol=1e-3)
+            continue
+        assert plain.interactions == fast.interactions
+        torch.testing.assert_close(plain.lengths, fast.lengths)
+        torch.testing.assert_close(plain.fitness, fast.fitness, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+def test_noise_is_compiled_too(monkeypatch):
+    monkeypatch.setattr(compiled, "CHUNK", 2)
+    options = {"action_noise": 1.0, "max_steps": 20, "seed": 3, "compile": True}
+    with PopulationEvaluator("native::Pendulum-v1", NET, 8, **options) as evaluator:
+        returns = evaluator(members(evaluator, 8).mul(0)).returns
+        evaluator.calls = 0
+        assert torch.equal(returns, evaluator(members(evaluator, 8).mul(0)).returns)
+    assert len(returns.unique()) == 8
+
+
+def test_what_cannot_be_compiled_is_refused():
+    with pytest.raises(SpaceError, match="hidden state"):
+        PopulationEvaluator("native::CartPole-v1", RECURRENT, 3, compile=True)
+    with pytest.raises(ValueError, match="native tasks"):
+        PopulationEvaluator(Walk, NET, 3, compile=True)
 
 
 def test_a_batch_of_fixed_size_is_made_once(walks):

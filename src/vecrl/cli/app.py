@@ -116,6 +116,7 @@ def evolve(
     backend: BackendOption = Backend.serial,
     workers: Workers = None,
     device: Device = None,
+    compile: Annotated[bool, typer.Option(help="Compile native tasks with the policy: for long searches.")] = False,  # noqa: A002
     seed: Seed = None,
     stop_at: Annotated[
         Optional[float],  # noqa: UP045

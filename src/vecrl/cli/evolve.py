@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.live import Live
+from rich.markup import escape
 from torch import Tensor
 
 from vecrl.cli.console import INTERRUPTED, console, first_line
@@ -24,7 +25,7 @@ from vecrl.seeding import seed_for, stream_for
 SAVE_EVERY = 5.0  # seconds between two states on disk
 SAY_EVERY = 5.0  # seconds between two lines where the output is no terminal
 PATIENCE = 3  # generations between two tests
-CHANGEABLE = {"generations", "stop_at", "test_episodes", "video", "backend", "workers", "device", "threads"}
+CHANGEABLE = {"generations", "stop_at", "test_episodes", "video", "backend", "workers", "device", "compile", "threads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Options:
     backend: str
     workers: int | None
     device: str | None
+    compile: bool
     seed: int | None
     stop_at: float | None
     test_episodes: int
@@ -74,6 +76,7 @@ class Options:
             alive_bonus=self.alive_bonus,
             seed=self.seed,
             device=self.device,
+            compile=self.compile,
             env_kwargs=self.env_args,
         )
 
@@ -293,7 +296,7 @@ class Evolution:
             with console.status("filming the best policy"):
                 film(self.options.env, best.module(), self.folder.video, seed=seed, env_kwargs=self.options.env_args)
         except Exception as error:  # whatever a renderer may raise, the run is not lost for it
-            console.print(f"[yellow]No video:[/] {first_line(error)}", soft_wrap=True)
+            console.print(f"[yellow]No video:[/] {escape(first_line(error))}", soft_wrap=True)
 
     def _conclude(self, interrupted: bool) -> None:
         options, generation = self.options, self.search.generation

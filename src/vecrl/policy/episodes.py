@@ -96,16 +96,21 @@ class Normaliser:
 
     def __call__(self, features: Tensor, alive: Tensor | None = None) -> Tensor:
         """Features `[k, obs_length]` as the network takes them; rows outside the mask `alive` teach nothing."""
-        if self.norm is not None:
-            self._rows.append(features)
-            if alive is not None:
-                self._masks.append(alive)
-            self._count += len(features)
-            if self._count >= BUFFER:
-                self.flush()
+        self.take_in(features, alive)
         if self.layer is not None:
             features = self.layer(features)
         return features.float()
+
+    def take_in(self, features: Tensor, alive: Tensor | None = None) -> None:
+        """Learn from rows of features, sooner or later."""
+        if self.norm is None:
+            return
+        self._rows.append(features)
+        if alive is not None:
+            self._masks.append(alive)
+        self._count += len(features)
+        if self._count >= BUFFER:
+            self.flush()
 
     def flush(self) -> None:
         """Learn from what is still in the buffer."""

@@ -6,7 +6,7 @@ plays, and lets those go on in a smaller batch where the simulator can be had in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -34,39 +34,52 @@ class Scores:
         self.rules = rules
         self.ids = torch.arange(members, device=device)
         self.alive = torch.ones(members, dtype=torch.bool, device=device)
-        self._age = torch.zeros(members, dtype=torch.int64, device=device)
-        self._sums = torch.zeros(4, members, dtype=torch.float64, device=device)
         self._results = torch.zeros(4, members, dtype=torch.float64, device=device)
+        self._age = torch.zeros(members, dtype=torch.int64, device=device)
+        self._fitness, self._returns, self._steps, self._episodes = self._results
 
     def add(self, reward: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
         """Count a step of all who play: a mask `[k]` of those who begin another episode now."""
         rules, alive = self.rules, self.alive
-        fitness, returns, steps, episodes = self._sums
-        returns += torch.where(alive, reward, 0.0)
-        steps += alive
+        self._returns = self._returns + torch.where(alive, reward, 0.0)
+        self._steps = self._steps + alive
         if rules.shaping:
-            self._age += 1
-            fitness += torch.where(alive, rules.shaped(reward, terminated, self._age), 0.0)
+            self._age = self._age + 1
+            self._fitness = self._fitness + torch.where(alive, rules.shaped(reward, terminated, self._age), 0.0)
         done = (terminated | truncated) & alive
         if rules.max_steps is not None:
-            spent = alive & (steps >= rules.max_steps)
+            spent = alive & (self._steps >= rules.max_steps)
             done, alive = done | spent, alive & ~spent
-        episodes += done
-        self.alive = alive & ~done if rules.num_episodes == 1 else alive & (episodes < rules.num_episodes)
+        self._episodes = self._episodes + done
+        if rules.num_episodes == 1:
+            self.alive = alive & ~done
+            return torch.zeros_like(done)
+        self.alive = alive & (self._episodes < rules.num_episodes)
         begin = done & self.alive
         if rules.shaping:
-            self._age.masked_fill_(begin, 0)
+            self._age = torch.where(begin, 0, self._age)
         return begin
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """All that `add` goes on from, `[k]` each."""
+        return self.alive, self._age, self._fitness, self._returns, self._steps, self._episodes
+
+    def set_columns(self, columns: Sequence[Tensor]) -> None:
+        """Go on from there."""
+        self.alive, self._age, self._fitness, self._returns, self._steps, self._episodes = columns
 
     def keep(self, rows: Tensor) -> None:
         """Put by what all have reached, and go on with these rows alone."""
-        self._results[:, self.ids] = self._sums
-        self.ids, self.alive = self.ids[rows], self.alive[rows]
-        self._age, self._sums = self._age[rows], self._sums[:, rows]
+        self._put_by()
+        self.ids = self.ids[rows]
+        self.set_columns([column[rows] for column in self.columns()])
+
+    def _put_by(self) -> None:
+        self._results[:, self.ids] = torch.stack(self.columns()[2:])
 
     def result(self, members: int | None) -> Evaluation:
         """Of the first `members`, when nobody plays any more."""
-        self._results[:, self.ids] = self._sums
+        self._put_by()
         fitness, returns, steps, episodes = self._results[:, :members].cpu()
         returns, lengths = returns / episodes, steps / episodes
         return Evaluation(fitness / episodes if self.rules.shaping else returns, returns, lengths, int(steps.sum()))

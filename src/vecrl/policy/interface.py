@@ -29,6 +29,7 @@ class Interface:
     Attributes:
         observation_space, action_space: as given.
         obs_length, act_length: how many numbers a network takes in and puts out.
+        bounds: `[2, *shape]`, the least and the greatest actions of a `Box`, on the device where they were last used.
 
     Raises:
         SpaceError: another kind of space.
@@ -46,11 +47,12 @@ class Interface:
         self.act_length = _length(action_space, "action")
         self._one_hot = observation_space if isinstance(observation_space, Discrete) else None
         self._discrete = action_space if isinstance(action_space, Discrete) else None
+        self.bounds = torch.empty(2, 0)
         if isinstance(action_space, Box):
             self._shape = action_space.shape
             dtype = _torch_dtype(action_space.dtype)
             self._dtype = dtype if dtype.is_floating_point else torch.float32
-            self._bounds = [torch.tensor(bound, dtype=self._dtype) for bound in (action_space.low, action_space.high)]
+            self.bounds = torch.from_numpy(np.stack([action_space.low, action_space.high])).to(self._dtype)
 
     @property
     def constants(self) -> dict[str, int]:
@@ -59,21 +61,28 @@ class Interface:
 
     def features(self, obs: Any) -> Tensor:
         """Observations `[n, ...]`, an array or a tensor, as `[n, obs_length]`: floating, of their own precision."""
-        obs = torch.as_tensor(obs)
+        obs = torch.from_numpy(obs) if isinstance(obs, np.ndarray) else torch.as_tensor(obs)
         if self._one_hot is not None:
             return F.one_hot(obs.long() - int(self._one_hot.start), self.obs_length).float()
-        obs = obs.reshape(len(obs), self.obs_length)
+        if obs.ndim != 2:
+            obs = obs.reshape(len(obs), self.obs_length)
         return obs if obs.is_floating_point() else obs.float()
 
-    def actions(self, outputs: Tensor) -> Tensor:
-        """Outputs `[n, act_length]` as a batch of actions `[n, ...]` on their device."""
+    def actions(self, outputs: Tensor, bounds: Tensor | None = None) -> Tensor:
+        """Outputs `[n, act_length]` as a batch of actions `[n, ...]` on their device.
+
+        Args:
+            bounds: the attribute, for functions that may not close over tensors.
+        """
         if self._discrete is not None:
             chosen = outputs.argmax(1)
             return chosen + int(self._discrete.start) if self._discrete.start else chosen
         outputs = outputs.reshape(len(outputs), *self._shape).to(self._dtype)
-        if self._bounds[0].device != outputs.device:
-            self._bounds = [bound.to(outputs.device) for bound in self._bounds]
-        return outputs.clamp(*self._bounds)
+        if bounds is None:
+            if self.bounds.device != outputs.device:
+                self.bounds = self.bounds.to(outputs.device)
+            bounds = self.bounds
+        return outputs.clamp(bounds[0], bounds[1])
 
 
 def _length(space: Space[Any], what: str) -> int:

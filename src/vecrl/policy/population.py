@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vecrl.engine.pool import BackendName, Pool
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import ClosedError, SpaceError
+from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
 from vecrl.policy.fused import play_batch
 from vecrl.policy.interface import Interface
@@ -61,6 +62,7 @@ class PopulationEvaluator:
         alive_bonus: `(t0, t1, bonus)`, see `AliveBonus`; added to the reward of every step that does not terminate.
         seed: of episodes and noise: an int, or a rule of `vecrl.seeding`; None takes entropy.
         device: where a batched simulator lives; not for Python environments.
+        compile: compile policy and simulator together, native tasks only: some ten times as fast, after a minute.
         env_kwargs: for the environment's maker.
 
     Attributes:
@@ -97,6 +99,7 @@ class PopulationEvaluator:
         alive_bonus: AliveBonus | Sequence[float] | None = None,
         seed: int | SeedRule | None = None,
         device: str | torch.device | None = None,
+        compile: bool = False,  # noqa: A002 -- the word that torch's users look for
         env_kwargs: Mapping[str, Any] | None = None,
     ):
         for name, value in (("popsize", popsize), ("num_episodes", num_episodes), ("max_steps", max_steps)):
@@ -112,6 +115,8 @@ class PopulationEvaluator:
             self.interface = self._stage.interface
             self.policy = _build_policy(net, self.interface)
             self.norm = self._build_norm(obs_norm)
+            if compile:
+                self._stage.compile(self.policy)
         except BaseException:
             self.close()
             raise
@@ -236,6 +241,10 @@ class PoolStage:
         """Whether it was closed."""
         return self._pool.closed
 
+    def compile(self, policy: Policy) -> None:
+        """Not here."""
+        raise ValueError("Only native tasks are compiled; leave compile out.")
+
     def play(self, policy: Policy, *args: Any) -> Evaluation:
         """See `play_pool`."""
         self._pool.drain()  # what an interrupted call left under way
@@ -260,9 +269,18 @@ class BatchStage:
         self.device = torch.device(self._simulator.device)
         self.interface = _interface_of(self._simulator, self._simulator.close)
         self.closed = False
+        self._compiled: CompiledPlay | None = None
+
+    def compile(self, policy: Policy) -> None:
+        """From now on, play by compiled regions for this policy's network."""
+        if not isinstance(self._simulator, NativeSimulator):
+            raise ValueError("Only native tasks are compiled; leave compile out.")
+        self._compiled = CompiledPlay(self._simulator, policy, self.interface)
 
     def play(self, policy: Policy, *args: Any) -> Evaluation:
         """See `play_batch`. Where the size cannot be had, the last member fills up the rows, and counts once."""
+        if self._compiled is not None:
+            return self._compiled(policy, *args)
         size, members = self._simulator.num_envs, len(policy.parameters)
         simulator = self._simulator
         if members < size and self._resize is not None:
