@@ -308,7 +308,8 @@ class Evolution:
             verdict = "[green]Solved[/]: mean" if self.solved else "Best: mean" if not interrupted else "Best:"
             console.print(
                 f"{verdict} return {reached:.5g}{tested}, after {generation} generations, "
-                f"{self.steps:,} steps and {self.seconds:.1f} s"
+                f"{self.steps:,} steps and {self.seconds:.1f} s",
+                soft_wrap=True,
             )
         for name, path in self.folder.listing("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True)
