@@ -3,7 +3,8 @@
 `send(ids, …)` and `recv(at_least, timeout)` are the base; `step` and `reset` of all environments are the common case
 of it and take the short way: one command for everybody, results in a slot of the arena that nobody copies. Every
 command has a number that its answer repeats, so a late answer is never taken for the next one. Knows no mode,
-dialect or simulator.
+dialect or simulator. (Longer than files here should be: the waiting and the not waiting forms of each command are
+read best beside each other.)
 """
 
 from __future__ import annotations
@@ -19,19 +20,16 @@ import numpy as np
 
 from ..errors import ClosedError, Failure, PendingError, SpaceError, failures_to_error
 from .assembly import Assembly
-from .backends.base import Backend
-from .backends.processes import Processes, StartMethod
-from .backends.serial import Serial
-from .backends.threads import Threads
+from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout, Tree
+from .opening import BackendName, check_cards, construction_error, make_backend
+from .roster import Ids, Roster, name_ids
 from .simulator import Simulator
 from .transitions import Transition
 from .worker import Card, Command, Op, Plan
 
-BackendName = Literal["serial", "threads", "processes"]
 InvokeKind = Literal["get", "set", "call", "render"]
-Ids = Sequence[int] | np.ndarray
 _SLOTS = 4
 _GRACE = 1.0  # seconds that those under way may take to come to an end and close, where nobody said otherwise
 
@@ -71,21 +69,18 @@ class Pool:
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
-        starts = np.cumsum([0, *(k for _, k in makers)])
-        plans = [Plan(i, int(starts[i]), k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
-        self.num_envs = int(starts[-1])
+        self._roster = roster = Roster(k for _, k in makers)
+        starts = roster.starts.tolist()
+        plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
+        self.num_envs = roster.num_envs
         self.num_workers = len(plans)
         self.backend_name: BackendName = backend
         self.step_timeout = step_timeout
         self._workers = range(len(plans))
-        self._owner = np.repeat(np.arange(len(plans)), np.diff(starts))
-        self._busy = np.zeros(self.num_envs, bool)
-        self._broken = np.zeros(self.num_envs, bool)
-        self._asked_at = np.zeros(self.num_envs, np.int64)  # a running number: who was asked before whom
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
-        self._backend = _make_backend(backend, plans, step_timeout, start_method, threads_per_worker, preload)
-        self._flights = Flights(self._backend, starts)
+        self._backend = make_backend(backend, plans, start_method, threads_per_worker, preload)
+        self._flights = Flights(self._backend, roster.starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
             self._build(plans, same_spaces, same_actions)
@@ -98,9 +93,9 @@ class Pool:
         flight = self._flights.expect(Op.CONSTRUCT, self._workers)
         failures = self._flights.gather(flight, None)
         if failures:
-            raise _construction_error(failures)
+            raise construction_error(failures)
         cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
-        _check_cards(cards, plans, same_spaces, same_actions)
+        check_cards(cards, plans, same_spaces, same_actions)
         self.card = cards[0]
         self.obs_layout = Layout(self.card.observation_space)
         self.action_layout = Layout(self.card.action_space)
@@ -138,7 +133,7 @@ class Pool:
         _check_length("seeds", seeds, self.num_envs)
         self.drain()
         self._check_alive(self._workers)
-        starts = self._flights.starts
+        starts = self._roster.starts
         flight = self._flights.launch(Op.RESET, self._workers, slot=self._arena.lease())
         commands: list[tuple[int, Command]] = []
         for worker in self._workers:
@@ -163,7 +158,7 @@ class Pool:
         self._check_idle()
         if not self._well or self._flights.dead:
             self._check_alive(self._workers)
-            self._check_whole(slice(None), begin)
+            self._roster.check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
         if begin is not None:
             self._arena.begin[:] = begin
@@ -172,7 +167,7 @@ class Pool:
         if objects is None:
             self._backend.broadcast(command)
             return
-        parts = [slice(start, stop) for start, stop in itertools.pairwise(self._flights.starts)]
+        parts = [slice(start, stop) for start, stop in itertools.pairwise(self._roster.starts)]
         extras = [{leaf: values[part] for leaf, values in objects.items()} for part in parts]
         self._send([flight], [(worker, replace(command, extra=extra)) for worker, extra in enumerate(extras)])
 
@@ -202,7 +197,7 @@ class Pool:
     @property
     def pending(self) -> np.ndarray:
         """`[m]` int64, the environments under way."""
-        return np.flatnonzero(self._busy) if self._flights.of_all is None else np.arange(self.num_envs)
+        return np.flatnonzero(self._roster.busy) if self._flights.of_all is None else np.arange(self.num_envs)
 
     def send_reset(
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -224,7 +219,7 @@ class Pool:
             PendingError: some of them are under way, or failed and were not reset.
         """
         chosen = self._check_ids(ids)
-        self._check_whole(chosen, None)
+        self._roster.check_whole(chosen)
         objects = self._write_actions(actions, chosen, len(chosen))
 
         def extra_of(places: np.ndarray) -> Any:
@@ -247,7 +242,7 @@ class Pool:
             raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
         limit = self.step_timeout if timeout is None else timeout
         end = None if limit is None else time.monotonic() + limit
-        under_way = int(self._busy.sum())
+        under_way = int(self._roster.busy.sum())
         want = under_way if at_least is None else min(at_least, under_way)
         if not want:
             raise PendingError("No environment is under way; send first.")
@@ -267,7 +262,7 @@ class Pool:
         failures = [failure for flight in landed for failure in flight.failures]
         for flight in landed:
             self._settle(flight, flight.failures)
-        transition = self._assembly.rows(landed, self._asked_at if ordered else None)
+        transition = self._assembly.rows(landed, self._roster.asked_at if ordered else None)
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -289,11 +284,11 @@ class Pool:
             self._settle(flight, flight.failures)
         flights.landed.clear()
         flights.open.clear()  # Ctrl-C may have struck between a last answer and the notes on it
-        self._busy[:] = False
+        self._roster.busy[:] = False
 
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
-        parts = self._split(ids)
+        parts = self._roster.split(ids)
         flights: list[Flight] = []
         commands: list[tuple[int, Command]] = []
         for worker, rows, places in parts:
@@ -301,7 +296,7 @@ class Pool:
             command = Command(op, flights[-1].seq, 0, eager, rows=rows.tolist(), extra=extra_of(places))
             commands.append((worker, command))
         self._send(flights, commands)
-        self._busy[ids] = True
+        self._roster.busy[ids] = True
         return flights
 
     def _send(self, flights: Sequence[Flight], commands: Sequence[tuple[int, Command]]) -> None:
@@ -312,13 +307,6 @@ class Pool:
             for flight in flights:
                 del self._flights.open[flight.seq]
             raise
-
-    def _split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """For each worker concerned: its number, its own rows in ascending order, and their places in `ids`."""
-        ascending = np.argsort(ids)
-        owners = self._owner[ids[ascending]]
-        places = {worker: ascending[owners == worker] for worker in np.unique(owners).tolist()}
-        return [(worker, ids[at] - self._flights.starts[worker], at) for worker, at in places.items()]
 
     # -- reach into environments -------------------------------------------------------------------
 
@@ -336,7 +324,7 @@ class Pool:
         chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
         _check_length("values", values, len(chosen))
         self._check_idle()
-        parts = {worker: (rows, places) for worker, rows, places in self._split(chosen)}
+        parts = {worker: (rows, places) for worker, rows, places in self._roster.split(chosen)}
         flight = self._flights.launch(Op.INVOKE, parts)
         self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
         commands: list[tuple[int, Command]] = []
@@ -384,7 +372,7 @@ class Pool:
         self._finalizer.detach()
         self._flights.open.clear()
         self._flights.landed.clear()
-        self._busy[:] = False
+        self._roster.busy[:] = False
         if stuck and not late:
             failures.append(Failure(self._flights.ids_of(stuck), "close", "its thread cannot be ended", kind="late"))
         if failures:
@@ -413,17 +401,17 @@ class Pool:
     def _settle(self, flight: Flight, failures: Sequence[Failure]) -> None:
         """Note what an answered flight leaves behind: who is idle, who failed."""
         if flight.ids is not None:
-            self._busy[flight.ids] = False
+            self._roster.busy[flight.ids] = False
+        failed = self._roster.failed
         if flight.op == Op.RESET:
-            self._broken[slice(None) if flight.ids is None else flight.ids] = False
+            failed[slice(None) if flight.ids is None else flight.ids] = False
         elif flight.op == Op.STEP and flight.ids is None and not self._well:
-            self._broken &= ~self._arena.slots[flight.slot].begun
+            failed &= ~self._arena.slots[flight.slot].begun
         elif not failures:
             return
-        for failure in failures:
-            if failure.kind != "late" and flight.op in (Op.STEP, Op.RESET):
-                self._broken[list(failure.env_ids)] = True
-        self._well = not (self._closed or self._flights.dead or self._broken.any())
+        if flight.op in (Op.STEP, Op.RESET):
+            self._roster.note_failures(failures)
+        self._well = not (self._closed or self._flights.dead or failed.any())
 
     def _write_actions(self, actions: Tree, where: Any, count: int) -> dict[int, Any] | None:
         """Put actions into the arena; the opaque ones, by leaf, are returned to travel along."""
@@ -447,68 +435,19 @@ class Pool:
         if self._flights.open or self._flights.landed:
             raise PendingError(f"{self._name_pending()} still under way; wait for them first.")
 
-    def _check_whole(self, ids: Any, begin: np.ndarray | None) -> None:
-        if self._broken.any():
-            broken = self._broken[ids] if begin is None else self._broken & ~begin
-            if broken.any():
-                names = np.arange(self.num_envs)[ids][broken].tolist()
-                raise PendingError(f"Environments {names} failed before; reset them (or all) before they step again.")
-
     def _check_ids(self, ids: Ids) -> np.ndarray:
         if self._closed:
             raise ClosedError("This object is closed; make a new one.")
-        chosen = np.atleast_1d(np.asarray(ids))
-        if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
-            raise SpaceError(f"Expected ids to be a list of integers, but {ids!r} came.")
-        if chosen.min() < 0 or chosen.max() >= self.num_envs:
-            raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {chosen.tolist()} came.")
-        if len(np.unique(chosen)) < len(chosen):
-            raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
-        if self._flights.of_all is not None or self._busy[chosen].any():
+        if self._flights.of_all is not None:
             raise PendingError(f"{self._name_pending()} still under way; receive them first.")
-        self._check_alive(self._owner[chosen].tolist())
-        self._asked_at[chosen] = np.arange(len(chosen)) + self._asked_at.max() + 1
-        return chosen.astype(np.int64)
+        chosen = self._roster.check(ids)
+        self._check_alive(self._roster.owners(chosen))
+        return chosen
 
     def _name_pending(self) -> str:
-        ids = self.pending.tolist()
-        return f"Environments {ids[:20]}{'…' if len(ids) > 20 else ''} are"
+        return f"{name_ids(self.pending)} are"
 
 
 def _check_length(name: str, values: Sequence[Any] | None, count: int) -> None:
     if values is not None and len(values) != count:
         raise SpaceError(f"Expected {count} {name}, one an environment asked, but {len(values)} came.")
-
-
-def _make_backend(
-    name: str, plans: Sequence[Plan], timeout: float | None, start: StartMethod, threads: int, preload: Sequence[str]
-) -> Backend:
-    if name == "serial":
-        return Serial(plans)
-    if name == "threads":
-        return Threads(plans)
-    if name == "processes":
-        return Processes(plans, start, threads, preload)
-    raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
-
-
-def _construction_error(failures: Sequence[Failure]) -> Exception:
-    """A `SpaceError` where spaces that differ are all that went wrong."""
-    if not all(isinstance(failure.exception, SpaceError) for failure in failures):
-        return failures_to_error(failures)
-    return SpaceError("\n".join(f"environment {failure.env_ids[0]}: {failure.exception}" for failure in failures))
-
-
-def _check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
-    """All workers' spaces must be equal, or at least lie in memory alike."""
-    first = cards[0]
-    for index, card in sorted(cards.items()):
-        pairs = [("action_space", first.action_space, card.action_space, same_actions)]
-        pairs.append(("observation_space", first.observation_space, card.observation_space, same_spaces))
-        for name, expected, came, equal in pairs:
-            alike = Layout(expected).leaves == Layout(came).leaves
-            if not alike or (equal and expected != came):
-                raise SpaceError(
-                    f"environment {plans[index].start}: its {name} is {came}, but environments of one vector must have "
-                    f"the same, here {expected}."
-                )

@@ -1,0 +1,57 @@
+"""How a pool comes to be: its backend, and whether what its workers say of themselves fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from ..errors import Failure, SpaceError, failures_to_error
+from .backends.base import Backend
+from .backends.processes import Processes, StartMethod
+from .backends.serial import Serial
+from .backends.threads import Threads
+from .layout import Layout
+from .worker import Card, Plan
+
+BackendName = Literal["serial", "threads", "processes"]
+
+
+def make_backend(name: str, plans: Sequence[Plan], start: StartMethod, threads: int, preload: Sequence[str]) -> Backend:
+    """The backend of that name, which begins to construct what the plans say.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name == "serial":
+        return Serial(plans)
+    if name == "threads":
+        return Threads(plans)
+    if name == "processes":
+        return Processes(plans, start, threads, preload)
+    raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
+
+
+def construction_error(failures: Sequence[Failure]) -> Exception:
+    """A `SpaceError` where spaces that differ are all that went wrong."""
+    if not all(isinstance(failure.exception, SpaceError) for failure in failures):
+        return failures_to_error(failures)
+    return SpaceError("\n".join(f"environment {failure.env_ids[0]}: {failure.exception}" for failure in failures))
+
+
+def check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
+    """See that all workers' spaces are equal, or at least lie in memory alike.
+
+    Raises:
+        SpaceError: they do not.
+    """
+    first = cards[0]
+    for index, card in sorted(cards.items()):
+        pairs = [("action_space", first.action_space, card.action_space, same_actions)]
+        pairs.append(("observation_space", first.observation_space, card.observation_space, same_spaces))
+        for name, expected, came, equal in pairs:
+            alike = Layout(expected).leaves == Layout(came).leaves
+            if not alike or (equal and expected != came):
+                raise SpaceError(
+                    f"environment {plans[index].start}: its {name} is {came}, but environments of one vector must have "
+                    f"the same, here {expected}."
+                )

@@ -1,0 +1,87 @@
+"""Who is who in a pool: which worker has which environments, who is under way, who failed, and who was asked first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import Failure, PendingError, SpaceError
+
+Ids = Sequence[int] | np.ndarray
+
+
+class Roster:
+    """The environments 0 to n - 1, in runs of one worker each.
+
+    Attributes:
+        starts: `[num_workers + 1]`, worker w has the environments from `starts[w]` to `starts[w + 1]`.
+        busy: `[n]` bool, those that were asked by name and have not been collected.
+        failed: `[n]` bool, those that must be reset before they step.
+        asked_at: `[n]` int64, a running number: who was asked before whom.
+    """
+
+    def __init__(self, counts: Iterable[int]):
+        self.starts = np.cumsum([0, *counts])
+        self.num_envs = int(self.starts[-1])
+        self.busy = np.zeros(self.num_envs, bool)
+        self.failed = np.zeros(self.num_envs, bool)
+        self.asked_at = np.zeros(self.num_envs, np.int64)
+        self._owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def check(self, ids: Ids) -> np.ndarray:
+        """`ids` as an array `[m]` of int64, from here on the latest to be asked.
+
+        Raises:
+            SpaceError, IndexError: they are no ids of ours, or some come twice.
+            PendingError: some are under way.
+        """
+        chosen = np.atleast_1d(np.asarray(ids))
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
+            raise SpaceError(f"Expected ids to be a list of integers, but {ids!r} came.")
+        if chosen.min() < 0 or chosen.max() >= self.num_envs:
+            raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {chosen.tolist()} came.")
+        if len(np.unique(chosen)) < len(chosen):
+            raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
+        if self.busy[chosen].any():
+            raise PendingError(f"{name_ids(np.flatnonzero(self.busy))} are still under way; receive them first.")
+        self.asked_at[chosen] = np.arange(len(chosen)) + self.asked_at.max() + 1
+        return chosen.astype(np.int64)
+
+    def check_whole(self, ids: Any, begin: np.ndarray | None = None) -> None:
+        """See that none of `ids` failed before, but for those that `begin` anew.
+
+        Raises:
+            PendingError: some did.
+        """
+        failed = self.failed[ids] if begin is None else self.failed & ~begin
+        if failed.any():
+            names = name_ids(np.arange(self.num_envs)[ids][failed])
+            raise PendingError(f"{names} failed before; reset them (or all) before they step again.")
+
+    def owners(self, ids: np.ndarray) -> list[int]:
+        """The worker of each of `ids`."""
+        return self._owner[ids].tolist()
+
+    def split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """For each worker concerned: its number, its own rows in ascending order, and their places in `ids`."""
+        ascending = np.argsort(ids)
+        owners = self._owner[ids[ascending]]
+        places = {worker: ascending[owners == worker] for worker in np.unique(owners).tolist()}
+        return [(worker, ids[at] - self.starts[worker], at) for worker, at in places.items()]
+
+    def note_failures(self, failures: Sequence[Failure]) -> None:
+        """These have to be reset before they step; who is merely late has not."""
+        for failure in failures:
+            if failure.kind != "late":
+                self.failed[list(failure.env_ids)] = True
+
+
+def name_ids(ids: np.ndarray) -> str:
+    """Environments for a message.
+
+    >>> name_ids(np.arange(3))
+    'Environments [0, 1, 2]'
+    """
+    return f"Environments {ids[:20].tolist()}{'…' if len(ids) > 20 else ''}"
