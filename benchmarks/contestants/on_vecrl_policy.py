@@ -36,7 +36,7 @@ def population_cartpole(members: int, backend: str, num_workers: int | None = No
 
 def population_native(members: int) -> Contest:
     """The same in one batched simulator."""
-    yield from _evaluating("native::CartPole-v1", members)
+    yield from _evaluating("native::CartPole-v1", members, compile=True)
 
 
 def _evaluating(env: str, members: int, **settings: Any) -> Contest:

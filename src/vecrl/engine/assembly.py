@@ -74,16 +74,18 @@ class Assembly:
             order: unless `order` `[n]` says, by its values at their ids, which comes first.
         """
         slot = self._arena.slots[0]
-        parts = [(f.ids, f.op == Op.STEP) for f in flights if f.ids is not None]
-        ids = np.concatenate([part for part, _ in parts])
-        stepped = np.concatenate([np.full(len(part), step) for part, step in parts])
+        parts = [flight.ids for flight in flights if flight.ids is not None]
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        stepped = np.array([flight.op == Op.STEP for flight in flights]).repeat([len(part) for part in parts])
         if order is not None:
-            first = np.argsort(order[ids])
-            ids, stepped = ids[first], stepped[first]
+            rank = order[ids]
+            if (rank[1:] < rank[:-1]).any():
+                first = rank.argsort()
+                ids, stepped = ids[first], stepped[first]
         reports = [pair for flight in flights for pair in flight.reports]
         infos, final_infos = self._notes(reports)
-        terminated, truncated, begun = slot.flags[:, ids]
-        done = np.flatnonzero((terminated | truncated) & stepped)
+        terminated, truncated, begun = slot.flags.take(ids, 1)
+        done = ((terminated | truncated) & stepped).nonzero()[0]
         ended = done[begun[done]]
         obs: list[Any] = [
             tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]

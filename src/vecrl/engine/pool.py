@@ -242,7 +242,7 @@ class Pool:
             raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
         limit = self.step_timeout if timeout is None else timeout
         end = None if limit is None else time.monotonic() + limit
-        under_way = int(self._roster.busy.sum())
+        under_way = np.count_nonzero(self._roster.busy)
         want = under_way if at_least is None else min(at_least, under_way)
         if not want:
             raise PendingError("No environment is under way; send first.")
@@ -441,7 +441,8 @@ class Pool:
         if self._flights.of_all is not None:
             raise PendingError(f"{self._name_pending()} still under way; receive them first.")
         chosen = self._roster.check(ids)
-        self._check_alive(self._roster.owners(chosen))
+        if self._flights.dead:
+            self._check_alive(self._roster.owners(chosen))
         return chosen
 
     def _name_pending(self) -> str:

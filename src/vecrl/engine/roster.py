@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class Roster:
         self.busy = np.zeros(self.num_envs, bool)
         self.failed = np.zeros(self.num_envs, bool)
         self.asked_at = np.zeros(self.num_envs, np.int64)
+        self._asked = 0  # how many were asked so far
         self._owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def check(self, ids: Ids) -> np.ndarray:
@@ -37,17 +39,20 @@ class Roster:
             SpaceError, IndexError: they are no ids of ours, or some come twice.
             PendingError: some are under way.
         """
-        chosen = np.atleast_1d(np.asarray(ids))
+        chosen = np.atleast_1d(ids)
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
             raise SpaceError(f"Expected ids to be a list of integers, but {ids!r} came.")
-        if chosen.min() < 0 or chosen.max() >= self.num_envs:
+        chosen = chosen.astype(np.int64)
+        if chosen.view(np.uint64).max() >= self.num_envs:  # negative ones are huge then
             raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {chosen.tolist()} came.")
-        if len(np.unique(chosen)) < len(chosen):
-            raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
         if self.busy[chosen].any():
             raise PendingError(f"{name_ids(np.flatnonzero(self.busy))} are still under way; receive them first.")
-        self.asked_at[chosen] = np.arange(len(chosen)) + self.asked_at.max() + 1
-        return chosen.astype(np.int64)
+        numbers = np.arange(self._asked, self._asked + len(chosen))
+        self.asked_at[chosen] = numbers
+        if (self.asked_at[chosen] != numbers).any():
+            raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
+        self._asked += len(chosen)
+        return chosen
 
     def check_whole(self, ids: Any, begin: np.ndarray | None = None) -> None:
         """See that none of `ids` failed before, but for those that `begin` anew.
@@ -66,10 +71,14 @@ class Roster:
 
     def split(self, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """For each worker concerned: its number, its own rows in ascending order, and their places in `ids`."""
-        ascending = np.argsort(ids)
-        owners = self._owner[ids[ascending]]
-        places = {worker: ascending[owners == worker] for worker in np.unique(owners).tolist()}
-        return [(worker, ids[at] - self.starts[worker], at) for worker, at in places.items()]
+        ascending = ids.argsort()
+        ordered = ids[ascending]
+        cuts = ordered.searchsorted(self.starts).tolist()
+        return [
+            (worker, ordered[first:last] - self.starts[worker], ascending[first:last])
+            for worker, (first, last) in enumerate(itertools.pairwise(cuts))
+            if first < last
+        ]
 
     def note_failures(self, failures: Sequence[Failure]) -> None:
         """These have to be reset before they step; who is merely late has not."""

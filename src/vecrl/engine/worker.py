@@ -188,10 +188,11 @@ class Worker:
             self.returns += out.reward
             self.lengths += 1
         else:
-            out.flags[:, rows] = False
-            notes = self.sim.step(rows, self._actions(rows, objects), out, eager)
-            self.returns[rows] += out.reward[rows]
-            self.lengths[rows] += 1
+            where = np.array(rows)
+            out.flags[:, where] = False
+            notes = self.sim.step(rows, self._actions(where, objects), out, eager)
+            self.returns[where] += out.reward[where]
+            self.lengths[where] += 1
         for row in notes.ended:
             out.returns[row] = self.returns[row]
             out.lengths[row] = self.lengths[row]
@@ -202,7 +203,7 @@ class Worker:
             self._find_nan(slice(None) if rows is None else rows, out, notes)
         return notes
 
-    def _actions(self, rows: Sequence[int] | None, objects: Any) -> Sequence[Tree]:
+    def _actions(self, rows: np.ndarray | None, objects: Any) -> Sequence[Tree]:
         """One action a row; copies, since a simulator may keep them."""
         if rows is None and not self.action_layout.opaque:
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None])

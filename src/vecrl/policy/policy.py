@@ -155,7 +155,8 @@ class Policy:
         """
         batch = self._batch("selections")
         rows = indices if isinstance(indices, slice) else _as_rows(indices, len(batch), batch.device)
-        chosen = copying.copy(self)
+        chosen = Policy.__new__(Policy)
+        chosen.__dict__.update(self.__dict__)
         chosen._use(batch[rows])
         chosen._h = _map_state(self._h, lambda state: state[rows].clone())
         return chosen
