@@ -1,5 +1,6 @@
 """Ctrl-C at any point of a call: nothing hangs, and nothing of what was under way is taken for what comes later."""
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -29,9 +30,15 @@ def _interrupt_soon(delay: float) -> None:
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """SIGALRM as Ctrl-C: a timer can send it within microseconds, wherever this process is then."""
+    """SIGALRM as Ctrl-C: a timer can send it within microseconds, wherever this process is then.
+
+    But not within a callback of the garbage collector (Hypothesis has one), out of which Python lets nothing escape.
+    """
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
     yield
+    gc.callbacks[:] = callbacks
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.signal(signal.SIGALRM, before)
 
