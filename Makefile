@@ -14,6 +14,7 @@ PYTEST := -m pytest -q
 # One thread a process: two torch threads on two busy cores stand in each other's way. Headless rendering through EGL.
 export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
+export NO_MKDOCS_2_WARNING ?= 1
 
 .PHONY: demo test test-main test-brax test-brax-v1 check format bench docs clean
 
@@ -36,7 +37,7 @@ check: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .
