@@ -56,7 +56,7 @@ docs: .venv/.ready
 
 .venv-brax/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-brax
-	PIP_CONSTRAINT=constraints.txt .venv-brax/bin/python $(PIP) -e ".[cli,classic,brax,test]"
+	PIP_CONSTRAINT=constraints.txt .venv-brax/bin/python $(PIP) -e ".[cli,classic,brax,video,test]"
 	touch $@
 
 .venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml

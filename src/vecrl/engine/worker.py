@@ -1,7 +1,7 @@
 """The only loop body of the library: what a worker does on a command.
 
 A worker owns one simulator of k environments, whose ids follow one another, and their rows of the arena. However the
-command came (a call, a queue, a socket), `execute` does the work and gives back what is to be said beside the
+command came (a call, a queue, a pipe), `execute` does the work and gives back what is to be said beside the
 rows. It never raises on account of an environment: failures are part of the report.
 """
 
