@@ -120,6 +120,25 @@ def test_functional_module_is_differentiable_and_works_under_torch_func():
     torch.testing.assert_close(per_member[0], gradient)
 
 
+def test_functional_module_maps_over_hidden_states():
+    """Row `make_functional_module`: usable under torch.func's transforms, the hidden state included."""
+    f = make_functional_module(MultiLayered(nn.Linear(3, 4), RNN(4, 5), nn.Linear(5, 2)))
+    vectors, x = torch.randn(6, f.parameter_length), torch.randn(6, 3)
+    _, h = torch.func.vmap(f)(vectors, x)
+    y, _ = torch.func.vmap(f)(vectors, x, h)
+    each = [f(v, row, f(v, row)[1])[0] for v, row in zip(vectors, x, strict=True)]
+    torch.testing.assert_close(y, torch.stack(each))
+
+
+def test_functional_module_is_differentiable_in_its_input():
+    """Row `make_functional_module`: differentiable, with respect to `x` too."""
+    net, x = mlp(), torch.randn(3, requires_grad=True)
+    f = make_functional_module(net)
+    (ours,) = torch.autograd.grad(f(parameter_vector(net).detach(), x).sum(), x)
+    (theirs,) = torch.autograd.grad(net(x).sum(), x)
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_buffers_and_moves():
     """Row `make_functional_module`: `buffers`."""
     f = make_functional_module(nn.BatchNorm1d(3))

@@ -3,6 +3,7 @@
 import random
 import string
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,6 +63,16 @@ def test_values():
     assert (net[1].lb, net[1].ub) == (-0.1, 0.5)
     assert str_to_net("Linear(pairs[1][-1], 1)", pairs=[(1, 2), (3, 4)]).in_features == 4
     assert str_to_net("Unflatten(0, (2, 3))").unflattened_size == (2, 3)
+
+
+def test_numbers_of_spaces():
+    """Row str_to_net: arithmetic on constants, which spaces give as NumPy's numbers."""
+    net = str_to_net("Linear(2 * n, n ** 2 - 1) >> Clip(-high, high)", n=np.int64(3), high=np.float32(0.5))
+    assert (net[0].in_features, net[0].out_features, net[1].lb, net[1].ub) == (6, 8, -0.5, 0.5)
+    with pytest.raises(NetParsingError, match="beyond 256"):
+        str_to_net("Linear(1, n ** n)", n=np.int64(300))
+    with pytest.raises(NetParsingError, match="arithmetic is for numbers"):
+        str_to_net("Linear(1, flag + 1)", flag=np.bool_(True))
 
 
 def test_comments_and_line_breaks_are_free():
@@ -129,14 +140,29 @@ def test_what_is_not_in_the_grammar_has_a_place(text, line, column, words):
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
-def test_null_bytes_are_a_parsing_error():
-    with pytest.raises(NetParsingError):
-        str_to_net("Tanh()\0")
+def test_null_bytes_have_a_place_too():
+    """Row str_to_net: what is not in the grammar is a NetParsingError with line and column."""
+    with pytest.raises(NetParsingError) as caught:
+        str_to_net("Tanh()\n>> Tanh()\0")
+    assert (caught.value.line, caught.value.column) == (2, 10)
 
 
-def test_deep_nesting_is_a_parsing_error():
-    with pytest.raises(NetParsingError):
-        str_to_net("(" * 5000 + "Tanh()" + ")" * 5000)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000 + "Tanh()" + ")" * 5000,
+        "Clip(0, " + "-" * 900 + "1)",
+        "Clip(0, 1" + " + 1" * 900 + ")",
+        "Clip(0, n" + "[0]" * 1500 + ")",
+    ],
+    ids=["brackets", "signs", "sums", "items"],
+)
+def test_deep_nesting_is_a_parsing_error(text):
+    """Row str_to_net: parsed and never evaluated; what is nested beyond reach is an error with line and column."""
+    with pytest.raises(NetParsingError) as caught:
+        str_to_net(text, n=())
+    assert caught.value.line == 1
+    assert caught.value.column >= 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -150,6 +176,6 @@ def test_no_text_does_anything_but_parse_or_fail_to(seed):
     except NetParsingError as error:
         result = error
     if isinstance(result, NetParsingError):
-        assert result.line is None or 1 <= result.line <= text.count("\n") + 1
+        assert 1 <= result.line <= text.count("\n") + 1
     else:
         assert isinstance(result, nn.Module)

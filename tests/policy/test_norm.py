@@ -168,3 +168,19 @@ def test_a_mask_tells_the_first_batch_from_an_observation():
     stat.update(x, np.ones(8, bool))
     assert (stat.count, stat.mean.shape) == (8, (3,))
     assert np.abs(stat.normalize(x * 100)).max() == 1.0
+
+
+@pytest.mark.parametrize("make", [lambda **o: RunningNorm(shape=2, dtype="float64", **o), RunningStat])
+def test_long_runs_with_a_large_mean_and_a_small_variance(make):
+    """Row RunningNorm: numerically stable on long runs, after merging and as a layer too."""
+    x = 1e6 + 1e-3 * np.random.default_rng(0).standard_normal((4000, 16, 2))
+    parts = [make(min_variance=1e-12) for _ in range(2)]
+    for part, batches in zip(parts, np.split(x, 2), strict=True):
+        for batch in batches:
+            part.update(batch, np.ones(16, bool))
+    total = parts[0]
+    total.update(parts[1])
+    rows = x.reshape(-1, 2)
+    exact = (rows - rows.mean(0)) / rows.std(0)
+    np.testing.assert_allclose(total.normalize(rows), exact, atol=1e-3)
+    np.testing.assert_allclose(total.to_layer()(torch.from_numpy(rows)), exact, atol=1e-3)

@@ -92,6 +92,7 @@ def same(a, b):
     ids=str,
 )
 def test_it_equals_one_member_after_another(rules, net, batched, walks):
+    """Row Population evaluation: num_episodes, step budget, shaping; per-member mean returns, lengths, interactions."""
     def seeds(member, episode):
         later = batched and episode  # there the row's own stream goes on
         return None if later else seed_for(4, member, episode)
@@ -112,6 +113,7 @@ def test_it_equals_one_member_after_another(rules, net, batched, walks):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_the_norm_learns_what_was_acted_on_and_is_used_from_the_next_call_on(batched, walks):
+    """Row Population evaluation: with observation normalisation."""
     norm = RunningNorm(shape=2, clip=3.0)
     env = "walks::walk" if batched else Walk
     with PopulationEvaluator(env, NET, 9, seed=4, obs_norm=norm) as evaluator:
@@ -153,6 +155,7 @@ def test_discrete_spaces_are_one_hot_and_arg_max():
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("net", [NET, RECURRENT])
 def test_backend_and_workers_do_not_matter(backend, num_workers, net):
+    """Row Population evaluation: in this process or over worker processes."""
     def run(**place):
         options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5}
         with PopulationEvaluator(Walk, net, 9, **options, **place) as evaluator:
@@ -177,6 +180,7 @@ def test_a_population_in_parts_is_the_same_population(env, walks):
 
 
 def test_noise_is_each_members_own_and_follows_from_the_seed():
+    """Row Population evaluation: with action noise."""
     def run(seed, stdev):
         with PopulationEvaluator(Walk, NET, 9, seed=seed, action_noise=stdev) as evaluator:
             return [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
@@ -213,6 +217,7 @@ def test_the_state_goes_on_where_it_was():
 
 @pytest.mark.parametrize("episodes", [1, 2])
 def test_native_rows_are_their_own_whoever_else_is_there(episodes):
+    """Row Population evaluation: fused on one device with a batched environment."""
     with PopulationEvaluator("native::CartPole-v1", NET, 40, seed=7, num_episodes=episodes, max_steps=300) as evaluator:
         population = members(evaluator, 40, seed=1) * 2
         result = evaluator(population)

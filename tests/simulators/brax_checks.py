@@ -4,6 +4,7 @@ Most of it runs on a toy task registered with Brax, whose every value can be tol
 time; what Brax's own physics must show runs on its inverted pendulum.
 """
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from vecrl.errors import SpaceError
 from vecrl.simulators.brax import BraxSimulator, brax_envs, brax_names
 from vecrl.vector.makers import make_brax_env, make_vector_env
 from vecrl.vector.registry import available
+from vecrl.vector.torch_wrapper import TorchWrapper
 
 
 def register_toy(old: bool) -> None:
@@ -234,9 +236,11 @@ class BraxChecks:
     # -- in the makers --------------------------------------------------------------------------------
 
     def test_vectorised(self):
-        """make_brax_env: behind the gymnasium vector API, final observations kept, further keywords reach Brax."""
+        """make_brax_env: the gymnasium vector API in a TorchWrapper, final observations kept, keywords reach Brax."""
         env = make_vector_env(self.prefix + "toy", num_envs=3, brax_kwargs={"episode_length": 2, "scale": 0.5})
         with env:
+            assert isinstance(env, TorchWrapper)
+            assert isinstance(env.env, gymnasium.vector.VectorEnv)
             assert env.num_envs == 3
             assert env.single_observation_space == Box(-np.inf, np.inf, (1,))
             start, _ = env.reset(seed=1)

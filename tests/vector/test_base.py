@@ -1,5 +1,8 @@
 """`BaseVectorEnv`: the batched spaces that it derives."""
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -106,3 +109,19 @@ def test_the_single_bounds_are_not_shared():
     single = Box(-1.0, 1.0, (2,))
     batch_space(single, 2).low[:] = -9
     assert (single.low == -1).all()
+
+
+def test_works_where_gymnasium_is_0_29():
+    """BaseVectorEnv: works with gymnasium 0.29, which knows no modes and asks for further attributes, and with 1.x."""
+    code = """
+import gymnasium, numpy as np
+gymnasium.__version__ = "0.29.1"
+del gymnasium.vector.AutoresetMode
+from vecrl.vector import AutoresetMode, SyncVectorEnv
+with SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2) as env:
+    assert (env.is_vector_env, env.viewer) == (True, None)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    env.reset(seed=1)
+    assert env.step(np.zeros(2, int))[0].shape == (2, 4)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -230,6 +230,27 @@ def test_dtypes(space):
     assert terminated.dtype == truncated.dtype == bool
 
 
+def test_observations_are_cast_to_their_space():
+    """Row 4: observations in the observation dtype, of whatever precision the environment returns them."""
+
+    class Doubles(Echo):
+        def observe(self):
+            return super().observe().astype(np.float64)
+
+    with SyncVectorEnv([Doubles] * 2) as env:
+        assert env.reset()[0].dtype == np.float32
+        assert env.step(ones(2))[0].dtype == np.float32
+
+
+def test_tensors_of_a_dtype_that_numpy_lacks():
+    """Row 4: any tensor."""
+    envs, makers = echoes(1)
+    with SyncVectorEnv(makers) as env:
+        env.reset()
+        env.step(torch.full((1, 2), 0.5, dtype=torch.bfloat16))
+        assert envs[0].calls[-1].tolist() == [0.5, 0.5]
+
+
 def numbers(part: Any) -> np.ndarray:
     return torch.as_tensor(part).numpy().copy()
 
@@ -269,7 +290,7 @@ def test_render():
 
 
 def test_close():
-    """Row 9: `close` closes each once; a second one is harmless; using a closed one is a clear error."""
+    """Row 9: `close` closes each once, twice is harmless, using a closed one is an error; a context manager closes."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -277,7 +298,7 @@ def test_close():
     assert [sub.calls[-1] for sub in envs] == ["close", "close"]
     assert [sub.calls.count("close") for sub in envs] == [1, 1]
     assert env.closed
-    for use in (env.reset, lambda: env.step(ones(2))):
+    for use in (env.reset, env.render, lambda: env.seed(1), lambda: env.step(ones(2))):
         with pytest.raises(ClosedError, match="closed"):
             use()
 

@@ -13,7 +13,7 @@ from tests.conformance.compare import assert_same
 from tests.conformance.zoo import Echo, counting, echoes
 
 from vecrl.errors import WorkerError
-from vecrl.vector import SyncVectorEnv
+from vecrl.vector import SyncVectorEnv, transfer
 from vecrl.vector.transfer import ship, to_device
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
@@ -113,6 +113,25 @@ def test_empty_info():
         assert env.step([0, 0])[-1] == {}
 
 
+def test_infos_that_nobody_wants_are_not_looked_at():
+    """Row 7: `empty_info=True`: infos cost nothing."""
+
+    class Unread(dict):
+        def values(self):
+            raise AssertionError("somebody looked")
+
+        items = keys = __iter__ = __getitem__ = values
+
+    makers = [lambda: Echo(infos=[Unread(x=1)], length=2)] * 2
+    with SyncVectorEnv(makers, empty_info=True) as env:
+        env.reset()
+        assert [env.step(ones(2))[-1] for _ in range(3)] == [{}] * 3
+    with SyncVectorEnv(makers) as env:
+        env.reset()
+        with pytest.raises((AssertionError, WorkerError), match="somebody looked"):
+            env.step(ones(2))
+
+
 INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: what the two environments say, and what it is merged to
     "integers": (1, 2, np.array([1, 2])),
     "mixed numbers": (1, 0.5, np.array([1.0, 0.5])),
@@ -194,6 +213,17 @@ def test_everything_travels_in_one_copy():
     assert moved["n"][0] is None
     assert moved["x"][1:] == tree["x"][1:]
     assert moved["names"] is tree["names"]
+
+
+def test_a_call_takes_one_copy(monkeypatch):
+    """Row 8: as few transfers as possible: observations, rewards, flags and infos of a call go together."""
+    moved = []
+    monkeypatch.setattr(transfer, "ship", lambda arrays, device: moved.append(len(arrays)) or ship(arrays, device))
+    with SyncVectorEnv(counting(2, 2), device="meta") as env:
+        obs, _ = env.reset()
+        *_, info = env.step(np.zeros(2, int))
+    assert moved == [2, 5]
+    assert obs.device.type == info["count"].device.type == "meta"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

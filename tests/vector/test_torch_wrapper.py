@@ -1,5 +1,6 @@
 """`TorchWrapper` around single, vectorised, nested, torch-speaking and old-interface environments."""
 
+import contextlib
 import sys
 from types import ModuleType
 
@@ -121,10 +122,12 @@ def test_array_type_comes_from_the_first_observation(env, kind):
 
 @pytest.mark.parametrize("space", [spaces.Dict(a=BOX), spaces.Tuple((BOX,)), spaces.Text(3)])
 def test_unsupported_spaces(space):
-    """TorchWrapper: unsupported spaces are a TypeError."""
+    """TorchWrapper: unsupported spaces, of single and of vectorised environments, are a TypeError."""
     for env in (Echo(action_space=space), Echo(observation_space=space)):
         with pytest.raises(TypeError, match=type(space).__name__):
             TorchWrapper(env)
+    with contextlib.closing(SyncVectorEnv([lambda: Echo(BOX, space)] * 2)) as env, pytest.raises(TypeError):
+        TorchWrapper(env)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,19 @@ def test_nesting(options):
     assert len(outer.step(torch.tensor(0))) == (4 if options else 5)
     assert outer.unwrapped is inner.unwrapped
     outer.close()
+
+
+def test_nesting_of_vectorised_environments():
+    """TorchWrapper: wraps another TorchWrapper, a vectorised one too; what the inner one takes, the outer one takes."""
+    env = EchoBatch(spaces.Discrete(4))
+    inner = TorchWrapper(env, discrete_to_continuous_act=True)
+    outer = ready(inner, force_classic_api=True)
+    assert outer.num_envs == 3
+    assert outer.action_space == spaces.Box(-np.inf, np.inf, (3, 4))
+    assert outer.single_action_space == spaces.Box(-np.inf, np.inf, (4,))
+    observation, reward, done, _ = outer.step(torch.eye(4)[[3, 0, 2]])
+    assert env.action.tolist() == [3, 0, 2]
+    assert (observation.shape, reward.shape, done.tolist()) == ((3, 2), (3,), [True, True, True])
 
 
 def test_flags_of_floats_become_bools():

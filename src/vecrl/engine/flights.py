@@ -106,7 +106,7 @@ class Flights:
         end = None if timeout is None else time.monotonic() + timeout
         while flight.waiting:
             left = None if end is None else max(0.0, end - time.monotonic())
-            answers = self._backend.receive(left, next(iter(flight.waiting)))
+            answers = self._backend.receive(left, max(flight.waiting))
             if not answers:
                 raise self.late(timeout)
             self.land(answers)
