@@ -75,6 +75,8 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "|---|---|---|",
         *(f"| {w.name} | {text} | {_verdict(held)} |" for w, text, held in verdicts),
         "",
+        *(HERE / "notes.md").read_text().splitlines(),
+        "",
         "## Times",
         *(line for outcome in outcomes for line in _times(*outcome)),
         "",
