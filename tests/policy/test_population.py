@@ -93,6 +93,7 @@ def same(a, b):
 )
 def test_it_equals_one_member_after_another(rules, net, batched, walks):
     """Row Population evaluation: num_episodes, step budget, shaping; per-member mean returns, lengths, interactions."""
+
     def seeds(member, episode):
         later = batched and episode  # there the row's own stream goes on
         return None if later else seed_for(4, member, episode)
@@ -156,6 +157,7 @@ def test_discrete_spaces_are_one_hot_and_arg_max():
 @pytest.mark.parametrize("net", [NET, RECURRENT])
 def test_backend_and_workers_do_not_matter(backend, num_workers, net):
     """Row Population evaluation: in this process or over worker processes."""
+
     def run(**place):
         options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5}
         with PopulationEvaluator(Walk, net, 9, **options, **place) as evaluator:
@@ -181,6 +183,7 @@ def test_a_population_in_parts_is_the_same_population(env, walks):
 
 def test_noise_is_each_members_own_and_follows_from_the_seed():
     """Row Population evaluation: with action noise."""
+
     def run(seed, stdev):
         with PopulationEvaluator(Walk, NET, 9, seed=seed, action_noise=stdev) as evaluator:
             return [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]

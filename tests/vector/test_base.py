@@ -114,9 +114,9 @@ def test_the_single_bounds_are_not_shared():
 def test_works_where_gymnasium_is_0_29():
     """BaseVectorEnv: works with gymnasium 0.29, which knows no modes and asks for further attributes, and with 1.x."""
     code = """
-import gymnasium, numpy as np
+import gymnasium, gymnasium.envs.classic_control, numpy as np
 gymnasium.__version__ = "0.29.1"
-del gymnasium.vector.AutoresetMode
+vars(gymnasium.vector).pop("AutoresetMode", None)
 from vecrl.vector import AutoresetMode, SyncVectorEnv
 with SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2) as env:
     assert (env.is_vector_env, env.viewer) == (True, None)

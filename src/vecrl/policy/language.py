@@ -18,6 +18,7 @@ import io
 import operator
 import tokenize
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 from torch import nn
@@ -43,6 +44,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 LARGEST_POWER = 256  # beyond it a few characters of text could keep the machine busy for ever
+TOO_DEEP = "not in the network language: nested too deeply"
 
 
 def str_to_net(text: str, /, **constants: Any) -> nn.Module:
@@ -65,15 +67,24 @@ def str_to_net(text: str, /, **constants: Any) -> nn.Module:
     >>> len(net), net[0].out_features
     (3, 16)
     """
+    before, null, _ = text.partition("\0")
+    if null:  # the parser does not say where
+        place = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise NetParsingError("null bytes are not in the network language", *place)
     wrapped = f"(\n{text}\n)"  # brackets make line breaks free; they add one line before the text
     _check_brackets(wrapped)
     try:
         tree = ast.parse(wrapped, mode="eval")
     except SyntaxError as error:
         raise NetParsingError(f"not in the network language: {error.msg}", *_place_of(error, text)) from error
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nesting beyond the parser's reach
-        raise NetParsingError(f"not in the network language: {error}") from error
-    return _Reader(wrapped, constants).net(tree.body)
+    except ValueError as error:  # what is no Unicode
+        raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
+    except (RecursionError, MemoryError) as error:
+        raise NetParsingError(TOO_DEEP, 1, 1) from error
+    try:
+        return _Reader(wrapped, constants).net(tree.body)
+    except RecursionError as error:
+        raise NetParsingError(TOO_DEEP, 1, 1) from error
 
 
 class _Reader:
@@ -156,9 +167,9 @@ class _Reader:
 
     def number(self, node: ast.expr) -> Any:
         value = self.value(node)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise self.error(node, f"arithmetic is for numbers, found {value!r}")
-        return value
+        return int(value) if isinstance(value, Integral) else float(value)  # NumPy's would wrap around
 
     def arithmetic(self, node: ast.BinOp) -> Any:
         left, right = self.number(node.left), self.number(node.right)

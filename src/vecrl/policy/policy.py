@@ -39,7 +39,7 @@ class Policy:
     torch.Size([10, 2])
     """
 
-    def __init__(self, net: str | nn.Module | Callable[..., nn.Module], /, **kwargs: Any):
+    def __init__(self, net: str | nn.Module | Callable[..., nn.Module], **kwargs: Any):
         self._module = _build(net, kwargs)
         self._layout = ParameterLayout(self._module)
         self._parameters: Tensor | None = None

@@ -17,8 +17,9 @@ from gymnasium.spaces import Box, Discrete
 from ..engine.infos import Infos
 from ..engine.pool import BackendName, Pool
 from ..engine.transitions import AutoresetMode, Transition
-from ..errors import SpaceError, WorkerError
+from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
+from .arrays import convert_from_torch
 from .base import BaseVectorEnv
 from .transfer import to_device
 from .vector_env import split_env_fns
@@ -124,6 +125,7 @@ class SyncVectorEnv(BaseVectorEnv):
 
     def seed(self, seed: Any = None) -> None:
         """Have the next `reset`, if it is given no seed of its own, be `reset(seed=seed)`."""
+        self._require_open()
         self._seeds = self._draw_seeds(seed)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -161,13 +163,14 @@ class SyncVectorEnv(BaseVectorEnv):
             WorkerError: environments failed; says which, with their tracebacks. `reset` to go on.
         """
         if isinstance(action, torch.Tensor):
-            action = action.detach().cpu().numpy()
+            action = convert_from_torch(action, "numpy")
         if self._num_episodes is None:
             return self._whole(self._pool.step(action, eager=True))
         return self._count_episodes(action)
 
     def render(self) -> list[Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """What every environment renders; None where they were made without a render mode."""
+        self._require_open()
         return self._pool.invoke("render") if self.render_mode is not None else None
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -190,6 +193,10 @@ class SyncVectorEnv(BaseVectorEnv):
         """Nothing: the pool ends its workers when it is collected."""
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError("This object is closed; make a new one.")
 
     def _draw_seeds(self, seed: Any) -> list[int | None] | None:
         if seed is None:

@@ -1,0 +1,74 @@
+"""The public names of dialect 1 and how they are called: a user of the source library changes an import only."""
+
+import inspect
+from importlib import import_module
+from operator import attrgetter
+
+import pytest
+from torch import nn
+
+SIGNATURES = {
+    "vector.array_type": lambda x, fallback=None: ...,
+    "vector.convert_to_torch": lambda x: ...,
+    "vector.convert_from_torch": lambda x, array_type: ...,
+    "vector.convert_to_torch_bool": lambda x: ...,
+    "vector.reset_tensors": lambda x, indices: ...,
+    "vector.BaseVectorEnv": lambda num_envs, observation_space, action_space: ...,
+    "vector.SyncVectorEnv": lambda env_makers, *, empty_info=False, num_episodes=None, device=None: ...,
+    "vector.TorchWrapper": (
+        lambda env, *, force_classic_api=False, discrete_to_continuous_act=False, clip_actions=False: ...
+    ),
+    "vector.make_gym_env": (
+        lambda env_name, *, force_classic_api=False, num_envs=None, discrete_to_continuous_act=False,
+        clip_actions=False, empty_info=False, num_episodes=None, device=None, **kwargs: ...
+    ),
+    "vector.make_brax_env": (
+        lambda env_name, *, force_classic_api=False, num_envs=None, discrete_to_continuous_act=False,
+        clip_actions=False, **kwargs: ...
+    ),
+    "vector.make_vector_env": (
+        lambda env_name, *, force_classic_api=False, num_envs=None, discrete_to_continuous_act=False,
+        clip_actions=False, gym_kwargs=None, brax_kwargs=None, **kwargs: ...
+    ),
+    "policy.Policy": lambda net, **kwargs: ...,
+    "policy.Policy.set_parameters": lambda self, parameters, indices=None, *, reset=True: ...,
+    "policy.Policy.__call__": lambda self, x: ...,
+    "policy.Policy.reset": lambda self, indices=None, *, copy=True: ...,
+    "policy.Policy.to_torch_module": lambda self, vector: ...,
+    "policy.make_functional_module": lambda net, *, disable_autograd_tracking=False: ...,
+    "policy.ModuleExpectingFlatParameters.__call__": lambda self, flat_parameters, x, h=None: ...,
+    "policy.parameter_vector": lambda net: ...,
+    "policy.fill_parameters": lambda net, vector: ...,
+    "policy.count_parameters": lambda net: ...,
+    "policy.str_to_net": lambda text, /, **constants: ...,  # so that a constant may have any name
+    "policy.Clip": lambda lb, ub: ...,
+    "policy.Bin": lambda lb, ub: ...,
+    "policy.Slice": lambda from_index, to_index: ...,
+    "policy.Round": lambda ndigits: ...,
+    "policy.Apply": lambda operator, argument: ...,
+    "policy.RNN": lambda input_size, hidden_size, nonlinearity="tanh": ...,
+    "policy.LSTM": lambda input_size, hidden_size: ...,
+}  # fmt: skip
+FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_names_are_public_and_called_as_the_source_calls_them(name):
+    """Dialect 1: public names of `vecrl.vector` and `vecrl.policy`; whatever is further is a keyword of its own."""
+    home, _, path = name.partition(".")
+    ours = inspect.signature(attrgetter(path)(import_module(f"vecrl.{home}"))).parameters
+    theirs = inspect.signature(SIGNATURES[name]).parameters
+    assert [key for key in ours if key in theirs] == list(theirs)
+    for key, parameter in theirs.items():
+        assert ours[key].kind == parameter.kind
+        assert parameter.default in (inspect.Parameter.empty, ours[key].default)
+    further = [parameter for key, parameter in ours.items() if key not in theirs]
+    assert all(parameter.kind in FREE for parameter in further)
+    assert path.partition(".")[0] in import_module(f"vecrl.{home}").__all__
+
+
+@pytest.mark.parametrize("name", ["MultiLayered", "FeedForwardNet", "StructuredControlNet", "LocomotorNet"])
+def test_further_layers_are_public(name):
+    """Dialect 1: further public names of `vecrl.policy`."""
+    assert name in import_module("vecrl.policy").__all__
+    assert issubclass(getattr(import_module("vecrl.policy"), name), nn.Module)
