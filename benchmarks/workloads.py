@@ -109,6 +109,7 @@ def _burn(n: int, micros: int, out: str) -> Workload:
         title=f"{n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
         contestants=[
             C(OURS, "main", f"on_vecrl:{entry}"),
+            C("vecrl, pinned", "main", f"on_vecrl:{entry}", {"pin_workers": True}),
             C("floor", "main", "by_hand:pipes_burn"),
             C("gymnasium Async", "main", f"on_gymnasium:{entry}"),
             C("Tianshou Subproc", "tianshou", f"on_tianshou:{entry}", {"kind": "subproc"}),
@@ -164,6 +165,7 @@ def _cheetah(n: int) -> Workload:
         title=f"HalfCheetah-v5, {n} environments over 2 workers",
         contestants=[
             C(OURS, "main", f"on_vecrl:{entry}"),
+            C("vecrl, pinned", "main", f"on_vecrl:{entry}", {"pin_workers": True}),
             C("bare loop", "main", "by_hand:loop_cheetah"),
             C("floor", "main", "by_hand:pipes_cheetah"),
             C("gymnasium Async", "main", f"on_gymnasium:{entry}"),

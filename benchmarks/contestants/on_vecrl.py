@@ -19,14 +19,18 @@ def serial_cartpole(num_envs: int) -> Contest:
     yield from _stepping(VectorEnv(makers, backend="serial", autoreset_mode="same_step"), discrete(num_envs))
 
 
-def processes_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> Contest:
-    env = VectorEnv(burners(num_envs, microseconds, out), backend="processes", num_workers=num_workers)
+def processes_burn(
+    num_envs: int, microseconds: float, out: str, num_workers: int = 2, pin_workers: bool = False
+) -> Contest:
+    makers = burners(num_envs, microseconds, out)
+    env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
     yield from _stepping(env, discrete(num_envs))
 
 
-def processes_cheetah(num_envs: int, num_workers: int = 2) -> Contest:
+def processes_cheetah(num_envs: int, num_workers: int = 2, pin_workers: bool = False) -> Contest:
     makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
-    yield from _stepping(VectorEnv(makers, backend="processes", num_workers=num_workers), continuous(num_envs, 6))
+    env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
+    yield from _stepping(env, continuous(num_envs, 6))
 
 
 def startup(num_workers: int) -> Contest:

@@ -34,9 +34,9 @@ def population_cartpole(members: int, backend: str, num_workers: int | None = No
     yield from _evaluating("CartPole-v1", members, backend=backend, num_workers=num_workers)
 
 
-def population_native(members: int) -> Contest:
+def population_native(members: int, compiled: bool = True) -> Contest:
     """The same in one batched simulator."""
-    yield from _evaluating("native::CartPole-v1", members, compile=True)
+    yield from _evaluating("native::CartPole-v1", members, compile=compiled)
 
 
 def _evaluating(env: str, members: int, **settings: Any) -> Contest:

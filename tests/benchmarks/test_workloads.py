@@ -36,7 +36,7 @@ TINY = [
     ("on_vecrl_native:rollout_cartpole", {"num_envs": 3, "steps": 4, "compiled": False, "chunk": 2}),
     ("on_vecrl_policy:policy", {"members": 3}),
     ("on_vecrl_policy:population_cartpole", {"members": 3, "backend": "processes", "num_workers": 2}),
-    ("on_vecrl_policy:population_native", {"members": 3}),
+    ("on_vecrl_policy:population_native", {"members": 3, "compiled": False}),
 ]
 
 

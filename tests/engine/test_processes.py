@@ -61,6 +61,16 @@ def test_numerical_libraries_keep_to_their_threads(threads: int) -> None:
     pool.close()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pinned_workers_share_out_the_cores_that_this_process_may_use(threads: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    pool = make_pool([Asked] * 3, "processes", 3, threads_per_worker=threads, pin_workers=True)
+    own = [{cores[i % len(cores)] for i in range(w * threads, (w + 1) * threads)} for w in range(3)]
+    assert _ask(pool, "os.sched_getaffinity(0)") == own
+    assert sorted(os.sched_getaffinity(0)) == cores
+    pool.close()
+
+
 @pytest.mark.parametrize("start_method", STARTS)
 def test_workers_draw_different_numbers(start_method: Any) -> None:
     pool = make_pool([Asked] * 4, "processes", 4, start_method=start_method)

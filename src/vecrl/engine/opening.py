@@ -16,7 +16,9 @@ from .worker import Card, Plan
 BackendName = Literal["serial", "threads", "processes"]
 
 
-def make_backend(name: str, plans: Sequence[Plan], start: StartMethod, threads: int, preload: Sequence[str]) -> Backend:
+def make_backend(
+    name: str, plans: Sequence[Plan], start: StartMethod, threads: int, preload: Sequence[str], pin: bool
+) -> Backend:
     """The backend of that name, which begins to construct what the plans say.
 
     Raises:
@@ -27,7 +29,7 @@ def make_backend(name: str, plans: Sequence[Plan], start: StartMethod, threads: 
     if name == "threads":
         return Threads(plans)
     if name == "processes":
-        return Processes(plans, start, threads, preload)
+        return Processes(plans, start, threads, preload, pin)
     raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
 
 

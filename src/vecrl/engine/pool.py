@@ -43,7 +43,7 @@ class Pool:
         infos: whether infos are wanted; without, they cost nothing.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
-        start_method, threads_per_worker, preload: see `Processes`.
+        start_method, threads_per_worker, preload, pin_workers: see `Processes`.
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
 
     Attributes:
@@ -66,6 +66,7 @@ class Pool:
         start_method: StartMethod = "forkserver",
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
+        pin_workers: bool = False,
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
@@ -79,7 +80,7 @@ class Pool:
         self._workers = range(len(plans))
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
-        self._backend = make_backend(backend, plans, start_method, threads_per_worker, preload)
+        self._backend = make_backend(backend, plans, start_method, threads_per_worker, preload, pin_workers)
         self._flights = Flights(self._backend, roster.starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:

@@ -20,11 +20,13 @@ from .wire import Reports, drop_unpicklable, read_command, write_all
 
 @dataclass(slots=True)
 class Home:
-    """What makes a worker's process like the caller's: environment variables, working folder, import path."""
+    """What makes a worker's process like the caller's: environment variables, working folder, import path; and the
+    cores that are its own, if any."""
 
     environment: dict[str, str]
     folder: str
     path: list[str]
+    cores: set[int] | None = None
 
     @classmethod
     def here(cls, threads: dict[str, str]) -> Home:
@@ -35,6 +37,8 @@ class Home:
         os.environ.update(self.environment)
         os.chdir(self.folder)
         sys.path[:] = self.path
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ...errors import Failure
@@ -39,6 +40,7 @@ class Processes:
             new interpreter a worker, for what must not be imported before a fork (CUDA).
         threads: how many threads numerical libraries may use in a worker.
         preload: further modules to import before workers are forked.
+        pin: tie worker i to the i-th core, or `threads` cores, of those that this process may use, and so on in turn.
 
     Raises:
         ShipError: where a plan cannot be pickled.
@@ -50,9 +52,12 @@ class Processes:
         start_method: StartMethod = "forkserver",
         threads: int = 1,
         preload: Sequence[str] = (),
+        pin: bool = False,
     ):
         if start_method not in ("forkserver", "spawn"):
             raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', but {start_method!r} came.")
+        if pin and not hasattr(os, "sched_setaffinity"):
+            raise ValueError("This platform cannot tie processes to cores: leave pin_workers out.")
         payloads = [pickle_plan(plan) for plan in plans]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(plans)
@@ -73,8 +78,10 @@ class Processes:
                     self._by_fd[fd] = link
                     self._poll.register(fd, select.POLLIN)
             pairs = zip(self._links, payloads, strict=True)
-            orders = [Order(home, link.index, link.ids, plan, pickle_specs(plan)) for link, plan in pairs]
-            self.send([(order.index, Command(Op.CONSTRUCT, extra=order)) for order in orders])
+            for link, plan in pairs:
+                own = replace(home, cores=_cores(link.index, threads)) if pin else home
+                order = Order(own, link.index, link.ids, plan, pickle_specs(plan))
+                self.send([(link.index, Command(Op.CONSTRUCT, extra=order))])
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
             raise
@@ -185,6 +192,12 @@ class Processes:
             if left <= 0:
                 return
             self._watch(left * 1000, [])
+
+
+def _cores(index: int, count: int) -> set[int]:
+    """Of the cores that this process may use, `count` for the worker of this number."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[i % len(cores)] for i in range(index * count, (index + 1) * count)}
 
 
 def how_it_ended(status: int) -> str:
