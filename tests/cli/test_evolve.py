@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import torch
 import yaml
 from matplotlib.image import imread
 from tests.cli.conftest import frames_of
+from typer.testing import CliRunner
 
+from vecrl.cli.app import app
+from vecrl.cli.runs import COLUMNS
 from vecrl.policy.saved import SavedPolicy
 
 SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
@@ -118,6 +122,15 @@ def test_a_seed_is_drawn_and_kept(vecrl, tmp_path):
         (["evolve", "CartPole-v1", "--network", "Linear(obs_length"], "line 1"),
         (["evolve", "CartPole-v1", "--popsize", "7"], "even popsize"),
         (["evolve", "CartPole-v1", "--env-arg", "nonsense"], "KEY=VALUE"),
+        (["evolve", "CartPole-v1", "--network", "Linear(7, 2)"], "Expected a network from 4 features to 2 outputs"),
+        (["evolve", "CartPole-v1", "--network", "Linear(obs_length, 5)"], "(1, 5) came"),
+        (["evolve", "CartPole-v1", "--device", "foo"], "leave device='foo' out"),
+        (["evolve", "CartPole-v1", "--env-arg", "foo=1"], "unexpected keyword argument 'foo'"),
+        (["evolve", "native::CartPole-v1", "--device", "foo"], "could not be made with device='foo'"),
+        (["evolve", "native::CartPole-v1", "--env-arg", "foo=1"], "could not be made with foo=1"),
+        (["evolve", "CartPole-v1", "--max-speed", "-1"], "max_speed above 0"),
+        (["evolve", "CartPole-v1", "--stop-at", "nan"], "stop_at to be a finite number or nothing, but nan"),
+        (["evolve", "CartPole-v1", "--stdev", "inf"], "stdev to be a finite number"),
         (["evolve", "--resume", "there-is-none"], "holds no run"),
     ],
 )
@@ -188,3 +201,63 @@ def test_lines_after_the_state_are_taken_back(vecrl, tmp_path):
     assert rows(folder)[:2] == before
     assert [row["generation"] for row in rows(folder)] == [1, 2, 3]
     assert rows(folder)[2]["steps"] > before[1]["steps"]
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("4,1,1")  # as if it had been killed as it wrote
+    assert vecrl("evolve", "--resume", folder, "--generations", 4).code == 0
+    assert [row["generation"] for row in rows(folder)] == [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a short run, to be copied."""
+    parent = tmp_path_factory.mktemp("runs")
+    arguments = ["evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", parent]
+    assert not CliRunner().invoke(app, list(map(str, arguments))).exit_code
+    return parent / "native-CartPole-v1-1"
+
+
+def in_config(old, new):
+    def change(folder):
+        text = (folder / "config.yaml").read_text()
+        assert old in text
+        (folder / "config.yaml").write_text(text.replace(old, new))
+
+    return change
+
+
+def in_state(**changes):
+    def change(folder):
+        torch.save({**torch.load(folder / "state.pt", weights_only=True), **changes}, folder / "state.pt")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda folder: (folder / "state.pt").write_bytes(b""), "state.pt cannot be read"),
+        (lambda folder: (folder / "state.pt").write_text("hello"), "state.pt cannot be read"),
+        (lambda folder: os.truncate(folder / "state.pt", 700), "state.pt cannot be read"),
+        (in_state(search=None), "state.pt does not go with config.yaml"),
+        (in_state(best={"env": 3}), "state.pt does not go with config.yaml"),
+        (in_state(steps="many"), "state.pt does not go with config.yaml"),
+        (in_config("popsize: 6", "popsize: 8"), "state.pt does not go with config.yaml"),
+        (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, but 'six' came"),
+        (in_config("popsize: 6", "popsize: -6"), "popsize of 2 or more"),
+        (in_config("popsize: 6", "popsise: 6"), "lacks popsize"),
+        (in_config("popsize: 6", "popsize: 6\nspeed: 1"), "should not have speed"),
+        (in_config("popsize: 6", "popsize: [6"), "expected YAML"),
+        (in_config("video: false", "video: 0"), "video to be true or false, but 0 came"),
+        (in_config("alive_bonus: null", "alive_bonus: [1, 2]"), "3 finite numbers"),
+        (lambda folder: (folder / "metrics.csv").write_text("a,b\n1,2\n"), "Line 1"),
+        (lambda folder: (folder / "metrics.csv").write_text(",".join(COLUMNS) + "\n1,x\n"), "Line 2"),
+    ],
+)
+def test_damaged_runs_are_named_in_one_line(vecrl, tmp_path, finished, change, text):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    change(folder)
+    answer = vecrl("evolve", "--resume", folder, "--generations", 2)
+    assert answer.code == 1
+    assert "Error:" in answer.out
+    assert text in answer.out
+    assert len(answer.out.strip().splitlines()) == 1

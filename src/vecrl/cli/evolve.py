@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vecrl.cli.console import INTERRUPTED, console, first_line
 from vecrl.cli.media import draw_curve, film
+from vecrl.cli.options import CHANGEABLE, Options
 from vecrl.cli.runs import RunFolder
-from vecrl.policy.population import CLIP, PopulationEvaluator
+from vecrl.policy.population import CLIP
 from vecrl.policy.saved import SavedPolicy
 from vecrl.policy.search import PopulationSearch
 from vecrl.seeding import seed_for, stream_for
@@ -25,60 +26,6 @@ from vecrl.seeding import seed_for, stream_for
 SAVE_EVERY = 5.0  # seconds between two states on disk
 SAY_EVERY = 5.0  # seconds between two lines where the output is no terminal
 PATIENCE = 3  # generations between two tests
-CHANGEABLE = {"generations", "stop_at", "test_episodes", "video", "backend", "workers", "device", "compile", "threads"}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `config.yaml` holds: the options of the command."""
-
-    env: str
-    network: str
-    generations: int
-    popsize: int
-    episodes: int
-    max_steps: int | None
-    stdev: float
-    max_speed: float | None
-    obs_norm: bool
-    action_noise: float
-    decrease_rewards_by: float
-    alive_bonus: tuple[float, float, float] | None
-    backend: str
-    workers: int | None
-    device: str | None
-    compile: bool
-    seed: int | None
-    stop_at: float | None
-    test_episodes: int
-    video: bool
-    threads: int
-    env_args: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def names(cls) -> set[str]:
-        """Of all options."""
-        return {option.name for option in fields(cls)}
-
-    def evaluator(self) -> PopulationEvaluator:
-        """What judges populations; one more than `popsize`, the search's centre, goes along."""
-        return PopulationEvaluator(
-            self.env,
-            self.network,
-            self.popsize + 1,
-            backend=self.backend,  # type: ignore[arg-type]
-            num_workers=self.workers,
-            num_episodes=self.episodes,
-            max_steps=self.max_steps,
-            obs_norm=self.obs_norm,
-            action_noise=self.action_noise,
-            decrease_rewards_by=self.decrease_rewards_by,
-            alive_bonus=self.alive_bonus,
-            seed=self.seed,
-            device=self.device,
-            compile=self.compile,
-            env_kwargs=self.env_args,
-        )
 
 
 class Evolution:
@@ -100,13 +47,18 @@ class Evolution:
         self._rate = 0.0
         self._kept: tuple[dict[str, Any], SavedPolicy | None] | None = None  # as of the last whole generation
         self.evaluator = options.evaluator()
-        length = self.evaluator.parameter_length
+        try:
+            self.search = self._new_search()
+            if state is not None:
+                self._load(state)
+        except BaseException:
+            self.evaluator.close()
+            raise
+
+    def _new_search(self) -> PopulationSearch:
+        options, center = self.options, torch.zeros(self.evaluator.parameter_length)
         seed = stream_for(options.seed or 0, "search") >> 1
-        self.search = PopulationSearch(
-            torch.zeros(length), options.popsize, stdev=options.stdev, max_speed=options.max_speed, seed=seed
-        )
-        if state is not None:
-            self._load(state)
+        return PopulationSearch(center, options.popsize, stdev=options.stdev, max_speed=options.max_speed, seed=seed)
 
     @classmethod
     def begin(cls, options: Options, parent: Path) -> Evolution:
@@ -122,13 +74,14 @@ class Evolution:
     def resume(cls, path: Path, changes: Mapping[str, Any]) -> Evolution:
         """The run in the folder `path`, with a few options changed."""
         folder = RunFolder(path)
-        config = folder.read_config()
+        config, state = folder.read_config(), folder.read_state()
         config.pop("vecrl", None)
         fixed = set(changes) - CHANGEABLE
         if fixed:
             allowed = ", ".join(sorted(CHANGEABLE))
             raise ValueError(f"A run that goes on keeps its {', '.join(sorted(fixed))}; only {allowed} can change.")
-        run = cls(Options(**{**config, **changes}), folder, folder.read_state())
+        options = replace(Options.of(config, folder.config), **changes)
+        run = cls(options, folder, state)
         folder.rewind(run.search.generation)
         run._write_config()
         return run
@@ -276,10 +229,19 @@ class Evolution:
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.search.load_state_dict(state["search"])
-        self.evaluator.load_state_dict(state["evaluator"])
-        self.best = None if state["best"] is None else SavedPolicy(**state["best"])
-        self.steps, self.seconds, self._tested_at = state["steps"], state["seconds"], state["tested_at"]
+        try:
+            self.search.load_state_dict(state["search"])
+            self.evaluator.load_state_dict(state["evaluator"])
+            self.best = None if state["best"] is None else SavedPolicy.of(state["best"])
+            numbers = int(state["steps"]), float(state["seconds"]), int(state["tested_at"])
+        except Exception as error:  # whatever values of other kinds and shapes raise where they are put to use
+            said = (
+                first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+            )
+            raise ValueError(
+                f"{self.folder.state} does not go with config.yaml, or is no state of a run ({said}); begin a new run."
+            ) from error
+        self.steps, self.seconds, self._tested_at = numbers
 
     def _keep(self) -> None:
         """Write what an interrupt in the middle of a generation leaves whole."""

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
-from vecrl.policy.saved import SavedPolicy, save_atomically
+from vecrl.policy.saved import SavedPolicy, load_tensors, save_atomically
 
 COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev"]
 
@@ -52,11 +51,15 @@ class RunFolder:
         """What `write_config` wrote.
 
         Raises:
-            ValueError: this is no folder of a run.
+            ValueError: this is no folder of a run, or the file is damaged.
         """
         if not self.config.is_file() or not self.state.is_file():
             raise ValueError(f"{self.path} holds no run to go on with: config.yaml and state.pt are not both there.")
-        config = yaml.safe_load(self.config.read_text())
+        try:
+            config = yaml.safe_load(self.config.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{self.config} cannot be read: expected YAML as the run wrote it, but {said}") from error
         if not isinstance(config, dict):
             raise ValueError(f"{self.config} should hold a mapping, but holds {type(config).__name__}.")
         return config
@@ -71,11 +74,27 @@ class RunFolder:
             writer.writerow({name: format(row[name], ".10g") for name in COLUMNS})
 
     def rows(self) -> list[dict[str, float]]:
-        """The lines of `metrics.csv`."""
+        """The lines of `metrics.csv`, but for half a last one: the process may have been killed as it wrote it.
+
+        Raises:
+            ValueError: another line is damaged.
+        """
         if not self.metrics.exists():
             return []
-        with self.metrics.open(newline="") as file:
-            return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        whole = [line.decode(errors="replace").strip() for line in lines if line.endswith(b"\n")]
+        if whole[:1] not in ([], [",".join(COLUMNS)]):
+            raise ValueError(f"Line 1 of {self.metrics} should be {','.join(COLUMNS)}; mend it, or take the file away.")
+        return [self._row(number, line) for number, line in enumerate(whole[1:], 2)]
+
+    def _row(self, number: int, line: str) -> dict[str, float]:
+        try:
+            return dict(zip(COLUMNS, map(float, line.split(",")), strict=True))
+        except ValueError:
+            expected = f"should hold {len(COLUMNS)} numbers"
+            raise ValueError(
+                f"Line {number} of {self.metrics} {expected}, but is {line[:80]!r}; mend it, or take the file away."
+            ) from None
 
     def rewind(self, generation: int) -> None:
         """Take lines after `generation` off `metrics.csv`: they were written after the state was kept."""
@@ -93,8 +112,12 @@ class RunFolder:
             best.save(self.best)
 
     def read_state(self) -> dict[str, Any]:
-        """What `write_state` wrote."""
-        return torch.load(self.state, weights_only=True)
+        """What `write_state` wrote.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        return load_tensors(self.state)
 
     def listing(self, *names: str) -> Sequence[tuple[str, Path]]:
         """The files of these attributes that are there."""

@@ -221,7 +221,7 @@ class PopulationEvaluator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self.calls = state["calls"]
+        self.calls = int(state["calls"])
         if self.norm is not None and state["norm"] is not None:
             self.norm.load_state_dict(state["norm"])
 

@@ -167,7 +167,7 @@ class PopulationSearch:
             state[name].to(self.center, copy=True) for name in ("center", "stdev", "velocity")
         )
         self._generator.set_state(state["generator"].cpu())
-        self.generation = state["generation"]
+        self.generation = int(state["generation"])
         self._noise = None
 
 
