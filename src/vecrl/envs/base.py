@@ -17,8 +17,9 @@ from torch import Tensor
 from ..errors import ClosedError, SpaceError
 from ..specs import Composite
 from . import rollout as rollouts
+from .autoreset import BegunThere
 from .owner import FLAGS, SpecOwner, joined
-from .partial import Masks
+from .partial import Masks, aligned
 from .successor import step_mdp
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -29,8 +30,8 @@ class EnvBase(SpecOwner):
 
     A subclass sets its specs and gives
 
-    - `_reset(tensordict, **kwargs)`: the first entries of an episode. Where `tensordict` has a "_reset" mask, only those rows
-      need to begin anew; the others are put back to what they were.
+    - `_reset(tensordict, **kwargs)`: the first entries of an episode. Where `tensordict` has a "_reset" mask, only
+      those rows need to begin anew; the others are put back to what they were.
     - `_step(tensordict)`: what follows from the action in it: observations, reward, done flags.
     - `_set_seed(seed)`.
 
@@ -80,8 +81,8 @@ class EnvBase(SpecOwner):
         self.run_type_checks = run_type_checks
         self.is_closed = False
         self._allow_done_after_reset = allow_done_after_reset
-        self._auto_reset = auto_reset
-        self._auto_reset_replace = auto_reset if auto_reset_replace is None else auto_reset_replace
+        replace = auto_reset_replace is None or auto_reset_replace
+        self._begun = BegunThere(replace) if auto_reset else None
 
     # -- what a subclass gives
 
@@ -100,8 +101,8 @@ class EnvBase(SpecOwner):
         """Begin episodes.
 
         Args:
-            tensordict: may hold masks "_reset" beside done flags: then only those rows begin anew, and the others keep what
-                it holds. It is updated in place and returned, without the masks.
+            tensordict: may hold masks "_reset" beside done flags: then only those rows begin anew, and the others keep
+                what it holds. It is updated in place and returned, without the masks.
             kwargs: for `_reset`.
 
         Raises:
@@ -111,7 +112,7 @@ class EnvBase(SpecOwner):
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
-            masks = Masks(tensordict, "_reset", self.done_prefixes)
+            masks = Masks.read(tensordict, "_reset", self.done_prefixes)
             if masks and masks.nobody:
                 return self._without_masks(self._complete_flags(tensordict))
         first = self._reset(tensordict, **kwargs)
@@ -122,14 +123,15 @@ class EnvBase(SpecOwner):
             self._check_begun(first, masks)
         if masks:
             first = masks.merge(first, tensordict)
-        result = first if tensordict is None else self._without_masks(tensordict.update(first))
-        return result
+        return first if tensordict is None else self._without_masks(tensordict.update(first))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Begin anew in the rows of `tensordict` that are done; the others, and where none is done all, stay as they are."""
+        """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
         masks = self._done_masks(tensordict)
         if masks is None:
             return tensordict
+        if self._begun is not None:
+            return self._begun.put(tensordict, self.done_keys)
         for prefix, mask in masks.items():
             tensordict.set(joined(prefix, "_reset"), mask)
         return self.reset(tensordict)
@@ -147,7 +149,7 @@ class EnvBase(SpecOwner):
         for prefix in self.done_prefixes:
             done = first.get(joined(prefix, "done"))
             mask = None if masks is None else masks.of(joined(prefix, "done"))
-            bad = done if mask is None else done & mask.reshape(done.shape)
+            bad = done if mask is None else done & aligned(mask, done)
             if bool(bad.any()):
                 raise SpaceError(
                     f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
@@ -163,8 +165,8 @@ class EnvBase(SpecOwner):
         """Take the action in `tensordict`.
 
         Args:
-            tensordict: of the batch size, with actions and whatever else the environment needs. A mask "_step" names the
-                rows to step; the others keep what it holds.
+            tensordict: of the batch size, with actions and whatever else the environment needs. A mask "_step" names
+                the rows to step; the others keep what it holds.
 
         Returns:
             `tensordict` itself, with what follows under "next".
@@ -174,7 +176,7 @@ class EnvBase(SpecOwner):
         mask = tensordict.get("_step", None)
         if mask is None:
             return tensordict.set("next", self._advance(tensordict))
-        masks = Masks(tensordict, "_step", [()])
+        masks = Masks.read(tensordict, "_step", [()])
         tensordict.pop("_step")
         if masks.nobody:
             following = self._standing_still(tensordict)
@@ -187,8 +189,8 @@ class EnvBase(SpecOwner):
         if self.batch_locked or not tensordict.batch_dims:
             return self._advance(tensordict)
         flat = mask.reshape(*tensordict.batch_size, -1).any(-1)
-        some = self._advance(tensordict[flat])
-        whole = torch.zeros_like(some[:1]).expand(tensordict.batch_size.numel(), *some.shape[1:]).clone()
+        some: Any = self._advance(tensordict[flat])
+        whole: Any = torch.zeros_like(some[:1]).expand(tensordict.batch_size.numel(), *some.shape[1:]).clone()
         whole[flat.reshape(-1)] = some
         return whole.reshape(tensordict.batch_size)
 
@@ -208,6 +210,9 @@ class EnvBase(SpecOwner):
             following.set(key, self._shaped(following.get(key, None), key))
         if self.run_type_checks:
             self._check_types(following)
+        if self._begun is not None:
+            masks = Masks(self._done_masks(following) or {}, self.done_prefixes)
+            self._begun.take(following, masks, self.observation_keys)
         return following
 
     def _shaped(self, reward: Tensor | None, key: Any) -> Tensor:
@@ -223,9 +228,8 @@ class EnvBase(SpecOwner):
         for group in self.done_keys_groups:
             prefix = group[0][:-1] if isinstance(group[0], tuple) else ()
             given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
-            if all(given[flag] is not None for flag in FLAGS[:2]) and (given["truncated"] is not None or len(group) < 3):
-                continue
-            self._fill_flags(tensordict, prefix, group, given)
+            if any(given[flag] is None for flag in (FLAGS if len(group) > 2 else FLAGS[:2])):
+                self._fill_flags(tensordict, prefix, group, given)
         return tensordict
 
     def _fill_flags(self, tensordict: TensorDictBase, prefix: Any, group: Any, given: dict[str, Any]) -> None:
@@ -247,7 +251,8 @@ class EnvBase(SpecOwner):
         """Step, and begin anew where that ended something.
 
         Returns:
-            `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, a new episode's.
+            `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, that of
+            a new episode.
         """
         stepped = self.step(tensordict)
         return stepped, self.maybe_reset(self.step_mdp(stepped))

@@ -47,10 +47,12 @@ def check_env_specs(
     stepped = env.step(env.rand_action(first.copy()))
     found += _differences("step", env, stepped.get("next"), ("observation", "reward", "done"), check_dtype)
     found += _differences("step", env, stepped, ("action", "state"), check_dtype)
-    for stop in (True, False) if break_when_any_done == "both" else (break_when_any_done,):
+    stops: Any = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
+    for stop in stops:
         if found:
             break
-        played = env.rollout(3, return_contiguous=return_contiguous, break_when_any_done=stop, tensordict=tensordict)
+        anew = None if tensordict is None else tensordict.copy()
+        played = env.rollout(3, return_contiguous=return_contiguous, break_when_any_done=stop, tensordict=anew)
         for step in played.unbind(env.batch_dims if env.batch_locked else played.batch_dims - 1):
             following = step.get("next")
             found += _differences("rollout", env, following, ("observation", "reward", "done"), check_dtype)

@@ -7,11 +7,11 @@ not meant hold what they held before, or zeros where they held nothing. Knows Te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, TensorDictBase, is_tensor_collection
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ..errors import SpaceError
@@ -24,19 +24,25 @@ class Masks:
     """Who is meant, place by place.
 
     Args:
-        td: where the masks may be.
-        name: "_reset" or "_step".
+        found: the masks, by place.
         prefixes: the places of done flags, those at the root first.
 
     Attributes:
         found: the masks that count, by place; those that one above overrides are left out.
-
-    Raises:
-        SpaceError: a mask without done flags beside it, or one of another shape than what it is about.
     """
 
-    def __init__(self, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]):
-        self.found: dict[Prefix, Tensor] = {}
+    def __init__(self, found: Mapping[Prefix, Tensor], prefixes: Sequence[Prefix]):
+        self._prefixes = prefixes
+        self.found = {place: mask for place, mask in found.items() if not _overridden(place, found)}
+
+    @classmethod
+    def read(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> Masks:
+        """Those named `name` ("_reset" or "_step") in `td`.
+
+        Raises:
+            SpaceError: a mask without done flags beside it, or one of another shape than what it is about.
+        """
+        found: dict[Prefix, Tensor] = {}
         for key in td.keys(include_nested=True, leaves_only=True):
             prefix, last = split(key)
             if last != name:
@@ -44,12 +50,8 @@ class Masks:
             if prefix not in prefixes:
                 places = [joined(p, "done") for p in prefixes]
                 raise SpaceError(f"{key!r} has no done flag beside it; done flags are at {places}.")
-            self.found[prefix] = _checked(td.get(key), key, td, prefix)
-        self.found = {prefix: mask for prefix, mask in self.found.items() if not self._above(prefix)}
-        self._prefixes = prefixes
-
-    def _above(self, prefix: Prefix) -> bool:
-        return any(other != prefix and prefix[: len(other)] == other for other in self.found)
+            found[prefix] = _checked(td.get(key), key, td, prefix)
+        return cls(found, prefixes)
 
     def __bool__(self) -> bool:
         return bool(self.found)
@@ -78,8 +80,12 @@ class Masks:
         return new
 
 
+def _overridden(place: Prefix, found: Mapping[Prefix, Tensor]) -> bool:
+    return any(other != place and place[: len(other)] == other for other in found)
+
+
 def _is_leaf(kind: type) -> bool:
-    return issubclass(kind, NonTensorData) or not is_tensor_collection(kind)
+    return issubclass(kind, NonTensorData | NonTensorStack) or not is_tensor_collection(kind)
 
 
 def _checked(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
@@ -95,7 +101,7 @@ def _checked(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
 def _choose(mask: Tensor, new: Any, old: Any, batch_dims: int) -> Any:
     if not isinstance(new, Tensor):
         return _choose_object(mask, new, old)
-    wide = _aligned(mask, new)
+    wide = aligned(mask, new)
     if old is None:
         return torch.where(wide, new, torch.zeros((), dtype=new.dtype, device=new.device))
     return torch.where(wide, new, old)
@@ -111,10 +117,8 @@ def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:
     return torch.stack(rows, 0)
 
 
-def _aligned(mask: Tensor, value: Tensor) -> Tensor:
-    """The mask with as many dimensions as `value`: a last one of size 1 falls away or is stretched, others are added."""
-    while mask.ndim > value.ndim and mask.shape[-1] == 1:
-        mask = mask.squeeze(-1)
-    if mask.ndim and mask.shape != value.shape[: mask.ndim] and mask.shape[-1] == 1:
-        mask = mask.squeeze(-1)
+def aligned(mask: Tensor, value: Tensor) -> Tensor:
+    """The mask as one that broadcasts with `value`; in dimensions that `value` does not share, any one is enough."""
+    while mask.shape != value.shape[: mask.ndim]:
+        mask = mask.any(-1)
     return mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))

@@ -10,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
-from .owner import joined
+from .owner import joined, split
 
 if TYPE_CHECKING:
     from .base import EnvBase
@@ -47,8 +47,8 @@ def rollout(
         actions: one a step, instead of a policy; the rollout ends with them.
         auto_reset: reset first; otherwise go on from `tensordict`.
         auto_cast_to_device: move what the policy gets to its device, and its actions back.
-        break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done begin
-            anew.
+        break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
+            begin anew.
         break_when_all_done: end when all rows are done; those that are done earlier are not stepped any more.
         return_contiguous: stack the steps into one block of memory a leaf; by default wherever no shape is dynamic.
         tensordict: for the reset, or to go on from.
@@ -109,9 +109,7 @@ class _Ends:
         following = data.get("next")
         for key in self._truncated:
             ended = torch.ones_like(following.get(key))
-            terminated = (*key[:-1], "terminated") if isinstance(key, tuple) else "terminated"
-            following.set(key, ended & ~following.get(terminated))
-            following.set((*key[:-1], "done") if isinstance(key, tuple) else "done", ended)
+            following.set(key, ended).set(joined(split(key)[0], "done"), ended)
 
     def over(self, data: TensorDictBase) -> bool:
         """Whether this step was the last."""
@@ -176,7 +174,8 @@ def _stacked(
     if not contiguous and out is None:
         result = LazyStackedTensorDict.lazy_stack(steps, dim)
     else:
-        result = torch.stack(steps, dim, out=out)
+        stack: Any = torch.stack  # which takes TensorDicts too
+        result = stack(steps, dim, out=out)
     names = list(result.names)
     if names[dim] != "time":
         names[dim] = "time"

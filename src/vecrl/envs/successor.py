@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
 
 from .owner import Key
 
@@ -42,6 +42,11 @@ def step_mdp(
     >>> sorted(step_mdp(td).items())
     [('done', tensor(False)), ('obs', tensor(1))]
     """
+    if isinstance(tensordict, LazyStackedTensorDict):  # whose entries may have no common shape
+        switches = keep_other, exclude_reward, exclude_done, exclude_action, reward_keys, done_keys, action_keys
+        dim = tensordict.stack_dim
+        parts = [step_mdp(part, None, *switches) for part in tensordict.unbind(dim)]
+        return _written(LazyStackedTensorDict.lazy_stack(parts, dim), next_tensordict)
     new = tensordict.get("next")
     gone: list[Key] = []
     if exclude_reward:
@@ -56,7 +61,11 @@ def step_mdp(
             for key in as_keys(action_keys):
                 result.set(key, tensordict.get(key))
     result = result.exclude(*gone, inplace=True) if gone else result
-    return result if next_tensordict is None else next_tensordict.update(result)
+    return _written(result, next_tensordict)
+
+
+def _written(result: TensorDictBase, where: TensorDictBase | None) -> TensorDictBase:
+    return result if where is None else where.update(result)
 
 
 def as_keys(keys: Any) -> list[Key]:
@@ -73,6 +82,7 @@ def as_keys(keys: Any) -> list[Key]:
 def overlaid(base: TensorDictBase, top: TensorDictBase) -> TensorDictBase:
     """A new TensorDict with the entries of both, those of `top` where both have one. Values are not copied."""
     result = base.copy()
+    value: Any
     for key, value in top.items():
         below = result.get(key, None)
         if below is not None and _is_branch(value) and _is_branch(below):
@@ -82,6 +92,4 @@ def overlaid(base: TensorDictBase, top: TensorDictBase) -> TensorDictBase:
 
 
 def _is_branch(value: Any) -> bool:
-    from tensordict import is_non_tensor
-
     return is_tensor_collection(value) and not is_non_tensor(value)
