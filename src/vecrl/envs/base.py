@@ -20,7 +20,7 @@ from . import rollout as rollouts
 from .autoreset import BegunThere
 from .owner import FLAGS, SpecOwner, joined
 from .partial import Masks, aligned
-from .successor import step_mdp
+from .successor import successor_rule
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -225,10 +225,9 @@ class EnvBase(SpecOwner):
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
-        for group in self.done_keys_groups:
-            prefix = group[0][:-1] if isinstance(group[0], tuple) else ()
-            given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
-            if any(given[flag] is None for flag in (FLAGS if len(group) > 2 else FLAGS[:2])):
+        if any(tensordict.get(key, None) is None for key in self.done_keys):
+            for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
+                given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
                 self._fill_flags(tensordict, prefix, group, given)
         return tensordict
 
@@ -259,9 +258,8 @@ class EnvBase(SpecOwner):
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
-        return step_mdp(
-            tensordict, reward_keys=self.reward_keys, done_keys=self.done_keys, action_keys=self.action_keys
-        )
+        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self.reward_keys, ()))
+        return rule(tensordict)
 
     # -- checks
 

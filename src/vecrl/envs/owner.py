@@ -239,8 +239,11 @@ class SpecOwner(nn.Module):
 
     def _leaf_keys(self, name: str) -> list[Key]:
         full = self._full(name)
-        return self._cached(
-            f"{name}_keys", lambda: sorted(full.keys(include_nested=True, leaves_only=True), key=_depth)
+        keys = self._cache.get(name)
+        return (
+            self._cached(name, lambda: sorted(full.keys(include_nested=True, leaves_only=True), key=_depth))
+            if keys is None
+            else keys
         )
 
     def _one_key(self, name: str) -> Key:

@@ -5,12 +5,13 @@ Knows TensorDicts and keys, not environments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from torch import Tensor
 
-from .owner import Key
+from .owner import Key, split
 
 Keys = Key | Sequence[Key]
 
@@ -42,30 +43,76 @@ def step_mdp(
     >>> sorted(step_mdp(td).items())
     [('done', tensor(False)), ('obs', tensor(1))]
     """
-    if isinstance(tensordict, LazyStackedTensorDict):  # whose entries may have no common shape
-        switches = keep_other, exclude_reward, exclude_done, exclude_action, reward_keys, done_keys, action_keys
-        dim = tensordict.stack_dim
-        parts = [step_mdp(part, None, *switches) for part in tensordict.unbind(dim)]
-        return _written(LazyStackedTensorDict.lazy_stack(parts, dim), next_tensordict)
-    new = tensordict.get("next")
-    gone: list[Key] = []
-    if exclude_reward:
-        gone += as_keys(reward_keys)
-    if exclude_done:
-        gone += as_keys(done_keys)
-    if keep_other:
-        result = overlaid(tensordict.exclude("next", *as_keys(action_keys) if exclude_action else ()), new)
-    else:
-        result = new.copy()
-        if not exclude_action:
-            for key in as_keys(action_keys):
-                result.set(key, tensordict.get(key))
-    result = result.exclude(*gone, inplace=True) if gone else result
-    return _written(result, next_tensordict)
+    rule = successor_rule(
+        as_keys(action_keys) if exclude_action else [],
+        [*(as_keys(reward_keys) if exclude_reward else []), *(as_keys(done_keys) if exclude_done else [])],
+        () if keep_other else [] if exclude_action else as_keys(action_keys),
+    )
+    result = rule(tensordict)
+    return result if next_tensordict is None else next_tensordict.update(result)
 
 
-def _written(result: TensorDictBase, where: TensorDictBase | None) -> TensorDictBase:
-    return result if where is None else where.update(result)
+def successor_rule(
+    behind: Sequence[Key], gone: Sequence[Key], kept: Sequence[Key] | tuple[()]
+) -> Callable[[TensorDictBase], TensorDictBase]:
+    """`step_mdp` for keys that are known beforehand.
+
+    Args:
+        behind: entries of the root that are left behind, beside "next".
+        gone: entries that are left out wherever they are.
+        kept: what alone is kept of the root, as a list; everything for `()`.
+    """
+    skip_root = _tree([*behind, *gone, "next"])
+    skip_next = _tree(gone)
+
+    def rule(tensordict: TensorDictBase) -> TensorDictBase:
+        if isinstance(tensordict, LazyStackedTensorDict):  # whose entries may have no common shape
+            dim = tensordict.stack_dim
+            return LazyStackedTensorDict.lazy_stack([rule(part) for part in tensordict.unbind(dim)], dim)
+        root = tensordict if kept == () else tensordict.select(*kept)
+        return _overlaid(root, tensordict.get("next"), skip_root, skip_next)
+
+    return rule
+
+
+def _overlaid(
+    base: TensorDictBase | None, top: TensorDictBase | None, skip_base: Tree, skip_top: Tree
+) -> TensorDictBase:
+    """A new TensorDict with the entries of both but those to skip; `top` wins. Values are not copied."""
+    found: dict[str, Any] = {}
+    shape = base if top is None else top
+    assert shape is not None
+    for source, skip in ((base, skip_base), (top, skip_top)):
+        if source is None:
+            continue
+        for name, value in source.items():
+            below = skip.get(name)
+            if below is True:
+                continue
+            if _is_branch(value):
+                other = found.get(name) if source is top else None
+                value = _overlaid(other, value, _NOTHING, below or _NOTHING)
+            found[name] = value
+    return TensorDict(found, shape.batch_size, device=shape.device)
+
+
+Tree = Mapping[str, Any]
+"""Names to skip: True for all of it, or the same for what is below."""
+_NOTHING: Tree = {}
+
+
+def _tree(keys: Sequence[Key]) -> Tree:
+    tree: dict[str, Any] = {}
+    for key in keys:
+        prefix, name = split(key)
+        below = tree
+        for step in prefix:
+            below = below.setdefault(step, {})
+            if below is True:
+                break
+        else:
+            below[name] = True
+    return tree
 
 
 def as_keys(keys: Any) -> list[Key]:
@@ -79,17 +126,5 @@ def as_keys(keys: Any) -> list[Key]:
     return list(keys)
 
 
-def overlaid(base: TensorDictBase, top: TensorDictBase) -> TensorDictBase:
-    """A new TensorDict with the entries of both, those of `top` where both have one. Values are not copied."""
-    result = base.copy()
-    value: Any
-    for key, value in top.items():
-        below = result.get(key, None)
-        if below is not None and _is_branch(value) and _is_branch(below):
-            value = overlaid(below, value)
-        result.set(key, value)
-    return result
-
-
 def _is_branch(value: Any) -> bool:
-    return is_tensor_collection(value) and not is_non_tensor(value)
+    return not isinstance(value, Tensor) and is_tensor_collection(value) and not is_non_tensor(value)
