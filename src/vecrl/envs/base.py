@@ -95,6 +95,11 @@ class EnvBase(SpecOwner):
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        """A whole rollout of `steps` from a reset on, with `actions` `[steps, ...]` or random ones (None), until the
+        first end if `stop`; None where the environment has no quicker way than step by step."""
+        return None
+
     # -- resets
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

@@ -199,7 +199,7 @@ class SpecOwner(nn.Module):
 
     def _fitted(self, name: str, spec: Composite) -> Composite:
         batch = self.batch_size
-        for key, leaf in spec.items(include_nested=True, leaves_only=True):
+        for key, leaf in _leaves(spec):
             if leaf.shape[: len(batch)] != batch:
                 raise SpaceError(
                     f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, but at {key!r} it "
@@ -211,8 +211,8 @@ class SpecOwner(nn.Module):
 
     def _leaf(self, name: str) -> TensorSpec:
         full = self._full(name)
-        leaves = [leaf for _, leaf in full.items(include_nested=True, leaves_only=True)]
-        return leaves[0] if len(leaves) == 1 else full
+        leaves = _leaves(full)
+        return leaves[0][1] if len(leaves) == 1 else full
 
     @property
     def input_spec(self) -> Composite:
@@ -234,6 +234,14 @@ class SpecOwner(nn.Module):
         parts = {f"full_{name}_spec": self._full(name) for name in names}
         made = Composite(parts, shape=self.batch_size)
         return made.lock_(recurse=True) if self._locked else made
+
+    @property
+    def has_dynamic_specs(self) -> bool:
+        """Whether the shape of an entry is not fixed."""
+        names = (*INPUTS, *OUTPUTS)
+        return self._cached(
+            "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in _leaves(self._full(n)))
+        )
 
     # -- the keys
 
@@ -309,6 +317,11 @@ class SpecOwner(nn.Module):
     def reset_keys(self) -> list[Key]:
         """Where a partial reset looks for its masks: beside the done flags."""
         return [joined(prefix, "_reset") for prefix in self.done_prefixes]
+
+
+def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
+    items = spec.items(include_nested=True, leaves_only=True)
+    return [(key, leaf) for key, leaf in items if leaf is not None]
 
 
 def _complete_flags(spec: Composite) -> None:

@@ -121,4 +121,4 @@ def aligned(mask: Tensor, value: Tensor) -> Tensor:
     """The mask as one that broadcasts with `value`; in dimensions that `value` does not share, any one is enough."""
     while mask.shape != value.shape[: mask.ndim]:
         mask = mask.any(-1)
-    return mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
+    return mask[(..., *[None] * (value.ndim - mask.ndim))]

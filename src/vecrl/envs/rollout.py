@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,41 +63,54 @@ def rollout(
     Raises:
         ValueError, TypeError: arguments that contradict each other.
     """
+    env._check_open()
     if max_steps < 1:
         raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
-    if break_when_any_done and break_when_all_done:
-        raise TypeError("break_when_any_done and break_when_all_done contradict each other: give one of them.")
     if tensordict is None and not auto_reset:
         raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
+    plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
+    if plain and return_contiguous is not False and not set_truncated and isinstance(actions, torch.Tensor | None):
+        played = env._play(max_steps, actions, ends.stops)
+        if played is not None:
+            return played
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
     data = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
     steps: list[TensorDictBase] = []
-    for number, action in enumerate(given, 1):
-        data = act(data) if action is None else _with_action(env, data, action)
-        data = env.step(data)
-        last = number == max_steps
-        if last:
-            ends.truncate(data)
+    for data in _steps(env, data, act, islice(given, max_steps), ends, max_steps):
         steps.append(data if storing_device is None else data.to(storing_device))
         if callback is not None:
             callback(env, data)
-        if last or ends.over(data):
-            break
-        data = ends.go_on(data)
     if not steps:
         raise ValueError("Expected actions for one step or more, but there were none.")
     return _stacked(env, steps, return_contiguous, out)
+
+
+def _steps(
+    env: EnvBase, data: TensorDictBase, act: Policy, given: Iterable[Any], ends: _Ends, max_steps: int
+) -> Iterator[TensorDictBase]:
+    for number, action in enumerate(given, 1):
+        data = act(data) if action is None else _with_action(env, data, action)
+        data = env.step(data)
+        if number == max_steps:
+            ends.truncate(data)
+        yield data
+        if number == max_steps or ends.over(data):
+            return
+        data = ends.go_on(data)
 
 
 class _Ends:
     """When a rollout ends, and how it goes on otherwise."""
 
     def __init__(self, env: EnvBase, when_all: bool, when_any: bool | None, set_truncated: bool):
+        if when_any and when_all:
+            raise TypeError("break_when_any_done and break_when_all_done contradict each other: give one of them.")
         self._env = env
         self._when_all = when_all
         self._when_any = not when_all if when_any is None else when_any
+        self.stops = self._when_any or (when_all and not env.batch_size)
         self._truncated = [joined(prefix, "truncated") for prefix in env.done_prefixes]
         if not set_truncated:
             self._truncated = []
@@ -170,7 +183,7 @@ def _stacked(
 ) -> TensorDictBase:
     dim = env.batch_dims if env.batch_locked else steps[0].batch_dims
     if contiguous is None:
-        contiguous = not any(-1 in leaf.shape for leaf in env.specs.values(include_nested=True, leaves_only=True))
+        contiguous = not env.has_dynamic_specs
     if not contiguous and out is None:
         result = LazyStackedTensorDict.lazy_stack(steps, dim)
     else:

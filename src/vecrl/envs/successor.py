@@ -80,6 +80,7 @@ def _overlaid(
 ) -> TensorDictBase:
     """A new TensorDict with the entries of both but those to skip; `top` wins. Values are not copied."""
     found: dict[str, Any] = {}
+    value: Any
     shape = base if top is None else top
     assert shape is not None
     for source, skip in ((base, skip_base), (top, skip_top)):
