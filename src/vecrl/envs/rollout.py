@@ -76,9 +76,9 @@ def rollout(
             return played
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
-    data = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
+    first = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
     steps: list[TensorDictBase] = []
-    for data in _steps(env, data, act, islice(given, max_steps), ends, max_steps):
+    for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
         steps.append(data if storing_device is None else data.to(storing_device))
         if callback is not None:
             callback(env, data)
