@@ -18,9 +18,9 @@ class Composite(SpecMapping):
     """Specs under keys; the spec of a TensorDict.
 
     All entries begin with the batch shape. A nested Composite (or dict) with a shorter one takes on this one's.
-    Nested Composites are copied when they come in, so that a lock holds for all below it; leaves are not, so that
-    `update_mask` reaches them. An entry of None says that there is a key of which nothing is known: it is never drawn
-    and never checked.
+    Nested Composites are copied when they come in, and take on the device; so a lock holds for all below it. Leaves
+    are not copied, so that `update_mask` reaches them. An entry of None says that there is a key of which nothing is
+    known: it is never drawn and never checked.
 
     Args:
         specs: a mapping of names (or tuples of them) to specs; also as keywords.
@@ -117,13 +117,12 @@ class Composite(SpecMapping):
         """A Composite without entries, of the same batch shape, device and names."""
         return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
 
-    def _copied(self, shape: torch.Size) -> Composite:
-        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`."""
+    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
         names = self._names if len(self._names) == len(shape) else None
         return type(self)(
             self._entries(),
             shape=shape,
-            device=self.device,
+            device=device or self.device,
             data_cls=self.data_cls,
             step_mdp_static=self.step_mdp_static,
             names=names,

@@ -26,8 +26,8 @@ class SpecMapping(TensorSpec):
         """One without entries, of the same batch shape, device and names."""
         raise NotImplementedError
 
-    def _copied(self, shape: torch.Size) -> Any:
-        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`."""
+    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Any:
+        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`, on `device` if it is given."""
         raise NotImplementedError
 
     def _nested(self, specs: Mapping[Any, Any]) -> Any:
@@ -84,7 +84,8 @@ class SpecMapping(TensorSpec):
         return len(self._entries())
 
     def __contains__(self, key: object) -> bool:
-        return self.get(key, MISSING) is not MISSING
+        nothing = object()
+        return self.get(key, nothing) is not nothing
 
     def get(self, item: Any, default: Any = MISSING) -> Any:
         """The entry under a key or a tuple of keys.
@@ -140,7 +141,7 @@ class SpecMapping(TensorSpec):
             )
         begins = spec.shape[: self.ndim] == self.shape
         if isinstance(spec, SpecMapping):
-            return spec._copied(spec.shape if begins else self.shape)
+            return spec._copied(spec.shape if begins else self.shape, self.device)
         if not begins:
             raise SpaceError(
                 f"Expected a spec whose shape begins with {tuple(self.shape)} at {name!r}, the batch shape of the "

@@ -93,9 +93,9 @@ class StackedComposite(LazyStack, Composite):
             spec.pop(key, None)
         return found
 
-    def _copied(self, shape: torch.Size) -> Any:
+    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Any:
         inner = torch.Size([*shape[: self.dim], *shape[self.dim + 1 :]])
-        return self._each(lambda spec: spec._copied(inner if len(inner) > spec.ndim else spec.shape))
+        return self._each(lambda spec: spec._copied(inner if len(inner) > spec.ndim else spec.shape, device))
 
     @property
     def is_locked(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
