@@ -31,7 +31,7 @@ def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
     assert not _brought_along(statement) & {"torch", "tensordict"}
 
 
-@pytest.mark.parametrize("module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions"])
+@pytest.mark.parametrize("module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"])
 def test_importing_vecrl_takes_nothing_optional(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL - {"tensordict"})
 
@@ -73,6 +73,17 @@ def test_the_engine_knows_arrays_and_spaces() -> None:
 def test_specs_know_tensors_and_spaces() -> None:
     libraries = {"numpy", "torch", "tensordict", "gymnasium"}
     assert _strangers("specs", ("vecrl.specs", "vecrl.errors"), libraries) == []
+
+
+def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> None:
+    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.errors")
+    libraries = {"numpy", "torch", "tensordict"}
+    for path in sorted((SOURCE / "envs").iterdir()):
+        if path.suffix == ".py":
+            assert _strangers(f"envs/{path.name}", below, libraries) == []
+    own = {"gym": {"gymnasium"}}
+    for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
+        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(path.stem, set())) == []
 
 
 def test_only_the_conversions_of_specs_know_gymnasium() -> None:
