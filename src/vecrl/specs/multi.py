@@ -272,7 +272,7 @@ class MultiOneHot(TensorSpec):
         assert self.device is not None
         assert self.dtype is not None
         rows = [
-            choices.one_hot(choices.draw(n, mask, sizes[:-1], generator, self.device), n, self.dtype)
+            choices.rows_of(choices.draw(n, mask, sizes[:-1], generator, self.device), n, self.dtype)
             for n, mask in zip(self.nvec, self._masks(), strict=True)
         ]
         return torch.cat(rows, -1)
