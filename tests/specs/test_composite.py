@@ -138,6 +138,16 @@ def test_selecting_and_excluding() -> None:
     assert spec.empty() == Composite(shape=(4,))
 
 
+def test_flat_keys() -> None:
+    spec = batched()
+    assert list(spec.flatten_keys().keys()) == ["a", "b.c"]
+    assert spec.flatten_keys("/").unflatten_keys("/") == spec
+    assert spec.flatten_keys().shape == (4,)
+    spec["b.c"] = None
+    with pytest.raises(SpaceError, match="Two entries"):
+        spec.flatten_keys()
+
+
 def test_nothing_known_of_a_key() -> None:
     spec = Composite(a=None, b=Unbounded())
     assert list(spec.rand().keys()) == ["b"]
