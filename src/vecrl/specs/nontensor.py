@@ -215,7 +215,7 @@ class Choice(TensorSpec):
         return type(self)([choice.clone() for choice in self.choices])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.clone()  # tensordict has no deep copy of objects before 0.14
+        return self.clone()  # without tensordict 0.13's warning
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
         """A value of one choice, the same choice for the whole batch."""
