@@ -224,6 +224,23 @@ def _rollout(n: int, steps: int) -> Workload:
     )
 
 
+def _gym_env(steps: int) -> Workload:
+    entry = "rollout_cartpole"
+    return Workload(
+        name="gymenv-rollout",
+        title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, random actions",
+        contestants=[
+            C(OURS, "main", f"on_vecrl_envs:{entry}"),
+            C("bare loop", "main", f"by_hand:{entry}"),
+            C("TorchRL", "torchrl", f"on_torchrl:{entry}"),
+        ],
+        parameters={"steps": steps},
+        targets=[Target(("TorchRL",), 7.0), Target(("bare loop",), 1 / 3.5)],
+        rows=steps,
+        quick=True,
+    )
+
+
 def _policy(n: int) -> Workload:
     entry = "by_hand_torch:policy"
     hand = {

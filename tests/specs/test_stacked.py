@@ -123,6 +123,17 @@ def test_encoding_along_another_dimension() -> None:
         spec.encode([np.zeros(3)] * 3)
 
 
+def test_rows_come_out_as_numbers_along_the_stacked_dimension() -> None:
+    mask = torch.tensor([True, False, True])
+    spec = stack(OneHot(3, (5, 3)), OneHot(3, (5, 3), mask=mask), dim=1)
+    value = spec.rand((2,))
+    assert spec.to_numpy(value).shape == (2, 5, 2)
+    assert spec.to_numpy(value[0]).shape == (5, 2)
+    assert spec.to_numpy(value)[..., 1].max() <= 2
+    assert set(spec.to_numpy(value)[..., 1].ravel()) <= {0, 2}
+    assert torch.equal(spec.encode([row.to_numpy(v) for row, v in zip(spec.specs, value[0].unbind(1))]), value[0])  # noqa: B905
+
+
 @pytest.mark.parametrize("spec", [bounds(), agents()], ids=["leaves", "composites"])
 def test_shapes_follow_values(spec: Any) -> None:
     value = spec.rand()

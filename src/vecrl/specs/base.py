@@ -6,6 +6,7 @@ A leaf says which tensors lie along its shape (`_moved`), how values are drawn, 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -320,8 +321,11 @@ def _same(a: Any, b: Any) -> bool:
         return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):  # in whatever order
         return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    same = a == b
-    return same if isinstance(same, bool) else bool(np.all(same))
+    try:
+        same = a == b
+        return same if isinstance(same, bool) else bool(np.all(same))
+    except ValueError:  # an object that holds arrays, and compares them as if they were numbers
+        return pickle.dumps(a) == pickle.dumps(b)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -19,7 +19,9 @@ from .moves import fits
 Counts = Tensor | int
 
 
-def draw(counts: Counts, allowed: Tensor | None, sizes: torch.Size, generator: Generator | None, device: torch.device):
+def draw(
+    counts: Counts, allowed: Tensor | None, sizes: torch.Size, generator: Generator | None, device: torch.device
+) -> Tensor:
     """Indices of `sizes`, uniform among the allowed ones, as int64."""
     if allowed is not None:
         if not bool(allowed.any(-1).all()):
@@ -68,6 +70,11 @@ def one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     """A row of `n` for each index, 1 at the index and else 0."""
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < n):
         raise SpaceError(f"Expected indices in [0, {n}), but they reach from {index.min()} to {index.max()}.")
+    return rows_of(index, n, dtype)
+
+
+def rows_of(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """`one_hot` of indices that are known to be in range."""
     rows = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
     return rows.scatter_(-1, index.unsqueeze(-1), 1)
 

@@ -38,8 +38,9 @@ class Composite(SpecMapping):
     >>> spec = Composite({"obs": Bounded(-1, 1, (4, 3)), ("agent", "alive"): Binary(shape=(4,))}, shape=(4,))
     >>> spec["agent", "alive"].shape, list(spec.keys(include_nested=True, leaves_only=True))
     (torch.Size([4]), ['obs', ('agent', 'alive')])
-    >>> spec.rand().get("obs").shape, spec[0].get("obs").shape, spec.is_in(spec.zero())
-    (torch.Size([4, 3]), torch.Size([3]), True)
+    >>> row = spec[0]
+    >>> row.get("obs").shape, row.rand().batch_size, spec.is_in(spec.zero())
+    (torch.Size([3]), torch.Size([]), True)
     """
 
     _kind = "Composite"

@@ -23,14 +23,17 @@ def path(key: Any) -> tuple[str, ...]:
     if isinstance(key, str):
         return (key,)
     if isinstance(key, tuple) and key:
+        if all(isinstance(part, str) for part in key):  # pyright: ignore[reportUnknownVariableType]
+            return key  # pyright: ignore[reportUnknownVariableType]
         return tuple(name for part in key for name in path(part))  # pyright: ignore[reportUnknownVariableType]
     raise SpaceError(f"Expected a key (a name, or a tuple of names), but {key!r} came.")
 
 
 def pack(spec: Composite, values: dict[str, Any], batch: torch.Size) -> Any:
     """The values as what the Composite's `data_cls` is."""
-    names: Any = [None] * (len(batch) - spec.ndim) + spec.names
-    td = TensorDict(values, batch_size=batch, device=spec.device, names=names if any(names) else None)
+    names: Any = spec.names
+    names = [None] * (len(batch) - len(names)) + names if any(names) else None
+    td = TensorDict(values, batch_size=batch, device=spec.device, names=names)
     if spec.data_cls is None or spec.data_cls is TensorDict:
         return td
     return spec.data_cls.from_tensordict(td)  # pyright: ignore[reportAttributeAccessIssue]

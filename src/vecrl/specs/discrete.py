@@ -97,6 +97,9 @@ class Categorical(TensorSpec):
         if n is None:
             raise SpaceError("Nothing can be drawn of an unknown number of options: call set_provisional_n(n) before.")
         assert self.device is not None
+        if self._mask is None:
+            low, high = self.min, self.min + n
+            return torch.randint(low, high, sizes, dtype=self.dtype, device=self.device, generator=generator)
         return (choices.draw(n, self._mask, sizes, generator, self.device) + self.min).to(self.dtype)
 
     def _fault(self, val: Tensor) -> str | None:

@@ -62,7 +62,6 @@ class LazyStack(TensorSpec):
         return self._each(lambda spec: spec.clone())
 
     def _moved(self, move: Move) -> Any:
-        rest = self.ndim - len(move.before)
         while isinstance(move, moves.Under):
             move = move.move
         match move:
@@ -87,8 +86,7 @@ class LazyStack(TensorSpec):
                 if move.after == move.before:
                     return self
                 raise SpaceError(
-                    f"Cannot {move.verb} a lazy stack of shape {tuple(self.shape)} along {self.dim}: its specs differ."
-                    f" (It has {rest} dimensions behind those.)"
+                    f"Cannot {move.verb} a lazy stack of shape {tuple(self.shape)}: its specs differ along {self.dim}."
                 )
 
     def _beside(self, start: int, end: int, method: str, shift: int, *more: Any) -> Any:

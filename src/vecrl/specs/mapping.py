@@ -196,6 +196,27 @@ class SpecMapping(TensorSpec):
             rest.pop(key, None)
         return rest
 
+    def flatten_keys(self, separator: str = ".") -> Any:
+        """A Composite of all leaves at the root, their keys joined by `separator`.
+
+        Raises:
+            SpaceError: where two keys would become one.
+        """
+        flat = self.empty()
+        for key, spec in self.items(True, True):
+            name = separator.join(data.path(key))
+            if name in flat:
+                raise SpaceError(f"Two entries would be called {name!r}. Join their keys with another separator.")
+            flat.set(name, spec)
+        return flat
+
+    def unflatten_keys(self, separator: str = ".") -> Any:
+        """The Composite of which `flatten_keys` makes this one."""
+        nested = self.empty()
+        for key, spec in self._entries().items():
+            nested.set(tuple(key.split(separator)), spec)
+        return nested
+
     def separates(self, *keys: Key, default: Any = None) -> Any:
         """Take these entries out of this Composite into one of their own, which is returned.
 

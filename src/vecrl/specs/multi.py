@@ -89,7 +89,8 @@ class MultiCategorical(TensorSpec):
         """Which options are allowed, those of one index behind those of the other, or None for all."""
         if self._allowed is None:
             return None
-        return torch.cat([self._allowed[..., i, :n] for i, n in enumerate(self._numbers("A mask"))], -1)
+        allowed = self._allowed if self.shape else self._allowed.unsqueeze(0)
+        return torch.cat([allowed[..., i, :n] for i, n in enumerate(self._numbers("A mask"))], -1)
 
     def update_mask(self, mask: Any) -> None:
         """Allow the options of `mask` from now on, given as in the constructor; None for all."""
@@ -103,10 +104,10 @@ class MultiCategorical(TensorSpec):
         padded = torch.zeros((*lead, len(numbers), max(numbers)), dtype=torch.bool, device=self.device)
         for i, part in enumerate(flat.split(numbers, -1)):
             padded[..., i, : numbers[i]] = part
-        self._allowed = padded
+        self._allowed = padded if self.shape else padded.squeeze(0)
 
     def _numbers(self, what: str) -> list[int]:
-        nvec = self.nvec
+        nvec = self.nvec if self.shape else self.nvec.reshape(1)
         if nvec.ndim != 1:
             raise SpaceError(f"{what} needs numbers of options along one dimension, but they have {tuple(nvec.shape)}.")
         return nvec.tolist()
@@ -151,10 +152,11 @@ class MultiCategorical(TensorSpec):
         return math.prod(self.nvec.reshape(-1).tolist())
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
-        numbers = self._numbers("Enumeration") if self.shape else [int(self._counts)]
+        numbers = self._numbers("Enumeration")
         rows = _grid([torch.arange(n, device=self.device) for n in numbers])
         if use_mask and self._allowed is not None:
-            allowed = choices.only(self._allowed.flatten(-2), "Options").unflatten(0, (len(numbers), -1))
+            allowed = self._allowed if self.shape else self._allowed.unsqueeze(0)
+            allowed = choices.only(allowed.flatten(-2), "Options").unflatten(0, (len(numbers), -1))
             rows = rows[allowed[torch.arange(len(numbers), device=self.device), rows].all(-1)]
         shape = concrete(self.shape)
         rows = rows.reshape(-1, *[1] * (len(shape) - 1), len(numbers)) if shape else rows.reshape(-1)
@@ -165,6 +167,7 @@ class MultiCategorical(TensorSpec):
         if safe:
             self.assert_is_in(val)
         index = choices.whole(val) - self._min.to(val.device)
+        index = index if self.shape else index.unsqueeze(-1)
         rows = [choices.one_hot(index[..., i], n, torch.bool) for i, n in enumerate(self._numbers("One-hot encoding"))]
         return torch.cat(rows, -1)
 
@@ -269,7 +272,7 @@ class MultiOneHot(TensorSpec):
         assert self.device is not None
         assert self.dtype is not None
         rows = [
-            choices.one_hot(choices.draw(n, mask, sizes[:-1], generator, self.device), n, self.dtype)
+            choices.rows_of(choices.draw(n, mask, sizes[:-1], generator, self.device), n, self.dtype)
             for n, mask in zip(self.nvec, self._masks(), strict=True)
         ]
         return torch.cat(rows, -1)

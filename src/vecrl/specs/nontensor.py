@@ -214,6 +214,9 @@ class Choice(TensorSpec):
     def clone(self) -> Self:
         return type(self)([choice.clone() for choice in self.choices])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()  # without tensordict 0.13's warning
+
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
         """A value of one choice, the same choice for the whole batch."""
         return self._value(int(torch.randint(0, len(self.choices), (), generator=generator)), "rand", shape)

@@ -83,6 +83,7 @@ class Bounded(TensorSpec):
             raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
         self.shape = shape
         self._ends = self._common_ends()
+        self._finite = self._low.is_meta or bool((self._low.isfinite() & self._high.isfinite()).all())
 
     def _fitted(self, bound: Tensor, shape: torch.Size) -> Tensor:
         assert self.dtype is not None
@@ -146,8 +147,8 @@ class Bounded(TensorSpec):
             return draw.mul_(high - low).add_(low).clamp_(low, high)
         low, high = self._low, self._high
         inner = low * (1 - draw) + high * draw  # a difference of the bounds may overflow
-        if bool(low.isfinite().all() and high.isfinite().all()):
-            return torch.maximum(torch.minimum(inner, high), low)
+        if self._finite:
+            return torch.clamp(inner, low, high)
         tail = torch.empty_like(draw).exponential_(generator=generator)
         normal = torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
         inner = torch.where(low.isfinite(), torch.where(high.isfinite(), inner, low + tail), high - tail)

@@ -100,7 +100,7 @@ class OneHot(TensorSpec):
         assert self.device is not None
         assert self.dtype is not None
         index = choices.draw(self.n, self._mask, sizes[:-1], generator, self.device)
-        return choices.one_hot(index, self.n, self.dtype)
+        return choices.rows_of(index, self.n, self.dtype)
 
     def _fault(self, val: Tensor) -> str | None:
         return choices.row_fault(val, self._mask)
@@ -133,6 +133,12 @@ class OneHot(TensorSpec):
         assert self.dtype is not None
         if self.use_register:
             val = self._lookup(val)
+        if self.ndim == 1 and isinstance(val, int | np.integer):  # the usual case, without the detours
+            row = torch.zeros(self.n, dtype=self.dtype, device=None if ignore_device else self.device)
+            if not 0 <= val - self.min < self.n:
+                raise SpaceError(f"Expected an index in [{self.min}, {self.min + self.n}), but {val} came.")
+            row[int(val) - self.min] = 1
+            return row
         tensor = self._as_tensor(val, None, ignore_device)
         if self._is_row(tensor):
             return tensor.to(self.dtype)
@@ -149,7 +155,9 @@ class OneHot(TensorSpec):
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
         """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded."""
-        index = self.to_categorical(val, safe).detach().cpu().numpy()
+        if safe:
+            self.assert_is_in(val)
+        index = np.asarray(val.detach().cpu().numpy().argmax(-1) + self.min)
         if not self.use_register:
             return index
         things = [self._register[i - self.min] for i in np.ravel(index)]

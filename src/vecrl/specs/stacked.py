@@ -113,7 +113,8 @@ class Stacked(LazyStack):
         """An array, or a list of arrays where their shapes differ."""
         rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._rows(val), strict=True)]
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
-            return np.stack(rows, self.dim - self.ndim + rows[0].ndim + 1 if rows[0].ndim + 1 >= self.ndim else 0)
+            batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
+            return np.stack(rows, self.dim + batch)
         return rows
 
     def type_check(self, value: Any, key: Any = None) -> None:
