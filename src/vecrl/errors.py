@@ -131,7 +131,7 @@ class WorkerCrash(WorkerError):
 class StepTimeout(WorkerError, TimeoutError):
     """Environments did not answer within the timeout; they are still under way."""
 
-    advice = "They stay pending: wait for them again, or close. No other environment is out of step."
+    advice = "They stay pending: wait again, or reset, which waits for them first, or close. No other is out of step."
 
 
 def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> WorkerError:
@@ -144,8 +144,9 @@ def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> Wo
 def _describe(failure: Failure) -> str:
     ids = ", ".join(map(str, failure.env_ids))
     many = "s" if len(failure.env_ids) > 1 else ""
-    head = f"environment{many} {ids} (worker {failure.worker}, pid {failure.pid}) in {failure.command!r}"
-    if failure.command == "step":
+    process = f", pid {failure.pid}" if failure.pid else ""
+    head = f"environment{many} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
+    if failure.command == "step" and failure.step:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"
     return f"{text}\n{_indent(failure.traceback)}" if failure.traceback else text

@@ -127,13 +127,16 @@ class SeedSet:
 def seed_rule(seed: int | Sequence[int] | SeedRule | None) -> SeedRule:
     """The rule that `seed` means: an int gives every episode its own, a sequence one an environment, None entropy.
 
+    Raises:
+        ValueError: an int below 0 or of 2**64 and above.
+
     >>> seed_rule([5, 6])([0, 1], 0).tolist()
     [5, 6]
     """
     if seed is None:
         return OwnSeeds(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
     if isinstance(seed, int | np.integer):
-        return OwnSeeds(int(seed))
+        return OwnSeeds(int(_words("seed", seed)[0]))
     if callable(seed):
         return seed
     return ListedSeeds(tuple(map(int, seed)))

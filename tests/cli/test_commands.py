@@ -1,5 +1,6 @@
 """`vecrl envs`, `check`, `rollout` and `bench`, for real."""
 
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,24 @@ def test_traceback_is_welcome_anywhere(capsys):
         main(["check", "nowhere::x"])
     assert end.value.code == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+MY_ENV = """
+import gymnasium
+from tests.cli.odd_envs import Sound
+gymnasium.register("My-v0", Sound)
+"""
+
+
+def test_the_script_finds_modules_beside_whoever_calls(tmp_path):
+    (tmp_path / "myenv.py").write_text(MY_ENV)
+    script = "import sys; sys.path.pop(0); sys.argv = ['vecrl', 'check', 'myenv:My-v0']\n"
+    script += "from vecrl.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", script], **options)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing wrong was found" in done.stdout
 
 
 # ---------------------------------------------------------------------- envs

@@ -83,7 +83,7 @@ def test_every_space_goes_there_and_back(space: spaces.Space[Any]) -> None:
     for value, leaf in zip(layout.split(elements[0]), layout.leaves, strict=True):
         check_element(value, leaf)
         assert (leaf.dtype is None) == isinstance(space, OPAQUE) or len(layout.leaves) > 1
-    rows = layout.rows(leaves)
+    rows = layout.rows(leaves, 3)
     assert len(rows) == 3
     for row, element in zip(rows, elements, strict=True):
         for came, gave in zip(layout.split(row), layout.split(element), strict=True):
@@ -97,7 +97,7 @@ def test_building_is_the_inverse_of_splitting(space: spaces.Space[Any]) -> None:
     assert _same(layout.build(layout.split(element)), element)
     batch = layout.build([np.stack([leaf, leaf]) for leaf in layout.split(element)])
     split = layout.batch(batch, 2)
-    assert all(_same(row, element) for row in layout.rows(split))
+    assert all(_same(row, element) for row in layout.rows(split, 2))
     assert [leaf.shape[1:] for leaf in layout.empty(2)] == [leaf.shape for leaf in layout.leaves]
 
 

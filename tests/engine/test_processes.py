@@ -95,9 +95,11 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
 
 
 def test_preload_names_further_modules() -> None:
-    pool = make_pool([Asked] * 2, "processes", preload=["this_is_not_there", "wave"])
+    pool = make_pool([Asked] * 2, "processes", preload=["wave"])
     assert _ask(pool, "'wave' in sys.modules") == [True, True]
     pool.close()
+    with pytest.raises(ModuleNotFoundError, match="none of the name 'this_is_not_there'"):
+        make_pool([Asked] * 2, "processes", preload=["this_is_not_there"])
 
 
 def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

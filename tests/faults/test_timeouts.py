@@ -121,6 +121,16 @@ def test_a_thread_that_cannot_be_ended_is_named() -> None:
     pool.close()
 
 
+def test_a_thread_that_is_stuck_in_a_step_is_named_when_closing() -> None:
+    pool = make_pool(one_bad("step", sleeps, bad=2), "threads", 3, step_timeout=0.1)
+    pool.reset()
+    with pytest.raises(StepTimeout):
+        pool.step(ACTIONS)
+    with pytest.raises(StepTimeout, match="its thread cannot be ended") as caught:
+        pool.close(0.1)
+    assert 2 in caught.value.env_ids
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_late_and_failing_at_once_is_told_when_all_is_known(backend: str) -> None:
     def sleeps_and_raises(env: Any) -> None:

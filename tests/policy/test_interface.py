@@ -43,3 +43,16 @@ def test_other_spaces_are_refused_by_name(space):
         Interface(space, ANY)
     with pytest.raises(SpaceError, match="action space"):
         Interface(ANY, space)
+
+
+def test_a_network_that_fits_is_left_as_it_is():
+    state = torch.random.get_rng_state()
+    Interface(ANY, Box(-1, 1, (2, 2))).check(lambda x: torch.rand(len(x), 2, 2))
+    Interface(ANY, Discrete(3)).check(lambda x: torch.rand(len(x), 3))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("outputs", [torch.zeros(1, 4), torch.zeros(3), torch.zeros(1, 3, 1), None])
+def test_a_network_of_other_outputs_is_refused(outputs):
+    with pytest.raises(SpaceError, match=r"from 2 features to 3 outputs, that is \(1, 3\), but .* came"):
+        Interface(ANY, Discrete(3)).check(lambda _: outputs)

@@ -343,7 +343,18 @@ def test_after_close():
         (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
         (Walk, {"device": "cuda"}, ValueError, "CPU"),
         (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),
+        (Walk, {"device": "foo"}, ValueError, "live on the CPU: leave device='foo' out"),
+        (Walk, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, but -1.0"),
+        (Walk, {"action_noise": math.nan}, ValueError, "action_noise"),
+        (Walk, {"decrease_rewards_by": math.inf}, ValueError, "decrease_rewards_by to be a finite"),
+        (Walk, {"seed": -1}, ValueError, "seed to be at least 0"),
         (Walk, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
+        (Walk, {"net": "Linear(7, act_length)"}, SpaceError, "on zeros it raised RuntimeError"),
+        (Walk, {"net": "Linear(obs_length, 5)"}, SpaceError, r"but \(1, 5\) came; use obs_length and act_length"),
+        ("CartPole-v1", {"net": "Linear(obs_length, 1)"}, SpaceError, "from 4 features to 2 outputs"),
+        ("native::CartPole-v1", {"net": "Linear(obs_length, 5)"}, SpaceError, "from 4 features to 2 outputs"),
+        ("native::CartPole-v1", {"device": "foo"}, ValueError, "could not be made with device='foo'"),
+        ("native::CartPole-v1", {"env_kwargs": {"foo": 1}}, ValueError, "could not be made with foo=1: TypeError"),
     ],
 )
 def test_arguments_that_do_not_fit(env, options, error, text):

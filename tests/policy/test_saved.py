@@ -1,5 +1,7 @@
 """Policies come out of their files as they went in, and as nothing else."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -48,3 +50,58 @@ def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path):
         save_atomically({"x": lambda: 1}, tmp_path / "a.pt")
     assert torch.load(tmp_path / "a.pt", weights_only=True) == {"x": 1}
     assert [f.name for f in tmp_path.iterdir()] == ["a.pt"]
+
+
+class Malicious:
+    """Runs, where a file is unpickled without care."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it ran')",)
+
+
+def damaged(path, how):
+    torch.save({"x": torch.zeros(100)}, path)
+    content = path.read_bytes()
+    if how == "malicious":
+        torch.save({"x": Malicious()}, path)
+    else:
+        path.write_bytes({"empty": b"", "text": b"hello\n", "half": content[:300], "no end": content[:-40]}[how])
+
+
+@pytest.mark.parametrize("how", ["empty", "text", "half", "no end", "malicious"])
+def test_damaged_files_are_named_in_a_sentence(tmp_path, how):
+    damaged(tmp_path / "p.pt", how)
+    with pytest.raises(ValueError, match=r"p\.pt cannot be read: expected .* take another") as caught:
+        SavedPolicy.load(tmp_path / "p.pt")
+    assert "weights_only" not in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        SavedPolicy.load(tmp_path / "none.pt")
+
+
+LINEAR = "Linear(obs_length, act_length)"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ({"parameters": [1.0, 2.0]}, "expected parameters to be a vector of floats, but list came"),
+        ({"parameters": torch.zeros(2, 4)}, "a vector of floats"),
+        ({"parameters": torch.zeros(7)}, "its network has 8 parameters, but 7 came"),
+        ({"network": "Linear(obs_length, 10**9)"}, "its network has 4000000000 parameters, but 8 came"),
+        ({"network": "Linear("}, "line 1"),
+        ({"network": None}, "expected network to be text, but None came"),
+        ({"constants": {"obs_length": "3"}}, "whole numbers by name"),
+        ({"clip": "wide"}, "expected clip to be None, or a number above 0, but 'wide' came"),
+        ({"clip": -1.0}, "above 0, but -1.0 came"),
+        ({"norm": {"mean": torch.zeros(3)}}, "expected norm"),
+        ({"norm": {"count": torch.tensor(1.0), "mean": torch.zeros(5), "m2": torch.zeros(5)}}, "3 observed numbers"),
+        ({"mean_return": "much"}, "expected mean_return"),
+        ({"extra": 1}, "expected env, network"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_named(tmp_path, pieces, text):
+    state = asdict(SavedPolicy("Some-v1", LINEAR, SIZES, torch.zeros(8)))
+    save_atomically({"format": 1, **state, **pieces}, tmp_path / "p.pt")
+    with pytest.raises(ValueError, match=r"p\.pt holds a policy that cannot be used: ") as caught:
+        SavedPolicy.load(tmp_path / "p.pt")
+    assert text in str(caught.value)

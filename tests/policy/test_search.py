@@ -125,3 +125,7 @@ def test_arguments_out_of_range(arguments, text):
         PopulationSearch(*arguments)
     with pytest.raises(ValueError, match="stdev"):
         PopulationSearch(torch.zeros(3), 6, stdev=0.0)
+    for name in ("stdev", "max_speed", "step_size"):
+        for value in (-1.0, 0.0, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=f"Expected a {name} above 0"):
+                PopulationSearch(torch.zeros(3), 6, **{name: value})

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from tests.conformance.zoo import Counting, Echo, counting
@@ -294,3 +295,57 @@ def test_wrapped_like_gymnasiums():
     *_, info = envs.step(STAY)
     assert info["episode"]["l"].tolist() == [2, 0]
     envs.close()
+
+
+def test_whenever_ctrl_c_comes_the_next_reset_makes_all_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AsyncVectorEnv(counting(4), num_workers=2) as envs:
+        envs.reset()
+        finish, start = envs._finish_step, envs._start_step
+
+        def interrupted(real: Any) -> Any:
+            def then(*arguments: Any) -> Any:
+                real(*arguments)
+                raise KeyboardInterrupt
+
+            return then
+
+        for name, real in (("_finish_step", finish), ("_start_step", start)):
+            monkeypatch.setattr(envs, name, interrupted(real))
+            with pytest.raises(KeyboardInterrupt):
+                envs.step([0] * 4)
+            monkeypatch.undo()
+            with pytest.raises(AlreadyPendingCallError, match=r"or reset\(\)"):
+                envs.step([0] * 4)
+            envs.reset()
+            assert envs.step([0] * 4)[1].shape == (4,)
+
+
+def test_an_answer_that_ctrl_c_took_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    with AsyncVectorEnv(counting(2)) as envs:
+        envs.reset()
+        _lose_a_step(envs, monkeypatch)
+        with pytest.raises(NoAsyncCallError, match=r"lost as Ctrl-C came: reset\(\)"):
+            envs.step_wait()
+        envs.reset()
+
+
+def test_closing_after_ctrl_c_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = AsyncVectorEnv(counting(2), num_workers=2)
+    envs.reset()
+    pids = [link.pid for link in envs._pool._backend._links]  # type: ignore[attr-defined]
+    _lose_a_step(envs, monkeypatch)
+    envs.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def _lose_a_step(envs: AsyncVectorEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = envs._finish_step
+
+    def heard(*arguments: Any) -> Any:
+        finish(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(envs, "_finish_step", heard)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0] * envs.num_envs)
+    monkeypatch.undo()

@@ -141,6 +141,19 @@ def test_the_prefix_chooses_the_simulator(name, kind):
         assert type(env.env).__module__ == f"vecrl.vector.{kind}"
 
 
+def test_a_name_that_is_no_text():
+    with pytest.raises(TypeError, match=r"name of an environment.*None"):
+        make_vector_env(None)
+
+
+def test_gymnasium_environments_over_workers():
+    with make_vector_env("CartPole-v1", num_envs=4, backend="processes", num_workers=2) as env:
+        assert env.reset(seed=1)[0].equal(make_vector_env("CartPole-v1", num_envs=4).reset(seed=1)[0])
+        assert env.env._pool.backend_name == "processes"
+    with pytest.raises(ValueError, match="backend can only be given"):
+        make_vector_env("CartPole-v1", backend="processes")
+
+
 @pytest.mark.parametrize("name", ["nope::CartPole-v1", "::CartPole-v1", "gymnasium::x", "old::ant"])
 def test_unknown_prefixes(name):
     """make_vector_env: an unknown prefix is a ValueError that lists the known ones."""

@@ -161,6 +161,11 @@ def test_seeds_that_do_not_fit(seed):
         envs.reset(seed=seed)
 
 
+def test_a_seed_that_is_none():
+    with VectorEnv(counting(2)) as envs, pytest.raises(TypeError, match=r"integer or one an environment, but 1\.5"):
+        envs.reset(seed=1.5)
+
+
 @pytest.mark.parametrize("seed", [4, np.int64(4), [4, 5], np.array([4, 5])])
 def test_seeds_of_every_kind(seed):
     with VectorEnv(counting(2)) as envs:
@@ -275,6 +280,9 @@ def test_spaces_of_ones_own():
         ({"env_fns": [Counting(0)]}, "Give `lambda: gymnasium.make"),
         ({"backend": "clouds"}, "backend"),
         ({"num_workers": 0}, "num_workers"),
+        ({"num_workers": "2"}, "num_workers"),
+        ({"step_timeout": -1}, "step_timeout"),
+        ({"backend": "processes", "threads_per_worker": 0}, "threads_per_worker"),
         ({"autoreset_mode": "never"}, "autoreset_mode"),
         ({"observation_mode": "any"}, "observation_mode"),
         ({"backend": "processes", "start_method": "fork"}, "start_method"),
@@ -283,6 +291,31 @@ def test_spaces_of_ones_own():
 def test_arguments_that_do_not_fit(arguments, text):
     with pytest.raises(ValueError, match=text):
         VectorEnv(**{"env_fns": counting(1)} | arguments)
+
+
+def test_factories_that_make_no_environment():
+    with pytest.raises(WorkerError, match="returned None"):
+        VectorEnv([lambda: None])
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
+def test_spaces_without_anything_in_them(space, backend):
+    class Empty(Counting):
+        observation_space = action_space = space
+
+        def reset(self, **kwargs):
+            self.steps = 0
+            return space.sample(), {}
+
+        def step(self, action):
+            self.steps += 1
+            return space.sample(), 1.0, self.steps == 2, False, {}
+
+    with VectorEnv([lambda: Empty(0)] * 2, backend=backend, autoreset_mode="same_step") as envs:
+        envs.reset()
+        envs.step(envs.action_space.sample())
+        assert envs.step(envs.action_space.sample())[4]["final_obs"].tolist() == [space.sample()] * 2
 
 
 def test_factories_that_cannot_travel():

@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         from vecrl.cli.app import app
     except ImportError as error:
         sys.exit(f'{error}. The command line needs its extra: pip install "vecrl[cli]"')
+    if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it: "myenv:My-v0" is found beside whoever calls
     if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
         for name, value in HEADLESS.items():
             os.environ.setdefault(name, value)

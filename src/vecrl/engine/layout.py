@@ -84,10 +84,12 @@ class Layout:
                 return [tree]
         return [_batch_leaf(value, leaf, rows) for value, leaf in zip(self.split(tree), self.leaves, strict=True)]
 
-    def rows(self, leaves: Sequence[Any]) -> Sequence[Tree]:
-        """One element a row out of leaf arrays of leading size n."""
+    def rows(self, leaves: Sequence[Any], count: int) -> Sequence[Tree]:
+        """One element a row out of leaf arrays of leading size `count`."""
         if self.flat:
             return leaves[0] if isinstance(leaves[0], list) else list(leaves[0])
+        if not leaves:  # an empty Dict or Tuple
+            return [self.build(()) for _ in range(count)]
         return [self.build(values) for values in zip(*leaves, strict=True)]
 
     def empty(self, rows: int) -> list[Any]:

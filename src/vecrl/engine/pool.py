@@ -70,6 +70,8 @@ class Pool:
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
+        if step_timeout is not None and not step_timeout > 0:
+            raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
         self._roster = roster = Roster(k for _, k in makers)
         starts = roster.starts.tolist()
         plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
@@ -368,14 +370,19 @@ class Pool:
             return
         self._closed, self._well = True, False
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
-        failures, late = self._close_envs(grace)
+        try:
+            failures, late = self._close_envs(grace)
+        except BaseException:  # Ctrl-C
+            self._finalizer()
+            raise
         stuck = self._backend.shutdown(min(grace, _GRACE) if late else grace)
         self._finalizer.detach()
         self._flights.open.clear()
         self._flights.landed.clear()
         self._roster.busy[:] = False
-        if stuck and not late:
-            failures.append(Failure(self._flights.ids_of(stuck), "close", "its thread cannot be ended", kind="late"))
+        told = {i for failure in failures for i in failure.env_ids}
+        if silent := [worker for worker in stuck if not told.issuperset(self._flights.ids_of([worker]))]:
+            failures.append(Failure(self._flights.ids_of(silent), "close", "its thread cannot be ended", kind="late"))
         if failures:
             raise failures_to_error(failures)
 

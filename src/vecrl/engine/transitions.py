@@ -148,7 +148,8 @@ def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
     info = t.infos.merged(num_envs) if t.infos else {}
     if len(t.ended):
         final = np.full(num_envs, None, object)
-        for env_id, obs in zip(t.ids[t.ended].tolist(), t.layout.rows(t.layout.split(t.final_obs)), strict=True):
+        rows = t.layout.rows(t.layout.split(t.final_obs), len(t.ended))
+        for env_id, obs in zip(t.ids[t.ended].tolist(), rows, strict=True):
             final[env_id] = obs
         info["final_obs"] = final
         info["_final_obs"] = t.begun.copy()

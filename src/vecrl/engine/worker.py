@@ -205,16 +205,16 @@ class Worker:
 
     def _actions(self, rows: np.ndarray | None, objects: Any) -> Sequence[Tree]:
         """One action a row; copies, since a simulator may keep them."""
-        if rows is None and not self.action_layout.opaque:
-            return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None])
         count = self.plan.num_envs if rows is None else len(rows)
+        if rows is None and not self.action_layout.opaque:
+            return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):
             if leaf is None:
                 leaves.append(objects[index][:count])
             else:
                 leaves.append(leaf.copy() if rows is None else leaf[rows])
-        return self.action_layout.rows(leaves)
+        return self.action_layout.rows(leaves, count)
 
     def _invoke(self, command: Command) -> Report:
         assert self.sim is not None

@@ -6,6 +6,7 @@ The one place where spaces meet networks. It knows no simulators, episodes or pa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,30 @@ class Interface:
                 self.bounds = self.bounds.to(outputs.device)
             bounds = self.bounds
         return outputs.clamp(bounds[0], bounds[1])
+
+    @torch.no_grad()
+    def check(self, act: Callable[[Tensor], Any], device: torch.device | str = "cpu") -> None:
+        """Try a network on zeros, so that one that does not fit is found out before anything is stepped.
+
+        Args:
+            act: from features `[1, obs_length]` to outputs.
+            device: of the features.
+
+        Raises:
+            SpaceError: it does not take so many features, or puts out something else than `[1, act_length]`.
+        """
+        expected = f"Expected a network from {self.obs_length} features to {self.act_length} outputs"
+        advice = "use obs_length and act_length in its description, or mend the sizes of its layers."
+        try:
+            with torch.random.fork_rng(devices=[]):  # a network that draws numbers leaves those of others alone
+                outputs = act(torch.zeros(1, self.obs_length, device=device))
+        except Exception as error:  # whatever layers may raise
+            came = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise SpaceError(f"{expected}, but on zeros it raised {came}; {advice}") from error
+        wanted = {(1, self.act_length)} | ({(1, *self._shape)} if self._discrete is None else set())
+        came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        if came not in wanted:
+            raise SpaceError(f"{expected}, that is (1, {self.act_length}), but {came} came; {advice}")
 
 
 def _length(space: Space[Any], what: str) -> int:

@@ -7,7 +7,9 @@ environment a member over a pool of workers (`vecrl.policy.episodes`), or all me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from vecrl.engine.pool import BackendName, Pool
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError
+from vecrl.errors import ClosedError, SpaceError, VecrlError
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
 from vecrl.policy.fused import play_batch
@@ -74,8 +76,8 @@ class PopulationEvaluator:
 
     Raises:
         ValueError: an unknown name, or an argument out of its range.
-        SpaceError: spaces that are neither `Box` nor `Discrete`.
-        WorkerError: environments that cannot be made.
+        SpaceError: spaces that are neither `Box` nor `Discrete`, or a network that does not fit them.
+        WorkerError: Python environments that cannot be made.
 
     >>> with PopulationEvaluator("CartPole-v1", "Linear(obs_length, act_length)", 3, seed=1) as evaluate:
     ...     result = evaluate(torch.zeros(3, evaluate.parameter_length))
@@ -105,6 +107,10 @@ class PopulationEvaluator:
         for name, value in (("popsize", popsize), ("num_episodes", num_episodes), ("max_steps", max_steps)):
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} of 1 or more, but {value!r} came.")
+        if not 0 <= action_noise < math.inf:
+            raise ValueError(f"Expected action_noise of 0 or more, but {action_noise!r} came.")
+        if not math.isfinite(decrease_rewards_by):
+            raise ValueError(f"Expected decrease_rewards_by to be a finite number, but {decrease_rewards_by!r} came.")
         bonus = None if alive_bonus is None else AliveBonus.of(alive_bonus)
         self.rules = Rules(num_episodes, max_steps, decrease_rewards_by, bonus, action_noise)
         self.seeds = seed_rule(seed)
@@ -114,12 +120,18 @@ class PopulationEvaluator:
         try:
             self.interface = self._stage.interface
             self.policy = _build_policy(net, self.interface)
+            self._check_network()
             self.norm = self._build_norm(obs_norm)
             if compile:
                 self._stage.compile(self.policy)
         except BaseException:
             self.close()
             raise
+
+    def _check_network(self) -> None:
+        probe = Policy(self.policy.wrapped_module)
+        probe.set_parameters(torch.zeros(1, probe.parameter_length, device=self._stage.device))
+        self.interface.check(probe, self._stage.device)
 
     def _build_norm(self, obs_norm: bool | RunningNorm) -> RunningNorm | None:
         if isinstance(obs_norm, RunningNorm):
@@ -315,7 +327,7 @@ def _build_stage(
         make = gymnasium_maker(name, kwargs)
     else:
         make = partial(env, **kwargs)
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and str(device).partition(":")[0] != "cpu":
         raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
     return PoolStage(make, popsize, backend, num_workers)
 
@@ -330,8 +342,26 @@ def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
     return partial(gymnasium.make, known, **kwargs)
 
 
+@contextmanager
+def making(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Around the maker of a simulator: unknown arguments, and devices that are not here, are the caller's to mend.
+
+    Raises:
+        ValueError: the maker raised TypeError, RuntimeError or AssertionError; the message has its own.
+    """
+    try:
+        yield
+    except VecrlError:
+        raise
+    except (TypeError, RuntimeError, AssertionError) as error:  # torch has all of them for devices
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
+        raise ValueError(f"{env!r} could not be made with {given}: {said}") from error
+
+
 def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSimulator:
-    made = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
+    with making(env, kwargs):
+        made = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
     if not isinstance(made, BatchedVectorEnv):
         raise ValueError(f"{env!r} is no batched simulator: give a function that makes one environment instead.")
     return made.simulator

@@ -6,14 +6,15 @@ It knows nothing of searches; environments only by the name that is written besi
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.functional import fill_parameters
+from vecrl.policy.functional import count_parameters, fill_parameters
 from vecrl.policy.language import str_to_net
 from vecrl.policy.norm import ObsNormLayer, RunningNorm
 
@@ -56,12 +57,43 @@ class SavedPolicy:
         """Read what `save` wrote, by torch's `weights_only`: tensors, numbers and text, nothing that runs.
 
         Raises:
-            ValueError: the file holds something else.
+            ValueError: the file is damaged, or holds something else.
+            OSError: it cannot be opened.
         """
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        state = load_tensors(path)
         if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
             raise ValueError(f"{os.fspath(path)} holds no policy of vecrl, or one of another version.")
-        return cls(**state)
+        try:
+            return cls.of(state)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)} holds a policy that cannot be used: {error}") from error
+
+    @classmethod
+    def of(cls, state: Any) -> SavedPolicy:
+        """The policy of its `asdict`, looked at piece by piece, for it may come from anywhere.
+
+        Raises:
+            ValueError: a piece is missing, of another kind, or does not fit the others.
+        """
+        if not isinstance(state, dict) or set(state) != {piece.name for piece in fields(cls)}:
+            came = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"expected {', '.join(piece.name for piece in fields(cls))}, but {came} came.")
+        for name, (expected, fits) in _PIECES.items():
+            if not fits(state[name]):
+                raise ValueError(f"expected {name} to be {expected}, but {_brief(state[name])} came.")
+        policy = cls(**state)
+        policy._check_network()
+        return policy
+
+    def _check_network(self) -> None:
+        """Count without allocating: a few letters in a file must not fill the memory."""
+        with torch.device("meta"):
+            wanted = count_parameters(str_to_net(self.network, **self.constants))
+        if wanted != len(self.parameters):
+            raise ValueError(f"its network has {wanted} parameters, but {len(self.parameters)} came.")
+        if self.norm is not None and self.norm["mean"].shape != (self.constants.get("obs_length"),):
+            came, length = tuple(self.norm["mean"].shape), self.constants.get("obs_length")
+            raise ValueError(f"expected norm of {length} observed numbers, but {came} came.")
 
     def obs_layer(self) -> ObsNormLayer | None:
         """What observations go through before the network, or None."""
@@ -87,6 +119,57 @@ class _Normalised(nn.Module):
 
     def forward(self, x: Tensor, *h: Any) -> Any:
         return self.net(self.layer(x).float(), *h)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.ndim == 1 and value.is_floating_point()
+
+
+def _is_norm(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {"count", "mean", "m2"}:
+        return False
+    count, mean, m2 = value["count"], value["mean"], value["m2"]
+    counted = isinstance(count, Tensor) and count.numel() == 1 and not count.is_complex() and bool(count >= 1)
+    return counted and _is_vector(mean) and _is_vector(m2) and mean.shape == m2.shape
+
+
+_PIECES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "env": ("text", lambda value: isinstance(value, str)),
+    "network": ("text", lambda value: isinstance(value, str)),
+    "constants": (
+        "whole numbers by name",
+        lambda value: isinstance(value, dict) and all(type(k) is str and type(v) is int for k, v in value.items()),
+    ),
+    "parameters": ("a vector of floats", _is_vector),
+    "norm": ("None, or count (1 or more), mean and m2", lambda value: value is None or _is_norm(value)),
+    "clip": ("None, or a number above 0", lambda value: value is None or (_is_number(value) and value > 0)),
+    "mean_return": ("None, or a number", lambda value: value is None or _is_number(value)),
+}
+
+
+def _brief(value: Any) -> str:
+    return repr(value) if value is None or isinstance(value, int | float | str) else type(value).__name__
+
+
+def load_tensors(path: str | os.PathLike[str]) -> Any:
+    """What `save_atomically` wrote: tensors, numbers and text, on the CPU; nothing in the file is ever run.
+
+    Raises:
+        ValueError: the file is empty, cut short or damaged, or would have to run something.
+        OSError: it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            return torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:  # whatever damaged bytes make torch, its zip reader and its unpickler raise
+            raise ValueError(
+                f"{os.fspath(path)} cannot be read: expected tensors, numbers and text as vecrl saves them, but the "
+                "file is empty, cut short, damaged or of another kind; take another, or make it anew."
+            ) from error
 
 
 def save_atomically(state: Any, path: str | os.PathLike[str]) -> None:

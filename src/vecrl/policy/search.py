@@ -69,8 +69,9 @@ class PopulationSearch:
             raise ValueError(f"Expected a centre [L] of floats, but {center.dtype} of {tuple(center.shape)} came.")
         if popsize < 2 or popsize % 2:
             raise ValueError(f"Expected an even popsize of 2 or more, for members come in pairs, but {popsize} came.")
-        if not stdev > 0:
-            raise ValueError(f"Expected a stdev above 0, but {stdev} came.")
+        for name, value in (("stdev", stdev), ("max_speed", max_speed), ("step_size", step_size)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Expected a {name} above 0 and finite, but {value!r} came.")
         self.center = center.detach().clone()
         self.stdev = torch.full_like(self.center, stdev)
         self.generation = 0
@@ -159,6 +160,9 @@ class PopulationSearch:
         came, own = (len(state["center"]), state["popsize"]), (len(self.center), self.popsize)
         if came != own:
             raise ValueError(f"Expected a state of {own[0]} parameters and {own[1]} members, but {came} came.")
+        for name in ("center", "stdev", "velocity"):
+            if state[name].shape != self.center.shape:
+                raise ValueError(f"Expected {name} of {own[0]} numbers, but {tuple(state[name].shape)} came.")
         self.center, self.stdev, self._velocity = (
             state[name].to(self.center, copy=True) for name in ("center", "stdev", "velocity")
         )

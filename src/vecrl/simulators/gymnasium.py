@@ -229,7 +229,10 @@ def _make(env_fns: Sequence[EnvFn]) -> list[gymnasium.Env[Any, Any]]:
     failures: list[tuple[int, BaseException]] = []
     for row, make in enumerate(env_fns):
         try:
-            envs.append(make())
+            env: Any = make()
+            if not callable(getattr(env, "step", None)):
+                raise TypeError(f"Expected an environment, but the function that makes it returned {env!r:.80}.")
+            envs.append(env)
         except RAISED as error:
             failures.append((row, error))
     if failures:

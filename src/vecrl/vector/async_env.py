@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -141,8 +141,9 @@ class AsyncVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         """See `VectorEnv.reset`."""
-        self.reset_async(seed, options)
-        return self.reset_wait()
+        with self._together("reset"):
+            self.reset_async(seed, options)
+            return self.reset_wait()
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -150,7 +151,7 @@ class AsyncVectorEnv(VectorEnv):
         """Ask for a `reset` without waiting.
 
         Raises:
-            AsyncPendingError: another call is under way (one that timed out is waited for and dropped).
+            AsyncPendingError: another call is under way (one that timed out or was interrupted is dropped).
         """
         if self._late and (options is None or options.get("reset_mask") is None):
             self._wait(lambda _: self._pool.drain(), None)
@@ -170,8 +171,9 @@ class AsyncVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> GymStep:
         """See `VectorEnv.step`."""
-        self.step_async(actions)
-        return self.step_wait()
+        with self._together("step"):
+            self.step_async(actions)
+            return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
         """Ask for a `step` without waiting.
@@ -187,8 +189,9 @@ class AsyncVectorEnv(VectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """See `VectorEnv.call`."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
+        with self._together("call"):
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Ask for a `call` without waiting.
@@ -234,7 +237,7 @@ class AsyncVectorEnv(VectorEnv):
             WorkerError: what environments raised while closing; likewise.
         """
         if self._asked is not None and not terminate:
-            with contextlib.suppress(WorkerError):
+            with contextlib.suppress(WorkerError, PendingError):  # nothing is, where Ctrl-C took the answer
                 limit = self._pool.step_timeout if timeout is None else timeout
                 wait = self._pool.invoke_wait if self._asked == "call" else self._finish_other
                 wait(_PATIENCE if limit is None else limit)
@@ -249,12 +252,22 @@ class AsyncVectorEnv(VectorEnv):
     def _finish_other(self, timeout: float) -> Any:
         return self._finish_reset(timeout) if self._asked == "reset" else self._finish_step(timeout)
 
+    @contextlib.contextmanager
+    def _together(self, call: Call) -> Iterator[None]:
+        """Ask and wait in one: interrupted, it leaves what the next `reset` or `close` makes good."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._asked, self._late = call, True
+            raise
+
     def _check_free(self, asked: str) -> None:
         if self.closed:
             raise AsyncClosedError(f"This {type(self).__name__} is closed; make a new one.")
         if self._asked is not None:
             raise AsyncPendingError(
-                f"Expected no call under way at {asked!r}, but {self._asked!r} is: call {self._asked}_wait() first.",
+                f"Expected no call under way at {asked!r}, but {self._asked!r} is: call {self._asked}_wait() first"
+                f"{', or reset()' if self._late else ''}.",
                 self._asked,
             )
 
@@ -276,6 +289,9 @@ class AsyncVectorEnv(VectorEnv):
             return finish(timeout)
         except StepTimeout as error:
             raise AsyncTimeout(error.failures, error.transition) from error.__cause__
+        except PendingError as error:
+            text = f"The answer to {self._asked!r} was lost as Ctrl-C came: reset() to go on."
+            raise NoAsyncError(text, self._asked or "") from error
         finally:
             self._late = len(self._pool.pending) > 0
             if not self._late:

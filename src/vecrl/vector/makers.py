@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from ..engine.pool import BackendName
 from ..engine.simulator import BatchSimulator
 from .registry import find, register
 from .torch_wrapper import TorchWrapper
@@ -72,6 +73,8 @@ def make_gym_env(
     empty_info: bool = False,
     num_episodes: int | None = None,
     device: Device | None = None,
+    backend: BackendName = "serial",
+    num_workers: int | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
     """A gymnasium environment, or `num_envs` of them in a `SyncVectorEnv`.
@@ -80,20 +83,22 @@ def make_gym_env(
         env_name: what `gymnasium.make` takes.
         num_envs: how many; None is one environment, which has no auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        empty_info, num_episodes, device: see `SyncVectorEnv`.
+        empty_info, num_episodes, device, backend, num_workers: see `SyncVectorEnv`.
         kwargs: for `gymnasium.make`.
 
     Raises:
-        ValueError: `empty_info`, `num_episodes` or `device` without `num_envs`.
+        ValueError: one of those that are for `SyncVectorEnv` without `num_envs`.
     """
     if num_envs is None:
-        _refuse(empty_info=empty_info, num_episodes=num_episodes, device=device)
+        there = {"backend": backend != "serial", "num_workers": num_workers}
+        _refuse(empty_info=empty_info, num_episodes=num_episodes, device=device, **there)
         env: Any = gymnasium.make(env_name, **kwargs)
     else:
         from .sync import SyncVectorEnv
 
         makers = [partial(gymnasium.make, env_name, **kwargs)] * num_envs
-        env = SyncVectorEnv(makers, empty_info=empty_info, num_episodes=num_episodes, device=device)
+        how: Any = {"device": device, "backend": backend, "num_workers": num_workers}
+        env = SyncVectorEnv(makers, empty_info=empty_info, num_episodes=num_episodes, **how)
     return TorchWrapper(
         env,
         force_classic_api=force_classic_api,

@@ -92,8 +92,11 @@ def find(env_name: str) -> tuple[Entry, str]:
     """The entry of the longest prefix of `env_name`, and the name that is left; a bare name is gymnasium's.
 
     Raises:
+        TypeError: no text.
         ValueError: an unknown prefix; the message lists the known ones.
     """
+    if not isinstance(env_name, str):
+        raise TypeError(f"expected the name of an environment, such as 'CartPole-v1', but {env_name!r:.80} came")
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
     matching = [prefix for prefix in _entries if env_name.startswith(prefix + SEPARATOR)]

@@ -280,6 +280,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             return None
         if isinstance(seed, int | np.integer):
             return [int(seed) + i for i in range(self.num_envs)]
+        if not hasattr(seed, "__len__"):
+            raise TypeError(f"Expected a seed to be None, an integer or one an environment, but {seed!r} came.")
         if len(seed) != self.num_envs:
             raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
         return [None if s is None else int(s) for s in seed]
@@ -312,8 +314,8 @@ def split_env_fns(
             )
     if num_workers is None:
         num_workers = 1 if backend == "serial" else os.cpu_count() or 1
-    if num_workers < 1:
-        raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers} came.")
+    if not isinstance(num_workers, int | np.integer) or num_workers < 1:
+        raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers!r} came.")
     count = min(num_workers, len(env_fns))
     bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
     return [

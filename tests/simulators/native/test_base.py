@@ -262,7 +262,7 @@ def test_no_frames_without_a_render_mode():
 
 
 def test_bad_actions():
-    cartpole = make_native("CartPole-v1", 3, check_actions=True)
+    cartpole = make_native("CartPole-v1", 3)
     with pytest.raises(PendingError, match="reset first"):
         cartpole.step([0, 0, 0])
     cartpole.reset()

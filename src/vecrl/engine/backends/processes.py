@@ -7,6 +7,7 @@ that answers. Nothing spins, and nothing survives the caller.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import select
 import signal
@@ -56,6 +57,12 @@ class Processes:
     ):
         if start_method not in ("forkserver", "spawn"):
             raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', but {start_method!r} came.")
+        if threads < 1:
+            raise ValueError(f"Expected threads_per_worker to be 1 or more, but {threads!r} came.")
+        if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
+            raise ModuleNotFoundError(
+                f"Expected preload to name modules, but there is none of the name {missing[0]!r}."
+            )
         if pin and not hasattr(os, "sched_setaffinity"):
             raise ValueError("This platform cannot tie processes to cores: leave pin_workers out.")
         payloads = [pickle_plan(plan) for plan in plans]

@@ -28,6 +28,7 @@ ALL_ROWS = 0xFFFFFFFF
 _EAGER, _MASKED = 1, 2
 _OPS = tuple(Op)
 _PICKLED, _RAW = b"P", b"R"
+_CHUNK = 1 << 20  # bytes: `os.read` makes room for all it is asked for, so a little at a time
 
 
 def encode_command(command: Command) -> bytes:
@@ -159,12 +160,15 @@ def drop_unpicklable(report: Report, ids: Sequence[int]) -> list[tuple[int, Exce
 def read_exactly(fd: int, size: int) -> bytes | None:
     """`size` bytes of a blocking descriptor; None where it ends before."""
     data = os.read(fd, size) if size else b""
-    while len(data) < size:
-        more = os.read(fd, size - len(data))
+    if len(data) == size:
+        return data
+    whole = bytearray(data)
+    while len(whole) < size:
+        more = os.read(fd, min(size - len(whole), _CHUNK))
         if not more:
             return None
-        data += more
-    return data
+        whole += more
+    return bytes(whole)
 
 
 def write_all(fd: int, data: bytes) -> None:

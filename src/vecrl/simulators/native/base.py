@@ -53,7 +53,8 @@ class NativeSimulator:
         dtype: of states, observations and rewards, `torch.float32` or `torch.float64`.
         render_mode: "rgb_array" or None.
         max_episode_steps: truncates episodes of this length; None takes gymnasium's limit, -1 sets none.
-        check_actions: look at every discrete action's value; on a GPU that waits for it.
+        check_actions: look at every discrete action's value; by default where nothing has to wait for that: on a CPU,
+            not compiled.
         compile: compile the step (and the reset within it) into one kernel on first use, which takes seconds and,
             on a CPU, a C++ compiler. It pays from the first few thousand steps on.
 
@@ -93,7 +94,7 @@ class NativeSimulator:
         dtype: torch.dtype = torch.float32,
         render_mode: str | None = None,
         max_episode_steps: int | None = None,
-        check_actions: bool = False,
+        check_actions: bool | None = None,
         compile: bool = False,  # noqa: A002 -- the word that torch's users look for
     ):
         limit = self.episode_steps if max_episode_steps is None else max_episode_steps
@@ -315,7 +316,8 @@ class NativeSimulator:
             raise SpaceError(f"{self.id} takes integers as actions, but {actions.dtype} came; convert them first.")
         if actions.dtype != self._action_dtype or actions.device != self._device:
             actions = actions.to(self._device, self._action_dtype)
-        if self._check_values and self._discrete:
+        look = self._may_look() if self._check_values is None else self._check_values
+        if look and self._discrete:
             self._check_range(actions)
         return actions.detach() if actions.requires_grad else actions
 
