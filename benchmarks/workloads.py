@@ -70,6 +70,7 @@ def workloads() -> list[Workload]:
         *(_policy(n) for n in (10, 256, 4096)),
         _population(256),
         _native_population(256),
+        _gym_env(1000),
     ]
 
 

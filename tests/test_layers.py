@@ -31,7 +31,9 @@ def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
     assert not _brought_along(statement) & {"torch", "tensordict"}
 
 
-@pytest.mark.parametrize("module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"])
+@pytest.mark.parametrize(
+    "module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"]
+)
 def test_importing_vecrl_takes_nothing_optional(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL - {"tensordict"})
 

@@ -238,7 +238,8 @@ def test_what_looks_like_dm_env() -> None:
 
 
 def test_dm_env_itself() -> None:
-    specs = pytest.importorskip("dm_env.specs")
+    from dm_env import specs
+
     nest = {
         "a": specs.Array((2,), np.float32),
         "b": specs.BoundedArray((2,), np.float64, minimum=[-1, -2], maximum=1),
@@ -271,7 +272,9 @@ def test_what_looks_like_jax() -> None:
     assert spec_from_jax(both) == Composite(a=OneHot(3), b=Bounded(-1, 1, (2,)))
 
 
+@pytest.mark.brax
 def test_jax_itself() -> None:
-    jax = pytest.importorskip("jax")
+    import jax
+
     nest = {"x": jax.ShapeDtypeStruct((2, 3), "float32"), "i": jax.ShapeDtypeStruct((), "bfloat16")}
     assert spec_from_jax(nest) == Composite(x=Unbounded((2, 3)), i=Unbounded((), dtype=torch.bfloat16))
