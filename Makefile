@@ -28,7 +28,8 @@ test-main: .venv/.ready
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
 
 test-brax: .venv-brax/.ready
-	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py
+	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py \
+		tests/specs/test_conversions.py
 
 test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py

@@ -42,6 +42,10 @@ ENVIRONMENTS = {
         (("evotorch==0.6.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "ray==2.60.0", "torch"),),
         ("evotorch", "gymnasium", "numpy", "torch", "ray"),
     ),
+    "torchrl": Environment(
+        (("torchrl==0.14.1", "tensordict==0.15.3", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch"),),
+        ("torchrl", "tensordict", "gymnasium", "torch", "numpy"),
+    ),
     "pufferlib": Environment(  # 2.0 and 3.0 fetch binaries while they build, so 1.0.1 is the newest that pip can build
         (
             ("pufferlib==1.0.1", "psutil==7.2.2", "filelock", "rich"),

@@ -70,6 +70,7 @@ def workloads() -> list[Workload]:
         *(_policy(n) for n in (10, 256, 4096)),
         _population(256),
         _native_population(256),
+        _gym_env(1000),
     ]
 
 
@@ -221,6 +222,23 @@ def _rollout(n: int, steps: int) -> Workload:
         parameters={"num_envs": n, "steps": steps},
         targets=[Target(("gymnax scan",), 1.0)],
         rows=n * steps,
+    )
+
+
+def _gym_env(steps: int) -> Workload:
+    entry = "rollout_cartpole"
+    return Workload(
+        name="gymenv-rollout",
+        title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, random actions",
+        contestants=[
+            C(OURS, "main", f"on_vecrl_envs:{entry}"),
+            C("bare loop", "main", f"by_hand:{entry}"),
+            C("TorchRL", "torchrl", f"on_torchrl:{entry}"),
+        ],
+        parameters={"steps": steps},
+        targets=[Target(("TorchRL",), 7.0), Target(("bare loop",), 1 / 3.5)],
+        rows=steps,
+        quick=True,
     )
 
 

@@ -10,7 +10,9 @@ from vecrl import errors
 from vecrl.errors import (
     ClosedError,
     Failure,
+    LockedError,
     NetParsingError,
+    OutOfSpecError,
     PendingError,
     ShipError,
     SpaceError,
@@ -30,6 +32,8 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
     ("error", "kinds"),
     [
         (SpaceError, (TypeError, ValueError)),
+        (OutOfSpecError, (SpaceError, AssertionError)),
+        (LockedError, (RuntimeError,)),
         (ClosedError, (ValueError,)),
         (PendingError, (RuntimeError,)),
         (ShipError, (ValueError,)),
@@ -47,7 +51,7 @@ def test_each_is_what_users_catch(error: type[Exception], kinds: tuple[type[Exce
 def test_the_tree_is_drawn_in_full() -> None:
     drawn = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
-    assert len(classes) == 9
+    assert len(classes) == 11
     assert all(e.__name__ in drawn for e in classes)
 
 

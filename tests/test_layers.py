@@ -26,7 +26,14 @@ def test_workers_start_without_torch(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL | {"torch"})
 
 
-@pytest.mark.parametrize("module", ["vecrl", "vecrl.vector", "vecrl.policy"])
+@pytest.mark.parametrize("statement", ["import vecrl", "from vecrl.vector import VectorEnv", "import vecrl.engine"])
+def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
+    assert not _brought_along(statement) & {"torch", "tensordict"}
+
+
+@pytest.mark.parametrize(
+    "module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"]
+)
 def test_importing_vecrl_takes_nothing_optional(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL - {"tensordict"})
 
@@ -65,6 +72,27 @@ def test_the_engine_knows_arrays_and_spaces() -> None:
     assert _strangers("engine", ("vecrl.engine", "vecrl.errors"), libraries) == []
 
 
+def test_specs_know_tensors_and_spaces() -> None:
+    libraries = {"numpy", "torch", "tensordict", "gymnasium"}
+    assert _strangers("specs", ("vecrl.specs", "vecrl.errors"), libraries) == []
+
+
+def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> None:
+    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.errors")
+    libraries = {"numpy", "torch", "tensordict"}
+    for path in sorted((SOURCE / "envs").iterdir()):
+        if path.suffix == ".py":
+            assert _strangers(f"envs/{path.name}", below, libraries) == []
+    own = {"gym": {"gymnasium"}}
+    for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
+        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(path.stem, set())) == []
+
+
+def test_only_the_conversions_of_specs_know_gymnasium() -> None:
+    for path in sorted((SOURCE / "specs").glob("*.py")):
+        assert not {name for name in _imports(path) if name.startswith(("gymnasium", "vecrl.specs.conversions"))}, path
+
+
 def test_simulators_know_the_lowest_seam_and_their_own_library() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
     for path in sorted((SOURCE / "simulators").iterdir()):
@@ -73,7 +101,7 @@ def test_simulators_know_the_lowest_seam_and_their_own_library() -> None:
             assert _strangers(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
 
 
-@pytest.mark.parametrize("folder", ["engine", "simulators", "errors.py", "seeding.py", "stats.py"])
+@pytest.mark.parametrize("folder", ["engine", "simulators", "specs", "errors.py", "seeding.py", "stats.py"])
 def test_nothing_knows_what_stands_on_it(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]

@@ -25,6 +25,23 @@ def loop_cheetah(num_envs: int) -> Contest:
     yield from _loop([gymnasium.make("HalfCheetah-v5") for _ in range(num_envs)], continuous(num_envs, 6), True)
 
 
+def rollout_cartpole(steps: int) -> Contest:
+    """One environment, actions made beforehand, reset when an episode is over, nothing kept."""
+    env = gymnasium.make("CartPole-v1")
+    actions = np.random.default_rng(0).integers(0, 2, steps)
+
+    def run(units: int) -> None:
+        for _ in range(units):
+            env.reset()
+            for action in actions:
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+
+    yield run
+    env.close()
+
+
 def pipes_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> Contest:
     """Workers that take a byte, step their rows into shared memory and give a byte back."""
     yield from _pipes(burners(num_envs, microseconds, out), discrete(num_envs), num_workers)

@@ -1,7 +1,9 @@
 """Every error that vecrl raises of its own accord, in one tree.
 
     VecrlError
-    ├── SpaceError (TypeError, ValueError)   a space, shape or dtype that does not fit
+    ├── SpaceError (TypeError, ValueError)   a space, spec, shape, dtype or device that does not fit
+    │   └── OutOfSpecError (AssertionError)  a value that a spec does not allow
+    ├── LockedError (RuntimeError)           a change of something that is locked
     ├── ClosedError (ValueError)             a call on something that was closed
     ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
     ├── ShipError (ValueError)               a factory that cannot be sent to a worker process
@@ -26,6 +28,14 @@ class VecrlError(Exception):
 
 class SpaceError(VecrlError, TypeError, ValueError):
     """A space, shape or dtype that does not fit what was declared."""
+
+
+class OutOfSpecError(SpaceError, AssertionError):
+    """A value that is not in the spec it was held against."""
+
+
+class LockedError(VecrlError, RuntimeError):
+    """A change of something that is locked against changes."""
 
 
 class ClosedError(VecrlError, ValueError):

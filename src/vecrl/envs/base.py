@@ -1,0 +1,387 @@
+"""`EnvBase`: an environment over TensorDicts. A subclass gives `_reset`, `_step` and `_set_seed`; all else is here.
+
+What a subclass returns is completed (done flags, shapes of rewards), partial resets and steps are masked, and seeds are
+passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..errors import ClosedError, SpaceError
+from ..specs import Composite
+from . import rollout as rollouts
+from .autoreset import BegunThere
+from .owner import FLAGS, SpecOwner, joined
+from .partial import Masks, aligned
+from .successor import successor_rule
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
+
+
+class EnvBase(SpecOwner):
+    """An environment, or a batch of them, that takes and gives TensorDicts.
+
+    A subclass sets its specs and gives
+
+    - `_reset(tensordict, **kwargs)`: the first entries of an episode. Where `tensordict` has a "_reset" mask, only
+      those rows need to begin anew; the others are put back to what they were.
+    - `_step(tensordict)`: what follows from the action in it: observations, reward, done flags.
+    - `_set_seed(seed)`.
+
+    "done" is the union of all ends of an episode. A lone "done" counts as "terminated", and every environment has both.
+
+    Args:
+        device: where inputs and outputs live; None where that is not said.
+        batch_size: of the environment; every spec's shape begins with it.
+        run_type_checks: check every step's outputs against the specs.
+        allow_done_after_reset: let a reset give rows that are done.
+        spec_locked: lock the specs, so that what is derived from them stays true.
+        auto_reset: the simulator begins anew by itself: what `_step` observes on a done row is the next episode's.
+        auto_reset_replace: where it does, put NaN (or zeros) in place of the final observations that are lost so.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from vecrl.specs import Composite, Unbounded
+    >>> class Count(EnvBase):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.observation_spec = Composite(count=Unbounded((1,), dtype=torch.int64))
+    ...         self.action_spec = Unbounded((1,))
+    ...     def _reset(self, tensordict=None):
+    ...         return TensorDict({"count": torch.zeros(1, dtype=torch.int64)})
+    ...     def _step(self, tensordict):
+    ...         count = tensordict["count"] + 1
+    ...         return TensorDict({"count": count, "reward": torch.ones(1), "done": count >= 3})
+    ...     def _set_seed(self, seed): ...
+    >>> Count().rollout(10)["next", "count"].squeeze(-1)
+    tensor([1, 2, 3])
+    """
+
+    batch_locked = True
+
+    def __init__(
+        self,
+        *,
+        device: Any = None,
+        batch_size: Any = None,
+        run_type_checks: bool = False,
+        allow_done_after_reset: bool = False,
+        spec_locked: bool = True,
+        auto_reset: bool = False,
+        auto_reset_replace: bool | None = None,
+    ):
+        super().__init__(device, batch_size, spec_locked)
+        self.run_type_checks = run_type_checks
+        self.is_closed = False
+        self._allow_done_after_reset = allow_done_after_reset
+        replace = auto_reset_replace is None or auto_reset_replace
+        self._begun = BegunThere(replace) if auto_reset else None
+
+    # -- what a subclass gives
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        raise NotImplementedError(f"{type(self).__name__} has no _reset.")
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        raise NotImplementedError(f"{type(self).__name__} has no _step.")
+
+    def _set_seed(self, seed: int | None) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
+
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        """A whole rollout of `steps` from a reset on, with `actions` `[steps, ...]` or random ones (None), until the
+        first end if `stop`; None where the environment has no quicker way than step by step."""
+        return None
+
+    # -- resets
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """Begin episodes.
+
+        Args:
+            tensordict: may hold masks "_reset" beside done flags: then only those rows begin anew, and the others keep
+                what it holds. It is updated in place and returned, without the masks.
+            kwargs: for `_reset`.
+
+        Raises:
+            SpaceError: a mask in the wrong place or of the wrong shape; rows that are done after their reset.
+        """
+        self._check_open()
+        masks = None
+        if tensordict is not None:
+            self._check_batch(tensordict)
+            masks = Masks.read(tensordict, "_reset", self.done_prefixes)
+            if masks and masks.nobody:
+                return self._without_masks(self._complete_flags(tensordict))
+        first = self._reset(tensordict, **kwargs)
+        if not isinstance(first, TensorDictBase):
+            raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
+        first = self._without_masks(self._complete_flags(first.exclude(*self.reward_keys)))
+        if not self._allow_done_after_reset:
+            self._check_begun(first, masks)
+        if masks:
+            first = masks.merge(first, tensordict)
+        return first if tensordict is None else self._without_masks(tensordict.update(first))
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
+        masks = self._done_masks(tensordict)
+        if masks is None:
+            return tensordict
+        if self._begun is not None:
+            return self._begun.put(tensordict, self.done_keys)
+        for prefix, mask in masks.items():
+            tensordict.set(joined(prefix, "_reset"), mask)
+        return self.reset(tensordict)
+
+    def any_done(self, tensordict: TensorDictBase) -> bool:
+        """Whether a row is done."""
+        return self._done_masks(tensordict) is not None
+
+    def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
+        """Who is done, place by place; None where nobody is."""
+        masks = {prefix: tensordict.get(joined(prefix, "done")) for prefix in self.done_prefixes}
+        return masks if any(bool(mask.any()) for mask in masks.values()) else None
+
+    def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
+        for prefix in self.done_prefixes:
+            done = first.get(joined(prefix, "done"))
+            mask = None if masks is None else masks.of(joined(prefix, "done"))
+            bad = done if mask is None else done & aligned(mask, done)
+            if bool(bad.any()):
+                raise SpaceError(
+                    f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
+                    "Begin an episode that can go on, or give allow_done_after_reset=True."
+                )
+
+    def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.exclude(*self.reset_keys, inplace=True)
+
+    # -- steps
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Take the action in `tensordict`.
+
+        Args:
+            tensordict: of the batch size, with actions and whatever else the environment needs. A mask "_step" names
+                the rows to step; the others keep what it holds.
+
+        Returns:
+            `tensordict` itself, with what follows under "next".
+        """
+        self._check_open()
+        self._check_batch(tensordict)
+        mask = tensordict.get("_step", None)
+        if mask is None:
+            return tensordict.set("next", self._advance(tensordict))
+        masks = Masks.read(tensordict, "_step", [()])
+        tensordict.pop("_step")
+        if masks.nobody:
+            following = self._standing_still(tensordict)
+        else:
+            following = masks.merge(self._step_some(tensordict, masks.found[()]), tensordict)
+        return tensordict.set("next", following)
+
+    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        """What follows, of which only the rows of `mask` count."""
+        if self.batch_locked or not tensordict.batch_dims:
+            return self._advance(tensordict)
+        flat = mask.reshape(*tensordict.batch_size, -1).any(-1)
+        some: Any = self._advance(tensordict[flat])
+        whole: Any = torch.zeros_like(some[:1]).expand(tensordict.batch_size.numel(), *some.shape[1:]).clone()
+        whole[flat.reshape(-1)] = some
+        return whole.reshape(tensordict.batch_size)
+
+    def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
+        following = self.output_spec.zero()
+        following = TensorDict({}, self.batch_size, device=self.device).update(
+            {key: value for part in following.values() for key, value in part.items()}
+        )
+        return following.update(tensordict.select(*following.keys(True, True), strict=False))
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+        following = self._step(tensordict)
+        if not isinstance(following, TensorDictBase):
+            raise TypeError(f"Expected {type(self).__name__}._step to return a TensorDict, but {following!r} came.")
+        following = self._complete_flags(following)
+        for key in self.reward_keys:
+            following.set(key, self._shaped(following.get(key, None), key))
+        if self.run_type_checks:
+            self._check_types(following)
+        if self._begun is not None:
+            masks = Masks(self._done_masks(following) or {}, self.done_prefixes)
+            self._begun.take(following, masks, self.observation_keys)
+        return following
+
+    def _shaped(self, reward: Tensor | None, key: Any) -> Tensor:
+        if reward is None:
+            raise SpaceError(f"{type(self).__name__}._step returned no {key!r}, as its reward_spec says.")
+        expected = self.full_reward_spec[key].shape
+        if self.batch_locked and reward.shape != expected and reward.numel() == expected.numel():
+            return reward.reshape(expected)
+        return reward
+
+    def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
+        if any(tensordict.get(key, None) is None for key in self.done_keys):
+            for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
+                given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
+                self._fill_flags(tensordict, prefix, group, given)
+        return tensordict
+
+    def _fill_flags(self, tensordict: TensorDictBase, prefix: Any, group: Any, given: dict[str, Any]) -> None:
+        shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
+        zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
+        flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
+        ends = [flags[name] for name in FLAGS[1:] if name in flags]
+        if "done" not in flags:
+            flags["done"] = torch.stack(ends).any(0) if ends else zero
+        if "terminated" not in flags:
+            truncated = flags.get("truncated")
+            flags["terminated"] = flags["done"].clone() if truncated is None else flags["done"] & ~truncated
+        if "truncated" not in flags and len(group) > 2:
+            flags["truncated"] = zero.clone()
+        for name, value in flags.items():
+            tensordict.set(joined(prefix, name), value)
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """Step, and begin anew where that ended something.
+
+        Returns:
+            `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, that of
+            a new episode.
+        """
+        stepped = self.step(tensordict)
+        return stepped, self.maybe_reset(self.step_mdp(stepped))
+
+    def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
+        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self.reward_keys, ()))
+        return rule(tensordict)
+
+    # -- checks
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise ClosedError(f"This {type(self).__name__} is closed; make a new one.")
+
+    def _check_batch(self, tensordict: TensorDictBase) -> None:
+        if self.batch_locked and tensordict.batch_size != self.batch_size:
+            raise SpaceError(
+                f"Expected a TensorDict of the environment's batch size {tuple(self.batch_size)}, but one of "
+                f"{tuple(tensordict.batch_size)} came."
+            )
+
+    def _check_types(self, following: TensorDictBase) -> None:
+        for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
+            spec.assert_is_in(following.select(*spec.keys(True, True)))
+
+    # -- actions, rollouts, seeds
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
+        shape = self.batch_size
+        if tensordict is None:
+            tensordict = TensorDict({}, shape, device=self.device)
+        elif not self.batch_locked:
+            shape = tensordict.batch_size
+        drawn = self.full_action_spec.rand(() if self.batch_locked or self.batch_size else shape)
+        return tensordict.update(drawn)
+
+    def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""
+        return self.step(self.rand_action(tensordict))
+
+    def rollout(
+        self,
+        max_steps: int,
+        policy: Policy | None = None,
+        callback: Callable[[Any, TensorDictBase], Any] | None = None,
+        *,
+        actions: Iterable[Any] | None = None,
+        auto_reset: bool = True,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool | None = None,
+        break_when_all_done: bool | None = None,
+        return_contiguous: bool | None = None,
+        tensordict: TensorDictBase | None = None,
+        set_truncated: bool = False,
+        out: TensorDictBase | None = None,
+        trust_policy: bool = False,
+        storing_device: Any = None,
+    ) -> TensorDictBase:
+        """Play; see `vecrl.envs.rollout.rollout`, which this is."""
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        return rollouts.rollout(self, **arguments)
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed the environment; returns the seed for the next one, so that no two of a batch are alike.
+
+        Args:
+            seed: None leaves the seeds to chance.
+            static_seed: return `seed` itself.
+        """
+        self._set_seed(seed)
+        return seed if static_seed or seed is None else next_seed(seed)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        root = TensorDict({}, self.batch_size, device=self.device)
+        following = root.copy()
+        for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
+            following.update(spec.zero())
+        for spec in (self.full_state_spec, self.full_action_spec, self.full_observation_spec, self.full_done_spec):
+            root.update(spec.zero())
+        return root.set("next", following)
+
+    def add_truncated_keys(self) -> Self:
+        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        spec = self.full_done_spec.clone().unlock_(recurse=True)
+        for prefix in self.done_prefixes:
+            key = joined(prefix, "truncated")
+            if key not in spec.keys(include_nested=True):
+                spec[key] = spec[joined(prefix, "done")].clone()
+        self.full_done_spec = spec
+        return self
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The same as `step`."""
+        return self.step(tensordict)
+
+    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Have inputs and outputs on another device; returns the environment."""
+        self._device = torch.device(device)
+        for name, spec in list(self._specs.items()):
+            self._set_full(name, Composite(dict(spec.items()), shape=spec.shape))
+        return super().to(self._device)
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """End; twice is harmless unless `raise_if_closed`."""
+        if raise_if_closed:
+            self._check_open()
+        self.is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+def next_seed(seed: int) -> int:
+    """The seed after `seed`, in [0, 2**32 - 1); a chain that TorchRL's environments go through too.
+
+    >>> next_seed(0)
+    795726461
+    """
+    return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)

@@ -1,0 +1,97 @@
+"""`check_env_specs`: does an environment give what its specs say? One message for all that it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDictBase
+
+from ..errors import SpaceError
+from .owner import Key
+
+if TYPE_CHECKING:
+    from .base import EnvBase
+
+
+def check_env_specs(
+    env: EnvBase,
+    return_contiguous: bool | None = None,
+    check_dtype: bool = True,
+    seed: int | None = None,
+    tensordict: TensorDictBase | None = None,
+    break_when_any_done: bool | str | None = None,
+) -> None:
+    """Compare what an environment gives in a reset, a step and a rollout with its specs.
+
+    Torch's and the environment's randomness go on afterwards as if nothing had happened, where `seed` is None.
+
+    Args:
+        env: whom to check.
+        return_contiguous: of the rollout.
+        check_dtype: compare dtypes too.
+        seed: seed the environment with it first.
+        tensordict: for the resets.
+        break_when_any_done: of the rollout; "both" tries both.
+
+    Raises:
+        SpaceError: with a line for every entry that differs: where, what was expected, what was found.
+    """
+    state = torch.random.get_rng_state()
+    if seed is not None:
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+    found: list[str] = []
+    first = env.reset(None if tensordict is None else tensordict.copy())
+    found += _differences("reset", env, first, ("observation", "done"), check_dtype)
+    stepped = env.step(env.rand_action(first.copy()))
+    found += _differences("step", env, stepped.get("next"), ("observation", "reward", "done"), check_dtype)
+    found += _differences("step", env, stepped, ("action", "state"), check_dtype)
+    stops: Any = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
+    for stop in stops:
+        if found:
+            break
+        anew = None if tensordict is None else tensordict.copy()
+        played = env.rollout(3, return_contiguous=return_contiguous, break_when_any_done=stop, tensordict=anew)
+        for step in played.unbind(env.batch_dims if env.batch_locked else played.batch_dims - 1):
+            following = step.get("next")
+            found += _differences("rollout", env, following, ("observation", "reward", "done"), check_dtype)
+    if seed is None:
+        torch.random.set_rng_state(state)
+    if found:
+        lines = "\n".join(f"  {line}" for line in dict.fromkeys(found))
+        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}")
+
+
+def _differences(when: str, env: EnvBase, data: Any, names: tuple[str, ...], check_dtype: bool) -> list[str]:
+    """Lines on what differs between `data` and the specs of these names."""
+    lines: list[str] = []
+    known: set[Key] = set()
+    for name in names:
+        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
+            known.add(key)
+            value = data.get(key, None)
+            if value is None:
+                lines.append(f"{when}: {key!r}: expected by {name}_spec, but missing")
+            elif (why := _difference(spec, value, check_dtype)) is not None:
+                lines.append(f"{when}: {key!r} ({name}_spec): {why}")
+    if "observation" in names:
+        inputs = {*env.action_keys, *env.state_keys, *env.reward_keys, *env.done_keys}
+        for key in data.keys(include_nested=True, leaves_only=True):
+            if key not in known and key not in inputs:
+                lines.append(f"{when}: {key!r}: not in observation_spec, but came")
+    return lines
+
+
+def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
+    if not isinstance(value, torch.Tensor):
+        return spec.mismatch(value)
+    if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
+        return f"expected dtype {spec.dtype}, found {value.dtype}"
+    if len(value.shape) != len(spec.shape) or any(
+        s not in (-1, v) for s, v in zip(spec.shape, value.shape, strict=True)
+    ):
+        return f"expected shape {tuple(spec.shape)}, found {tuple(value.shape)}"
+    if spec.device is not None and value.device != spec.device:
+        return f"expected device {spec.device}, found {value.device}"
+    return spec.mismatch(value.to(spec.dtype))

@@ -1,0 +1,335 @@
+"""What goes into an environment and what comes out of it: the specs that it owns, and the keys that follow from them.
+
+There are five, each a `Composite` of the environment's batch size: actions, states (other inputs), observations,
+rewards and done flags. `env.action_spec` and its like give the leaf where there is one. Knows no stepping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import nn
+
+from ..errors import SpaceError
+from ..specs import Categorical, Composite, TensorSpec, Unbounded
+
+Key = str | tuple[str, ...]
+INPUTS, OUTPUTS = ("state", "action"), ("observation", "reward", "done")
+FLAGS = ("done", "terminated", "truncated")
+
+
+def joined(prefix: tuple[str, ...], name: str) -> Key:
+    """The key of `name` below `prefix`.
+
+    >>> joined((), "done"), joined(("agents",), "done")
+    ('done', ('agents', 'done'))
+    """
+    return (*prefix, name) if prefix else name
+
+
+def split(key: Key) -> tuple[tuple[str, ...], str]:
+    """The prefix and the name of a key; the inverse of `joined`."""
+    return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])
+
+
+def _depth(key: Key) -> tuple[int, str]:
+    return (0, key) if isinstance(key, str) else (len(key) - 1, "/".join(key))
+
+
+class SpecAccess:
+    """An attribute that reads and sets one of the five specs.
+
+    Args:
+        name: which.
+        full: always the `Composite`; otherwise the leaf where there is only one.
+        unbatched: without the batch dimensions.
+    """
+
+    def __init__(self, name: str, *, full: bool = False, unbatched: bool = False):
+        self._name, self._whole, self._unbatched = name, full, unbatched
+
+    @overload
+    def __get__(self, owner: None, kind: Any) -> SpecAccess: ...
+    @overload
+    def __get__(self, owner: SpecOwner, kind: Any) -> Any: ...
+    def __get__(self, owner: SpecOwner | None, kind: Any = None) -> Any:
+        if owner is None:
+            return self
+        spec = owner._full(self._name) if self._whole else owner._leaf(self._name)
+        return spec[(0,) * owner.ndim] if self._unbatched and owner.ndim else spec
+
+    def __set__(self, owner: SpecOwner, spec: Any) -> None:
+        if self._unbatched:
+            spec = spec.expand(*owner.batch_size, *spec.shape)
+        owner._set_full(self._name, spec)
+
+
+class SpecOwner(nn.Module):
+    """Five specs under a lock, and their keys.
+
+    Args:
+        device: where inputs and outputs live; None where that is not said.
+        batch_size: what every spec's shape begins with.
+        locked: whether the specs are locked, so that nobody changes them behind the keys' back.
+    """
+
+    auto_complete_done_specs = True
+
+    action_spec = SpecAccess("action")
+    reward_spec = SpecAccess("reward")
+    done_spec = SpecAccess("done")
+    observation_spec = full_observation_spec = SpecAccess("observation", full=True)
+    state_spec = full_state_spec = SpecAccess("state", full=True)
+    full_action_spec = SpecAccess("action", full=True)
+    full_reward_spec = SpecAccess("reward", full=True)
+    full_done_spec = SpecAccess("done", full=True)
+    action_spec_unbatched = SpecAccess("action", unbatched=True)
+    reward_spec_unbatched = SpecAccess("reward", unbatched=True)
+    done_spec_unbatched = SpecAccess("done", unbatched=True)
+    observation_spec_unbatched = full_observation_spec_unbatched = SpecAccess("observation", full=True, unbatched=True)
+    state_spec_unbatched = full_state_spec_unbatched = SpecAccess("state", full=True, unbatched=True)
+    full_action_spec_unbatched = SpecAccess("action", full=True, unbatched=True)
+    full_reward_spec_unbatched = SpecAccess("reward", full=True, unbatched=True)
+    full_done_spec_unbatched = SpecAccess("done", full=True, unbatched=True)
+
+    def __init__(self, device: Any, batch_size: Any, locked: bool):
+        super().__init__()
+        self._device = None if device is None else torch.device(device)
+        self._batch_size = torch.Size(() if batch_size is None else batch_size)
+        self._locked = locked
+        self._specs: dict[str, Composite] = {}
+        self._cache: dict[str, Any] = {}
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """What every spec's shape begins with."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        self._batch_size = torch.Size(value)
+        self.empty_cache()
+
+    shape = batch_size
+
+    @property
+    def ndim(self) -> int:
+        return len(self.batch_size)
+
+    batch_dims = ndim
+
+    def ndimension(self) -> int:
+        """The number of batch dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """How many environments this is."""
+        return self.batch_size.numel()
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where inputs and outputs live; None where that is not said."""
+        return self._device
+
+    # -- the lock
+
+    @property
+    def is_spec_locked(self) -> bool:
+        """Whether the specs are locked."""
+        return self._locked
+
+    def set_spec_lock_(self, mode: bool = True) -> Any:
+        """Lock or unlock the specs, in place; returns the environment."""
+        self._locked = mode
+        for name in (*INPUTS, *OUTPUTS):
+            spec = self._full(name)
+            if mode:
+                spec.lock_(recurse=True)
+            else:
+                spec.unlock_(recurse=True)
+        self.empty_cache()
+        return self
+
+    def empty_cache(self) -> None:
+        """Forget what was derived from the specs; done where they are set."""
+        self._cache.clear()
+
+    def _cached(self, name: str, make: Any) -> Any:
+        if not self._locked:
+            return make()
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    # -- the specs
+
+    def _default(self, name: str) -> Composite:
+        shape = (*self.batch_size, 1)
+        leaves: dict[str, TensorSpec] = {}
+        if name == "reward":
+            leaves = {"reward": Unbounded(shape, device=self.device)}
+        elif name == "done":
+            leaves = {flag: Categorical(2, shape, dtype=torch.bool, device=self.device) for flag in FLAGS[:2]}
+        return Composite(leaves, shape=self.batch_size, device=self.device)
+
+    def _full(self, name: str) -> Composite:
+        spec = self._specs.get(name)
+        if spec is None:
+            spec = self._specs[name] = self._default(name)
+            if self._locked:
+                spec.lock_(recurse=True)
+        return spec
+
+    def _set_full(self, name: str, spec: Any) -> None:
+        if not isinstance(spec, TensorSpec):
+            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, but {type(spec).__name__} came.")
+        if not isinstance(spec, Composite):
+            if name in ("observation", "state"):
+                raise TypeError(f"Expected {name}_spec to be a Composite, one key an entry, but {spec!r} came.")
+            spec = Composite({name: spec}, shape=self.batch_size)
+        spec = self._fitted(name, spec.clone())
+        if name == "done" and self.auto_complete_done_specs:
+            _complete_flags(spec)
+        if self.device is not None:
+            spec = spec.to(self.device)
+        self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
+        self.empty_cache()
+
+    def _fitted(self, name: str, spec: Composite) -> Composite:
+        batch = self.batch_size
+        for key, leaf in _leaves(spec):
+            if leaf.shape[: len(batch)] != batch:
+                raise SpaceError(
+                    f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, but at {key!r} it "
+                    f"is {tuple(leaf.shape)}. Expand it, or set {name}_spec_unbatched."
+                )
+        if spec.shape[: len(batch)] != batch:
+            spec.shape = batch
+        return spec
+
+    def _leaf(self, name: str) -> TensorSpec:
+        full = self._full(name)
+        leaves = _leaves(full)
+        return leaves[0][1] if len(leaves) == 1 else full
+
+    @property
+    def input_spec(self) -> Composite:
+        """`full_action_spec` and `full_state_spec`."""
+        return self._cached("input_spec", lambda: self._of(INPUTS))
+
+    @property
+    def output_spec(self) -> Composite:
+        """`full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
+        return self._cached("output_spec", lambda: self._of(OUTPUTS))
+
+    @property
+    def specs(self) -> Composite:
+        """`input_spec` and `output_spec`."""
+        parts = {"output_spec": self.output_spec, "input_spec": self.input_spec}
+        return Composite(parts, shape=self.batch_size)
+
+    def _of(self, names: Sequence[str]) -> Composite:
+        parts = {f"full_{name}_spec": self._full(name) for name in names}
+        made = Composite(parts, shape=self.batch_size)
+        return made.lock_(recurse=True) if self._locked else made
+
+    @property
+    def has_dynamic_specs(self) -> bool:
+        """Whether the shape of an entry is not fixed."""
+        names = (*INPUTS, *OUTPUTS)
+        return self._cached(
+            "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in _leaves(self._full(n)))
+        )
+
+    # -- the keys
+
+    def _leaf_keys(self, name: str) -> list[Key]:
+        full = self._full(name)
+        keys = self._cache.get(name)
+        return (
+            self._cached(name, lambda: sorted(full.keys(include_nested=True, leaves_only=True), key=_depth))
+            if keys is None
+            else keys
+        )
+
+    def _one_key(self, name: str) -> Key:
+        keys = self._leaf_keys(name)
+        if len(keys) != 1:
+            raise KeyError(f"Expected one {name} key, but there are {keys}: use {name}_keys.")
+        return keys[0]
+
+    @property
+    def action_keys(self) -> list[Key]:
+        """The leaves of the actions, those at the root first."""
+        return self._leaf_keys("action")
+
+    @property
+    def state_keys(self) -> list[Key]:
+        """The leaves of the other inputs."""
+        return self._leaf_keys("state")
+
+    @property
+    def observation_keys(self) -> list[Key]:
+        """The leaves of the observations."""
+        return self._leaf_keys("observation")
+
+    @property
+    def reward_keys(self) -> list[Key]:
+        """The leaves of the rewards."""
+        return self._leaf_keys("reward")
+
+    @property
+    def done_keys(self) -> list[Key]:
+        """The leaves of the done flags: "done", "terminated" and, where there is one, "truncated", of every group."""
+        return self._leaf_keys("done")
+
+    @property
+    def action_key(self) -> Key:
+        """The only action key."""
+        return self._one_key("action")
+
+    @property
+    def reward_key(self) -> Key:
+        """The only reward key."""
+        return self._one_key("reward")
+
+    @property
+    def done_key(self) -> Key:
+        """The only key of a "done" flag."""
+        keys = [joined(prefix, "done") for prefix in self.done_prefixes]
+        if len(keys) != 1:
+            raise KeyError(f"Expected one done key, but there are {keys}: use done_keys.")
+        return keys[0]
+
+    @property
+    def done_prefixes(self) -> list[tuple[str, ...]]:
+        """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
+        return self._cached("done_prefixes", lambda: list(dict.fromkeys(split(key)[0] for key in self.done_keys)))
+
+    @property
+    def done_keys_groups(self) -> list[list[Key]]:
+        """The done flags, those of one place together."""
+        return [[key for key in self.done_keys if split(key)[0] == prefix] for prefix in self.done_prefixes]
+
+    @property
+    def reset_keys(self) -> list[Key]:
+        """Where a partial reset looks for its masks: beside the done flags."""
+        return [joined(prefix, "_reset") for prefix in self.done_prefixes]
+
+
+def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
+    items = spec.items(include_nested=True, leaves_only=True)
+    return [(key, leaf) for key, leaf in items if leaf is not None]
+
+
+def _complete_flags(spec: Composite) -> None:
+    """Wherever there is one of "done" and "terminated", have both; "truncated" alone has both come along."""
+    found = [split(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    for prefix, name in found:
+        if name in FLAGS:
+            for missing in FLAGS[:2]:
+                key = joined(prefix, missing)
+                if key not in spec.keys(include_nested=True):
+                    spec[key] = spec[joined(prefix, name)].clone()

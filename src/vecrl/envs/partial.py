@@ -1,0 +1,124 @@
+"""Masks of partial resets and steps: who is meant, and what the others keep.
+
+A mask lies beside the done flags that it is paired with, at the root or in a group. One at the root overrides those in
+groups; where there is none at a place nor above it, the whole of that place is meant. Afterwards the rows that were
+not meant hold what they held before, or zeros where they held nothing. Knows TensorDicts, not environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
+from torch import Tensor
+
+from ..errors import SpaceError
+from .owner import Key, joined, split
+
+Prefix = tuple[str, ...]
+
+
+class Masks:
+    """Who is meant, place by place.
+
+    Args:
+        found: the masks, by place.
+        prefixes: the places of done flags, those at the root first.
+
+    Attributes:
+        found: the masks that count, by place; those that one above overrides are left out.
+    """
+
+    def __init__(self, found: Mapping[Prefix, Tensor], prefixes: Sequence[Prefix]):
+        self._prefixes = prefixes
+        self.found = {place: mask for place, mask in found.items() if not _overridden(place, found)}
+
+    @classmethod
+    def read(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> Masks:
+        """Those named `name` ("_reset" or "_step") in `td`.
+
+        Raises:
+            SpaceError: a mask without done flags beside it, or one of another shape than what it is about.
+        """
+        found: dict[Prefix, Tensor] = {}
+        for key in td.keys(include_nested=True, leaves_only=True):
+            prefix, last = split(key)
+            if last != name:
+                continue
+            if prefix not in prefixes:
+                places = [joined(p, "done") for p in prefixes]
+                raise SpaceError(f"{key!r} has no done flag beside it; done flags are at {places}.")
+            found[prefix] = _checked(td.get(key), key, td, prefix)
+        return cls(found, prefixes)
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def of(self, key: Key) -> Tensor | None:
+        """The mask that a leaf is under; None where the whole of it is meant."""
+        places = split(key)[0]
+        for length in range(len(places), -1, -1):
+            if places[:length] in self.found:
+                return self.found[places[:length]]
+        return None
+
+    @property
+    def nobody(self) -> bool:
+        """Whether nobody at all is meant."""
+        covered = all(self.of(joined(prefix, "done")) is not None for prefix in self._prefixes)
+        return covered and not any(bool(mask.any()) for mask in self.found.values())
+
+    def merge(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
+        """`new` where it is meant, `old` elsewhere, zeros where that has no such entry; in `new`, which is returned."""
+        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)):
+            mask = self.of(key)
+            if mask is not None:
+                before = None if old is None else old.get(key, None)
+                new.set(key, _choose(mask, new.get(key), before, new.batch_dims))
+        return new
+
+
+def _overridden(place: Prefix, found: Mapping[Prefix, Tensor]) -> bool:
+    return any(other != place and place[: len(other)] == other for other in found)
+
+
+def _is_leaf(kind: type) -> bool:
+    return issubclass(kind, NonTensorData | NonTensorStack) or not is_tensor_collection(kind)
+
+
+def _checked(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
+    place = td.get(prefix) if prefix else td
+    shape = place.batch_size
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise SpaceError(f"Expected {key!r} to be a bool tensor, but {mask!r} came.")
+    if mask.shape[: len(shape)] != shape:
+        raise SpaceError(f"Expected {key!r} to begin with the shape {tuple(shape)}, but {tuple(mask.shape)} came.")
+    return mask
+
+
+def _choose(mask: Tensor, new: Any, old: Any, batch_dims: int) -> Any:
+    if not isinstance(new, Tensor):
+        return _choose_object(mask, new, old)
+    wide = aligned(mask, new)
+    if old is None:
+        return torch.where(wide, new, torch.zeros((), dtype=new.dtype, device=new.device))
+    return torch.where(wide, new, old)
+
+
+def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:
+    if old is None or bool(mask.all()):
+        return new
+    if not bool(mask.any()):
+        return old
+    flat = mask.reshape(*new.batch_size, -1).any(-1)
+    rows = [n if m else o for m, n, o in zip(flat, new.unbind(0), old.unbind(0), strict=True)]
+    return torch.stack(rows, 0)
+
+
+def aligned(mask: Tensor, value: Tensor) -> Tensor:
+    """The mask as one that broadcasts with `value`; in dimensions that `value` does not share, any one is enough."""
+    while mask.shape != value.shape[: mask.ndim]:
+        mask = mask.any(-1)
+    return mask[(..., *[None] * (value.ndim - mask.ndim))]

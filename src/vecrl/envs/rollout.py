@@ -1,0 +1,196 @@
+"""Rollouts: play, and put the steps behind one another along a dimension named "time"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+from ..errors import SpaceError
+from .owner import joined, split
+
+if TYPE_CHECKING:
+    from .base import EnvBase
+
+Policy = Callable[[TensorDictBase], Any]
+
+
+def rollout(
+    env: EnvBase,
+    max_steps: int,
+    policy: Policy | None = None,
+    callback: Callable[[Any, TensorDictBase], Any] | None = None,
+    *,
+    actions: Iterable[Any] | None = None,
+    auto_reset: bool = True,
+    auto_cast_to_device: bool = False,
+    break_when_any_done: bool | None = None,
+    break_when_all_done: bool | None = None,
+    return_contiguous: bool | None = None,
+    tensordict: TensorDictBase | None = None,
+    set_truncated: bool = False,
+    out: TensorDictBase | None = None,
+    trust_policy: bool = False,
+    storing_device: Any = None,
+) -> TensorDictBase:
+    """Step an environment up to `max_steps` times.
+
+    Args:
+        env: whom to step.
+        max_steps: 1 or more.
+        policy: any function or module that takes the TensorDict of a step and gives it back with actions, or writes
+            them into it; random actions by default. It runs without gradients unless the caller enables them.
+        callback: called with the environment and the TensorDict of each step, "next" included.
+        actions: one a step, instead of a policy; the rollout ends with them.
+        auto_reset: reset first; otherwise go on from `tensordict`.
+        auto_cast_to_device: move what the policy gets to its device, and its actions back.
+        break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
+            begin anew.
+        break_when_all_done: end when all rows are done; those that are done earlier are not stepped any more.
+        return_contiguous: stack the steps into one block of memory a leaf; by default wherever no shape is dynamic.
+        tensordict: for the reset, or to go on from.
+        set_truncated: mark the last step truncated and done.
+        out: where to write the result.
+        trust_policy: take what the policy returns for a TensorDict without looking.
+        storing_device: where the result is to be.
+
+    Returns:
+        A TensorDict `[*batch_size, steps]` whose last batch dimension is named "time".
+
+    Raises:
+        ValueError, TypeError: arguments that contradict each other.
+    """
+    env._check_open()
+    if max_steps < 1:
+        raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
+    if tensordict is None and not auto_reset:
+        raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
+    ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
+    plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
+    if plain and return_contiguous is not False and not set_truncated and isinstance(actions, torch.Tensor | None):
+        played = env._play(max_steps, actions, ends.stops)
+        if played is not None:
+            return played
+    act = _acting(env, policy, auto_cast_to_device, trust_policy)
+    given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
+    first = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
+    steps: list[TensorDictBase] = []
+    for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
+        steps.append(data if storing_device is None else data.to(storing_device))
+        if callback is not None:
+            callback(env, data)
+    if not steps:
+        raise ValueError("Expected actions for one step or more, but there were none.")
+    return _stacked(env, steps, return_contiguous, out)
+
+
+def _steps(
+    env: EnvBase, data: TensorDictBase, act: Policy, given: Iterable[Any], ends: _Ends, max_steps: int
+) -> Iterator[TensorDictBase]:
+    for number, action in enumerate(given, 1):
+        data = act(data) if action is None else _with_action(env, data, action)
+        data = env.step(data)
+        if number == max_steps:
+            ends.truncate(data)
+        yield data
+        if number == max_steps or ends.over(data):
+            return
+        data = ends.go_on(data)
+
+
+class _Ends:
+    """When a rollout ends, and how it goes on otherwise."""
+
+    def __init__(self, env: EnvBase, when_all: bool, when_any: bool | None, set_truncated: bool):
+        if when_any and when_all:
+            raise TypeError("break_when_any_done and break_when_all_done contradict each other: give one of them.")
+        self._env = env
+        self._when_all = when_all
+        self._when_any = not when_all if when_any is None else when_any
+        self.stops = self._when_any or (when_all and not env.batch_size)
+        self._truncated = [joined(prefix, "truncated") for prefix in env.done_prefixes]
+        if not set_truncated:
+            self._truncated = []
+        elif not set(self._truncated) <= set(env.done_keys):
+            raise SpaceError("set_truncated needs a 'truncated' flag: call env.add_truncated_keys() first.")
+
+    def truncate(self, data: TensorDictBase) -> None:
+        """Mark a last step."""
+        following = data.get("next")
+        for key in self._truncated:
+            ended = torch.ones_like(following.get(key))
+            following.set(key, ended).set(joined(split(key)[0], "done"), ended)
+
+    def over(self, data: TensorDictBase) -> bool:
+        """Whether this step was the last."""
+        if self._when_any:
+            return self._env.any_done(data.get("next"))
+        return self._when_all and all(
+            bool(data.get("next").get(joined(prefix, "done")).all()) for prefix in self._env.done_prefixes
+        )
+
+    def go_on(self, data: TensorDictBase) -> TensorDictBase:
+        """The root of the next step."""
+        root = self._env.step_mdp(data)
+        if self._when_any:
+            return root
+        if not self._when_all:
+            return self._env.maybe_reset(root)
+        flags = [root.get(joined(prefix, "done")) for prefix in self._env.done_prefixes]
+        done = torch.stack([flag.reshape(*root.batch_size, -1).all(-1) for flag in flags]).all(0)
+        return root.set("_step", ~done) if bool(done.any()) else root
+
+
+def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
+    if policy is None:
+        return env.rand_action
+    device = _device_of(policy) if cast else None
+
+    def act(data: TensorDictBase) -> TensorDictBase:
+        result = policy(data if device is None else data.to(device))
+        if result is None:
+            result = data
+        elif not trust and not isinstance(result, TensorDictBase):
+            raise TypeError(f"Expected the policy to return a TensorDict, but {result!r} came.")
+        return result if device is None or env.device is None else result.to(env.device)
+
+    return act
+
+
+def _device_of(policy: Any) -> torch.device | None:
+    if not isinstance(policy, torch.nn.Module):
+        return None
+    return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
+
+
+def _one_a_step(actions: Any, batch_dims: int) -> Iterator[Any]:
+    if isinstance(actions, TensorDictBase | torch.Tensor) and batch_dims:
+        return iter(actions.unbind(batch_dims))
+    return iter(actions)
+
+
+def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
+    if isinstance(action, TensorDictBase):
+        return data.update(action.select(*env.action_keys))
+    return data.set(env.action_key, action)
+
+
+def _stacked(
+    env: EnvBase, steps: list[TensorDictBase], contiguous: bool | None, out: TensorDictBase | None
+) -> TensorDictBase:
+    dim = env.batch_dims if env.batch_locked else steps[0].batch_dims
+    if contiguous is None:
+        contiguous = not env.has_dynamic_specs
+    if not contiguous and out is None:
+        result = LazyStackedTensorDict.lazy_stack(steps, dim)
+    else:
+        stack: Any = torch.stack  # which takes TensorDicts too
+        result = stack(steps, dim, out=out)
+    names = list(result.names)
+    if names[dim] != "time":
+        names[dim] = "time"
+        result.names = names
+    return result

@@ -1,0 +1,78 @@
+"""What users of environments need beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType as ExplorationType
+from tensordict.nn import interaction_type as exploration_type
+from tensordict.nn import set_interaction_type as set_exploration_type
+
+from ..specs import Composite, TensorSpec
+from .check import check_env_specs
+from .owner import FLAGS, joined, split
+from .successor import step_mdp
+
+__all__ = [
+    "ExplorationType",
+    "RandomPolicy",
+    "check_env_specs",
+    "exploration_type",
+    "set_exploration_type",
+    "step_mdp",
+    "terminated_or_truncated",
+]
+
+
+class RandomPolicy:
+    """Writes random actions into a TensorDict.
+
+    Args:
+        action_spec: what to draw from.
+        action_key: where to write it, where that is no `Composite`.
+    """
+
+    def __init__(self, action_spec: TensorSpec, action_key: Any = "action"):
+        self.action_spec = action_spec
+        self.action_key = action_key
+
+    def __call__(self, td: TensorDictBase) -> TensorDictBase:
+        """`td` with actions in it."""
+        drawn = self.action_spec.rand()
+        return td.update(drawn) if isinstance(self.action_spec, Composite) else td.set(self.action_key, drawn)
+
+
+def terminated_or_truncated(
+    data: TensorDictBase,
+    full_done_spec: Composite | None = None,
+    key: str | None = "_reset",
+    write_full_false: bool = False,
+) -> bool:
+    """Whether a row has ended; where one has, who did is written beside the flags.
+
+    Args:
+        data: with done flags at the root or in groups.
+        full_done_spec: where they are; by default wherever they are found.
+        key: the name of what is written: the union of the flags. None writes nothing.
+        write_full_false: write it also where nobody has ended.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> data = TensorDict({"done": torch.tensor([[True], [False]])}, [2])
+    >>> terminated_or_truncated(data), data["_reset"].squeeze(-1)
+    (True, tensor([ True, False]))
+    """
+    source = data if full_done_spec is None else full_done_spec
+    ends: dict[tuple[str, ...], list[torch.Tensor]] = {}
+    for found in source.keys(include_nested=True, leaves_only=True):
+        prefix, name = split(found)
+        if name in FLAGS and data.get(found, None) is not None:
+            ends.setdefault(prefix, []).append(data.get(found))
+    masks = {prefix: torch.stack(flags).any(0) for prefix, flags in ends.items()}
+    ended = any(bool(mask.any()) for mask in masks.values())
+    if key is not None and (ended or write_full_false):
+        for prefix, mask in masks.items():
+            data.set(joined(prefix, key), mask)
+    return ended

@@ -1,0 +1,37 @@
+"""Tensor specs: what the values of TensorDict environments look like, under TorchRL's names.
+
+A spec says shape, dtype, device and domain of a tensor (or another value), draws values, checks them, mends them, and
+brings them in from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
+"""
+
+from .base import TensorSpec
+from .boxes import BoxList, CategoricalBox, ContinuousBox
+from .composite import Composite
+from .discrete import Binary, Categorical
+from .multi import MultiCategorical, MultiOneHot
+from .nontensor import Choice, NonTensor
+from .numeric import Bounded, Unbounded, UnboundedContinuous, UnboundedDiscrete
+from .onehot import OneHot
+from .stacked import Stacked
+from .stacked_composite import StackedComposite
+
+__all__ = [
+    "Binary",
+    "Bounded",
+    "BoxList",
+    "Categorical",
+    "CategoricalBox",
+    "Choice",
+    "Composite",
+    "ContinuousBox",
+    "MultiCategorical",
+    "MultiOneHot",
+    "NonTensor",
+    "OneHot",
+    "Stacked",
+    "StackedComposite",
+    "TensorSpec",
+    "Unbounded",
+    "UnboundedContinuous",
+    "UnboundedDiscrete",
+]

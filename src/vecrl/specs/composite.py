@@ -1,0 +1,270 @@
+"""`Composite`: specs under keys, as a TensorDict holds values under keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+
+from ..errors import SpaceError
+from . import data
+from .base import Device, TensorSpec, as_device
+from .mapping import SpecMapping
+from .moves import Move, Names, as_size
+
+
+class Composite(SpecMapping):
+    """Specs under keys; the spec of a TensorDict.
+
+    All entries begin with the batch shape. A nested Composite (or dict) with a shorter one takes on this one's.
+    Nested Composites are copied when they come in, and take on the device; so a lock holds for all below it. Leaves
+    are not copied, so that `update_mask` reaches them. An entry of None says that there is a key of which nothing is
+    known: it is never drawn and never checked.
+
+    Args:
+        specs: a mapping of names (or tuples of them) to specs; also as keywords.
+        shape: the batch shape, () if left out.
+        device: of all entries; None says nothing, so that entries may live on different ones.
+        data_cls: the class of the values, a tensorclass for instance; TensorDict if left out.
+        step_mdp_static: whether the entries stay the same from step to step.
+        names: of the batch dimensions.
+
+    Raises:
+        SpaceError: for an entry whose shape does not begin with the batch shape, or on another device.
+        LockedError: for a change while the Composite is locked.
+
+    >>> from vecrl.specs import Binary, Bounded
+    >>> spec = Composite({"obs": Bounded(-1, 1, (4, 3)), ("agent", "alive"): Binary(shape=(4,))}, shape=(4,))
+    >>> spec["agent", "alive"].shape, list(spec.keys(include_nested=True, leaves_only=True))
+    (torch.Size([4]), ['obs', ('agent', 'alive')])
+    >>> row = spec[0]
+    >>> row.get("obs").shape, row.rand().batch_size, spec.is_in(spec.zero())
+    (torch.Size([3]), torch.Size([]), True)
+    """
+
+    _kind = "Composite"
+    dtype = None
+
+    def __init__(
+        self,
+        specs: Mapping[Any, Any] | None = None,
+        /,
+        *,
+        shape: Any = None,
+        device: Device = None,
+        data_cls: type | None = None,
+        step_mdp_static: bool = False,
+        names: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ):
+        self._shape = as_size(() if shape is None else shape)
+        self._device = None if device is None else as_device(device)
+        self.data_cls = data_cls
+        self.step_mdp_static = step_mdp_static
+        self._names: Names = _checked_names(names, self.ndim)
+        self._specs: dict[str, TensorSpec | None] = {}
+        for key, spec in {**(specs or {}), **kwargs}.items():
+            self.set(key, spec)
+
+    # -- shape, device and names
+
+    @property
+    def shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The batch shape; to set it checks that all entries begin with it."""
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._refuse_if_locked("its shape")
+        shape = as_size(shape)
+        rebatched = type(self)(dict(self._entries()), shape=shape, device=self.device, data_cls=self.data_cls)
+        self._specs = rebatched._specs
+        self._shape = shape
+        self._names = [*self._names, *[None] * len(shape)][: len(shape)]
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The same as `shape`."""
+        return self.shape
+
+    @property
+    def device(self) -> torch.device | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._device
+
+    @property
+    def names(self) -> Names:
+        """Of the batch dimensions, None where one has none."""
+        return list(self._names)
+
+    @names.setter
+    def names(self, names: Sequence[str | None] | None) -> None:
+        self._names = _checked_names(names, self.ndim)
+
+    def refine_names(self, *names: Any) -> Self:
+        """Name dimensions that have no name; `...` stands for those that are left as they are. Returns self."""
+        if ... in names:
+            place = names.index(...)
+            room = self.ndim - (len(names) - 1)
+            names = (*names[:place], *self._names[place : place + room], *names[place + 1 :])
+        if len(names) != self.ndim or any(o is not None and o != n for o, n in zip(self._names, names, strict=True)):
+            raise SpaceError(f"Cannot refine the names {self._names} to {list(names)}: a name can only replace None.")
+        self._names = list(names)
+        return self
+
+    # -- copies, devices and shapes
+
+    def empty(self) -> Composite:
+        """A Composite without entries, of the same batch shape, device and names."""
+        return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
+
+    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
+        names = self._names if len(self._names) == len(shape) else None
+        return type(self)(
+            self._entries(),
+            shape=shape,
+            device=device or self.device,
+            data_cls=self.data_cls,
+            step_mdp_static=self.step_mdp_static,
+            names=names,
+        )
+
+    def _nested(self, specs: Mapping[Any, Any]) -> Composite:
+        return Composite(specs, shape=self.shape, device=self.device)
+
+    def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: Any) -> Self:
+        """The Composite of what `function` makes of each entry."""
+        arguments: dict[str, Any] = {
+            "shape": self.shape,
+            "device": self.device,
+            "data_cls": self.data_cls,
+            "step_mdp_static": self.step_mdp_static,
+            "names": self._names,
+            **changes,
+        }
+        entries = {name: None if spec is None else function(spec) for name, spec in self._entries().items()}
+        return type(self)(entries, **arguments)
+
+    def _moved(self, move: Move) -> Self:
+        def move_entry(spec: TensorSpec) -> TensorSpec:
+            lead = spec._lead()
+            if len(lead) < self.ndim:
+                raise SpaceError(f"Cannot {move.verb} the batch of {spec!r}: one of its dimensions is one choice.")
+            return spec._moved(move.under(lead[self.ndim :]))
+
+        return self._map(move_entry, shape=move.after, names=move.names(self._names))
+
+    def to(self, dest: Any) -> Self:
+        """The Composite with all entries on another device, or with another dtype."""
+        if dest is None:
+            return self
+        if isinstance(dest, torch.dtype):
+            return self._map(lambda spec: spec.to(dest))
+        device = as_device(dest)
+        return self._map(lambda spec: spec.to(device), device=device)
+
+    def clear_device_(self) -> Self:
+        """Say nothing of a common device any more, here and in nested ones. Returns self."""
+        self._device = None
+        for spec in self._entries().values():
+            if spec is not None:
+                spec.clear_device_()
+        return self
+
+    def clone(self) -> Self:
+        return self._map(lambda spec: spec.clone())
+
+    # -- values
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "specs": self._entries(),
+            "shape": self.shape,
+            "device": self.device,
+            "data_cls": self.data_cls,
+            "names": self._names,
+        }
+
+    def rand(self, shape: Any = None, *, generator: torch.Generator | None = None) -> Any:
+        return data.build(self, shape, lambda spec: spec.rand(shape, generator=generator))
+
+    def zero(self, shape: Any = None) -> Any:
+        return data.build(self, shape, lambda spec: spec.zero(shape))
+
+    def one(self, shape: Any = None) -> Any:
+        return data.build(self, shape, lambda spec: spec.one(shape))
+
+    def rand_update(self, val: Any) -> Any:
+        """Fill `val`, a TensorDict whose batch shape ends with this one, with random values of all entries."""
+        return val.update(self.rand(data.batch_before(self, val)))
+
+    def zeros_update(self, val: Any) -> Any:
+        """Fill `val`, a TensorDict whose batch shape ends with this one, with zeros of all entries."""
+        return val.update(self.zero(data.batch_before(self, val)))
+
+    def ones_update(self, val: Any) -> Any:
+        """Fill `val`, a TensorDict whose batch shape ends with this one, with ones of all entries."""
+        return val.update(self.one(data.batch_before(self, val)))
+
+    def mismatch(self, val: Any) -> str | None:
+        return data.mismatch(self, val)
+
+    def project(self, val: Any) -> Any:
+        """A shallow copy of the TensorDict `val` whose entries are in their specs. Other keys stay as they are.
+
+        (TorchRL writes into `val`.)
+
+        Raises:
+            SpaceError: for a missing entry, or one of another shape.
+        """
+        return data.project(self, val)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """A TensorDict of the encoded entries of `val`, a mapping or TensorDict, which may lack some.
+
+        Raises:
+            KeyError: for an entry that the spec does not have.
+            SpaceError: for one that does not fit.
+        """
+        return data.encode(self, val, ignore_device)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
+        """A nested dict of the entries as their specs give them to NumPy."""
+        return data.to_numpy(self, val, safe)
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        """Raise a `SpaceError` (a TypeError) unless the entries have their dtypes.
+
+        Args:
+            value: a TensorDict or mapping; or a single value, then of the entry `key`.
+            key: the entry, or a list of those that are checked; None for all that `value` has.
+        """
+        data.type_check(self, value, key)
+
+    def cardinality(self) -> int | float:
+        product: int | float = 1
+        for spec in self._entries().values():
+            product *= 1 if spec is None else spec.cardinality()
+        return product
+
+    def enumerate(self, use_mask: bool = False) -> Any:
+        return data.enumerate_all(self, use_mask)
+
+    def __repr__(self) -> str:
+        lines = [f"    {name}: {_indented(spec)}," for name, spec in self._entries().items()]
+        last = f"shape={tuple(self.shape)}, device={self.device}"
+        if any(self._names):
+            last += f", names={self._names}"
+        return f"{type(self).__name__}(\n" + "\n".join([*lines, f"    {last})"])
+
+
+def _indented(spec: object) -> str:
+    return repr(spec).replace("\n", "\n    ")
+
+
+def _checked_names(names: Sequence[str | None] | None, ndim: int) -> Names:
+    if names is None:
+        return [None] * ndim
+    if len(names) != ndim:
+        raise SpaceError(f"Expected a name (or None) for each of {ndim} batch dimensions, but {list(names)} came.")
+    return list(names)

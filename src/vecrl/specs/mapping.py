@@ -1,0 +1,271 @@
+"""`SpecMapping`: specs under keys and tuples of keys, with a lock; what `Composite` is as a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+
+from ..errors import LockedError, SpaceError
+from . import data
+from .base import TensorSpec
+from .views import Key, SpecItems, SpecKeys, SpecValues
+
+MISSING: Any = object()
+
+
+class SpecMapping(TensorSpec):
+    """Specs under keys, all of which begin with one batch shape."""
+
+    step_mdp_static: bool
+    _specs: dict[str, TensorSpec | None]
+    _locked = False
+
+    def empty(self) -> Any:
+        """One without entries, of the same batch shape, device and names."""
+        raise NotImplementedError
+
+    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Any:
+        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`, on `device` if it is given."""
+        raise NotImplementedError
+
+    def _nested(self, specs: Mapping[Any, Any]) -> Any:
+        """A mapping of `specs` as it may stand under a key of this one."""
+        raise NotImplementedError
+
+    def _entries(self) -> dict[str, TensorSpec | None]:
+        """The entries at the root."""
+        return self._specs
+
+    def _put(self, name: str, spec: TensorSpec | None) -> None:
+        self._specs[name] = spec
+
+    def _drop(self, name: str) -> None:
+        del self._specs[name]
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecKeys:
+        """The keys; see `views.SpecView` for the switches."""
+        return SpecKeys(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecItems:
+        """The keys with their specs."""
+        return SpecItems(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecValues:
+        """The specs."""
+        return SpecValues(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries())
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def __contains__(self, key: object) -> bool:
+        nothing = object()
+        return self.get(key, nothing) is not nothing
+
+    def get(self, item: Any, default: Any = MISSING) -> Any:
+        """The entry under a key or a tuple of keys.
+
+        Raises:
+            KeyError: where there is none and no default.
+        """
+        spec: Any = self
+        for name in data.path(item):
+            entries = spec._entries() if isinstance(spec, SpecMapping) else {}
+            if name not in entries:
+                if default is not MISSING:
+                    return default
+                raise KeyError(f"{item!r} is not in the Composite with the keys {list(self.keys(True, True))}")
+            spec = entries[name]
+        return spec
+
+    def __getitem__(self, index: Any) -> Any:
+        """The entry under a key (or tuple of keys), or the spec of the values indexed along the batch dimensions."""
+        if isinstance(index, str) or (isinstance(index, tuple) and any(isinstance(part, str) for part in index)):  # pyright: ignore[reportUnknownVariableType]
+            return self.get(index)
+        return super().__getitem__(index)
+
+    def set(self, name: Any, spec: Any) -> Self:
+        """Put `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys. Returns self."""
+        self._refuse_if_locked(f"{name!r}")
+        head, *rest = data.path(name)
+        if rest:
+            nested = self._entries().get(head)
+            if not isinstance(nested, SpecMapping):
+                nested = self._nested({})
+                self._put(head, nested)
+            nested.set(tuple(rest), spec)
+        else:
+            self._put(head, self._fitting(head, spec))
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def _fitting(self, name: str, spec: Any) -> TensorSpec | None:
+        """`spec` as it may stand here under `name`."""
+        if spec is None:
+            return None
+        if isinstance(spec, Mapping):
+            spec = self._nested(spec)
+        if not isinstance(spec, TensorSpec):
+            raise SpaceError(f"Expected a spec, a mapping of specs or None at {name!r}, but {spec!r:.80} came.")
+        if self.device is not None and spec.device not in (None, self.device):
+            raise SpaceError(
+                f"Expected a spec on {self.device} at {name!r}, as the Composite is, but it is on {spec.device}. "
+                f"Move it with spec.to({str(self.device)!r})."
+            )
+        begins = spec.shape[: self.ndim] == self.shape
+        if isinstance(spec, SpecMapping):
+            return spec._copied(spec.shape if begins else self.shape, self.device)
+        if not begins:
+            raise SpaceError(
+                f"Expected a spec whose shape begins with {tuple(self.shape)} at {name!r}, the batch shape of the "
+                f"Composite, but it has {tuple(spec.shape)}. spec.expand(*batch_shape, *spec.shape) adds the batch."
+            )
+        return spec
+
+    def update(self, dict_or_spec: SpecMapping | Mapping[Any, Any]) -> Self:
+        """Put all entries of another one here, one by one in nested ones. Returns self."""
+        for key, spec in dict_or_spec.items():
+            here = self.get(key, None)
+            if isinstance(here, SpecMapping) and isinstance(spec, SpecMapping | Mapping):
+                self._refuse_if_locked(f"{key!r}")
+                here.update(spec)
+            else:
+                self.set(key, spec)
+        return self
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        """Take an entry out; `default`, or a KeyError, where there is none."""
+        self._refuse_if_locked(f"{key!r}")
+        spec = self.get(key, default)
+        *above, name = data.path(key)
+        parent = self.get(tuple(above), None) if above else self
+        if isinstance(parent, SpecMapping) and name in parent._entries():
+            parent._refuse_if_locked(f"{key!r}")
+            parent._drop(name)
+        return spec
+
+    def __delitem__(self, key: Any) -> None:
+        self.pop(key)
+
+    def is_empty(self, recurse: bool = False) -> bool:
+        """Whether there are no entries; with `recurse`, no leaves."""
+        if not recurse:
+            return not len(self)
+        return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
+
+    def select(self, *keys: Key, strict: bool = True) -> Any:
+        """A Composite with these entries only; with `strict`, a KeyError for one that is missing."""
+        chosen = self.empty()
+        for key in keys:
+            spec = self.get(key, MISSING if strict else None)
+            if spec is not None or key in self:
+                chosen.set(key, spec)
+        return chosen
+
+    def exclude(self, *keys: Key) -> Any:
+        """A Composite without these entries."""
+        rest = self._copied(self.shape)
+        for key in keys:
+            rest.pop(key, None)
+        return rest
+
+    def flatten_keys(self, separator: str = ".") -> Any:
+        """A Composite of all leaves at the root, their keys joined by `separator`.
+
+        Raises:
+            SpaceError: where two keys would become one.
+        """
+        flat = self.empty()
+        for key, spec in self.items(True, True):
+            name = separator.join(data.path(key))
+            if name in flat:
+                raise SpaceError(f"Two entries would be called {name!r}. Join their keys with another separator.")
+            flat.set(name, spec)
+        return flat
+
+    def unflatten_keys(self, separator: str = ".") -> Any:
+        """The Composite of which `flatten_keys` makes this one."""
+        nested = self.empty()
+        for key, spec in self._entries().items():
+            nested.set(tuple(key.split(separator)), spec)
+        return nested
+
+    def separates(self, *keys: Key, default: Any = None) -> Any:
+        """Take these entries out of this Composite into one of their own, which is returned.
+
+        Those that are missing are passed over; `default` is returned where all are. Nested Composites that are left
+        empty go.
+        """
+        out = self.empty()
+        for key in keys:
+            spec = self.pop(key) if key in self else MISSING
+            if spec is MISSING:
+                continue
+            out.set(key, spec)
+            above = data.path(key)[:-1]
+            while above and self.get(above).is_empty():
+                self.pop(above)
+                above = above[:-1]
+        return default if out.is_empty() else out
+
+    # -- the lock
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether entries cannot be changed. To set it locks or unlocks."""
+        return self._locked
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        self.lock_() if value else self.unlock_()
+
+    @property
+    def locked(self) -> bool:
+        """The same as `is_locked`."""
+        return self.is_locked
+
+    def lock_(self, recurse: bool | None = None) -> Self:
+        """Refuse changes of the entries from now on, here and in nested ones. Returns self."""
+        return self._set_lock(True)
+
+    def unlock_(self, recurse: bool | None = None) -> Self:
+        """Allow changes again, here and in nested ones. Returns self."""
+        return self._set_lock(False)
+
+    def _set_lock(self, value: bool) -> Self:
+        self._locked = value
+        for spec in self._entries().values():
+            if isinstance(spec, SpecMapping):
+                spec._set_lock(value)
+        return self
+
+    def _refuse_if_locked(self, what: str) -> None:
+        if self.is_locked:
+            raise LockedError(f"Cannot change {what} of a locked Composite. Call unlock_() before.")

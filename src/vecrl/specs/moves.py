@@ -1,0 +1,336 @@
+"""Rearrangements of a shape as values: what comes of the shape, and how tensors that lie along it follow.
+
+A spec is a shape and a few tensors along it (bounds, masks, counts). Whatever torch does to shapes is one `Move` here,
+applied to all of them alike, so that no spec says twice how it is reshaped. Dimensions of size -1 are dynamic:
+tensors along the shape have size 1 there. Knows torch only, no spec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import SpaceError
+
+Names = list[str | None]
+
+_STAND_IN = 65537  # a prime in the place of a dynamic size while torch works out the shape
+
+
+def concrete(shape: Sequence[int]) -> torch.Size:
+    """`shape` with 1 for every dynamic dimension: the size of what lies along it, and of what `rand` yields."""
+    return torch.Size([1 if size == -1 else size for size in shape])
+
+
+def fits(found: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether `found` ends with `shape`, of which -1 stands for any size."""
+    if len(found) < len(shape):
+        return False
+    return all(a in (-1, b) for a, b in zip(shape, found[len(found) - len(shape) :], strict=True))
+
+
+def as_size(shape: Any) -> torch.Size:
+    """A shape out of an integer or a sequence of them."""
+    if isinstance(shape, int):
+        return torch.Size([shape])
+    return torch.Size([int(size) for size in shape])
+
+
+def sizes_of(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """`(2, 3)` out of `f(2, 3)` as out of `f((2, 3))`."""
+    if len(args) == 1 and not isinstance(args[0], int):
+        return tuple(as_size(args[0]))
+    return tuple(int(arg) for arg in args)
+
+
+def nonnegative(dim: int, ndim: int, what: str) -> int:
+    """`dim` counted from the front."""
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"Expected a dimension in [{-ndim}, {ndim - 1}] to {what}, but {dim} came.")
+    return dim % ndim
+
+
+@dataclass(frozen=True)
+class Move:
+    """One rearrangement of shapes that begin with `before`.
+
+    Attributes:
+        before: the shape that is rearranged, dynamic sizes as -1.
+        after: what becomes of it.
+    """
+
+    before: torch.Size
+    verb: ClassVar[str] = "rearrange"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        """`tensor`, of shape `before` and `tail` more dimensions, rearranged."""
+        raise NotImplementedError
+
+    def mixed(self) -> Sequence[int]:
+        """The sizes that are merged or split; tensors along a dynamic one then follow only if they are uniform."""
+        return ()
+
+    def under(self, tail: Sequence[int]) -> Move:
+        """The same on a shape that has `tail` behind `before`."""
+        return Under(torch.Size([*self.before, *tail]), self, len(tail))
+
+    def names(self, names: Names) -> Names:
+        """What becomes of the dimensions' names."""
+        return [None] * len(self.after)
+
+    @cached_property
+    def after(self) -> torch.Size:
+        sizes = [_STAND_IN if size == -1 else size for size in self.before]
+        try:
+            found = self.run(torch.empty(sizes, device="meta"), 0).shape
+        except IndexError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise SpaceError(f"Cannot {self.verb} a spec of shape {tuple(self.before)}: {error}") from error
+        if -1 not in self.before:
+            return found
+        return torch.Size([-1 if size and size % _STAND_IN == 0 else size for size in found])
+
+    def part(self, tensor: Tensor, tail: int = 0) -> Tensor:
+        """A tensor that lies along `before`, with `tail` more dimensions, rearranged."""
+        after = self.after  # which raises where the move cannot be made
+        if -1 not in self.mixed() or after == self.before:
+            return self.run(tensor, tail)
+        flat = tensor.reshape(-1, *tensor.shape[tensor.ndim - tail :])
+        if not bool((flat == flat[:1]).all()):
+            raise SpaceError(
+                f"Cannot {self.verb} a spec of the dynamic shape {tuple(self.before)} whose bounds, counts or masks "
+                f"differ along it."
+            )
+        return flat[0].expand(*concrete(after), *flat.shape[1:])
+
+
+@dataclass(frozen=True)
+class Under(Move):
+    """A move of the first dimensions of a shape that has `depth` more."""
+
+    move: Move
+    depth: int
+
+    @property
+    def verb(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.move.verb
+
+    @cached_property
+    def after(self) -> torch.Size:
+        return torch.Size([*self.move.after, *self.before[len(self.before) - self.depth :]])
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return self.move.run(tensor, tail + self.depth)
+
+    def part(self, tensor: Tensor, tail: int = 0) -> Tensor:
+        return self.move.part(tensor, tail + self.depth)
+
+
+@dataclass(frozen=True)
+class Expand(Move):
+    """As `torch.Tensor.expand`; -1 keeps a size."""
+
+    sizes: tuple[int, ...]
+    verb: ClassVar[str] = "expand"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.expand((*self.sizes, *tensor.shape[tensor.ndim - tail :]))
+
+    def names(self, names: Names) -> Names:
+        return [None] * (len(self.after) - len(names)) + names
+
+
+@dataclass(frozen=True)
+class Reshape(Move):
+    """As `torch.Tensor.reshape`; one -1 is inferred."""
+
+    sizes: tuple[int, ...]
+    verb: ClassVar[str] = "reshape"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.reshape((*self._inferred(), *tensor.shape[tensor.ndim - tail :]))
+
+    def mixed(self) -> Sequence[int]:
+        return self.before
+
+    def _inferred(self) -> tuple[int, ...]:
+        if self.sizes.count(-1) != 1 or -1 in self.before:
+            return self.sizes
+        rest = -math.prod(self.sizes)
+        inferred = math.prod(self.before) // rest if rest else 0
+        return tuple(inferred if size == -1 else size for size in self.sizes)
+
+
+@dataclass(frozen=True)
+class Flatten(Move):
+    """Dimensions `start` to `end`, counted from the front, become one."""
+
+    start: int
+    end: int
+    verb: ClassVar[str] = "flatten"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.flatten(self.start, self.end)
+
+    def mixed(self) -> Sequence[int]:
+        return self.before[self.start : self.end + 1]
+
+    def names(self, names: Names) -> Names:
+        return [*names[: self.start], None, *names[self.end + 1 :]]
+
+
+@dataclass(frozen=True)
+class Unflatten(Move):
+    """Dimension `dim`, counted from the front, becomes several."""
+
+    dim: int
+    sizes: tuple[int, ...]
+    verb: ClassVar[str] = "unflatten"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.unflatten(self.dim, self.sizes)
+
+    def mixed(self) -> Sequence[int]:
+        return self.before[self.dim : self.dim + 1]
+
+    def names(self, names: Names) -> Names:
+        return [*names[: self.dim], *[None] * len(self.sizes), *names[self.dim + 1 :]]
+
+
+@dataclass(frozen=True)
+class Squeeze(Move):
+    """The given dimensions of size one go."""
+
+    dims: tuple[int, ...]
+    verb: ClassVar[str] = "squeeze"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.squeeze(self.dims) if self.dims else tensor
+
+    def names(self, names: Names) -> Names:
+        return [name for dim, name in enumerate(names) if dim not in self.dims]
+
+
+@dataclass(frozen=True)
+class Unsqueeze(Move):
+    """A dimension of size one comes in before `dim`."""
+
+    dim: int
+    verb: ClassVar[str] = "unsqueeze"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.unsqueeze(self.dim)
+
+    def names(self, names: Names) -> Names:
+        return [*names[: self.dim], None, *names[self.dim :]]
+
+
+@dataclass(frozen=True)
+class Index(Move):
+    """As `tensor[index]`. A slice of a dynamic dimension stays dynamic."""
+
+    items: tuple[Any, ...]
+    verb: ClassVar[str] = "index"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor[self.items]
+
+    def names(self, names: Names) -> Names:
+        if any(isinstance(item, Tensor) for item in self.items):
+            return [None] * len(self.after)
+        kept, rest = Names(), iter(names)
+        for item in self.items:
+            name = None if item is None else next(rest)
+            if not isinstance(item, int):
+                kept.append(name)
+        return [*kept, *rest]
+
+    @classmethod
+    def of(cls, index: Any, shape: torch.Size) -> Index:
+        """The move that `index`, as Python hands it to `__getitem__`, makes of `shape`."""
+        items: list[Any] = []
+        for item in index if isinstance(index, tuple) else (index,):  # pyright: ignore[reportUnknownVariableType]
+            items.extend(_plain(item))
+        room = len(shape) - sum(item is not None and item is not Ellipsis for item in items)
+        if room < 0:
+            raise IndexError(f"Too many indices for a spec of shape {tuple(shape)}: {index!r}.")
+        ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
+        if len(ellipses) > 1:
+            raise IndexError("An index can hold only one ellipsis ('...').")
+        for place in ellipses:
+            items[place : place + 1] = [slice(None)] * room
+        return cls(shape, tuple(_fit(items, shape)))
+
+
+def _plain(item: Any) -> list[Any]:
+    """One item of an index as integers, slices, None, Ellipsis and index tensors."""
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return [item]
+    if isinstance(item, int | np.integer) and not isinstance(item, bool):
+        return [int(item)]
+    tensor = torch.as_tensor(list(item) if isinstance(item, range) else item)
+    if tensor.dtype == torch.bool:
+        return list(tensor.nonzero(as_tuple=True))
+    if tensor.is_floating_point() and tensor.numel():
+        raise IndexError(f"Expected integers, slices, masks, None or '...' as an index of a spec, but {item!r} came.")
+    return [tensor.long()]
+
+
+def _fit(items: list[Any], shape: torch.Size) -> list[Any]:
+    """`items` checked against `shape`, and made fit for size 1 where it is dynamic."""
+    fitted: list[Any] = []
+    sizes = iter(shape)
+    for item in items:
+        if item is None:
+            fitted.append(None)
+            continue
+        size = next(sizes)
+        if size == -1:
+            fitted.append(slice(None) if isinstance(item, slice) else item * 0)
+            continue
+        least, most = _extremes(item)
+        if not (-size <= least and most < size):
+            raise IndexError(f"Expected an index below {size} for a spec of shape {tuple(shape)}, but {item} came.")
+        fitted.append(item)
+    return fitted
+
+
+def _extremes(item: Any) -> tuple[int, int]:
+    """The least and the greatest of the indices in an item, as far as they could be out of range."""
+    if isinstance(item, int):
+        return item, item
+    if isinstance(item, Tensor) and item.numel():
+        return int(item.min()), int(item.max())
+    return 0, -1
+
+
+@dataclass(frozen=True)
+class Forget(Move):
+    """The size of a dimension is no longer said: it becomes -1."""
+
+    dim: int
+    verb: ClassVar[str] = "make dynamic a dimension of"
+
+    @cached_property
+    def after(self) -> torch.Size:
+        return torch.Size([*self.before[: self.dim], -1, *self.before[self.dim + 1 :]])
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        first = tensor.narrow(self.dim, 0, min(1, tensor.shape[self.dim]))
+        if not bool((tensor == first).all()):
+            raise SpaceError(
+                f"Cannot make dimension {self.dim} of shape {tuple(self.before)} dynamic: bounds, counts or masks "
+                f"differ along it."
+            )
+        return first
+
+    def names(self, names: Names) -> Names:
+        return names

@@ -1,0 +1,292 @@
+"""Numbers: `Bounded` between two bounds, `Unbounded` anywhere in their dtype."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from ..errors import SpaceError
+from .base import Device, TensorSpec, as_device, as_dtype
+from .boxes import ContinuousBox
+from .moves import Move, as_size, concrete
+
+_WIDE = (torch.uint16, torch.uint32, torch.uint64)  # dtypes in which torch can neither compare, draw nor pickle
+
+
+def _domain(dtype: torch.dtype) -> str:
+    return "continuous" if dtype.is_floating_point or dtype.is_complex else "discrete"
+
+
+def _comparable(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.int64) if tensor.dtype in _WIDE else tensor
+
+
+def limits(dtype: torch.dtype) -> tuple[Any, Any]:
+    """The least and greatest finite number of a dtype, as far as int64 reaches."""
+    if dtype == torch.bool:
+        return False, True
+    if dtype.is_floating_point or dtype.is_complex:
+        info = torch.finfo(dtype)
+        return info.min, info.max
+    return torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 1)
+
+
+class Bounded(TensorSpec):
+    """Numbers between `low` and `high`, both included.
+
+    Integers are drawn uniformly; floats too where both bounds are finite, else from an exponential distribution on the
+    bounded side or a normal one, as gymnasium does. (TorchRL draws infinities and NaN there.)
+
+    Args:
+        low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound.
+        shape: of a value; left out, that of the bounds together, which must then have one.
+        device: None for torch's default device.
+        dtype: None for torch's default dtype.
+
+    Raises:
+        SpaceError: for a missing bound or shape, for bounds that do not broadcast to it, or a `low` above its `high`.
+
+    >>> spec = Bounded(low=-1, high=1, shape=(2, 3))
+    >>> spec.is_in(spec.rand()), spec.project(torch.full((2, 3), 7.0)).max()
+    (True, tensor(1.))
+    >>> Bounded(0, 255, (4,), dtype=torch.uint8).domain
+    'discrete'
+    """
+
+    _kind = "Bounded"
+
+    def __init__(
+        self,
+        low: Any = None,
+        high: Any = None,
+        shape: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | str | None = None,
+        *,
+        domain: str | None = None,
+    ):
+        if low is None or high is None:
+            raise SpaceError(f"Bounded needs both bounds, but low={low} and high={high} came. Unbounded needs none.")
+        self.dtype = as_dtype(dtype)
+        self.device = as_device(device)
+        self.domain = domain or _domain(self.dtype)
+        bounds = torch.as_tensor(_plain(low)), torch.as_tensor(_plain(high))
+        if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
+            raise SpaceError("Bounded needs a shape: give one, or bounds that have one. shape=() is a scalar.")
+        try:
+            shape = torch.broadcast_shapes(*(b.shape for b in bounds)) if shape is None else as_size(shape)
+            self._low, self._high = (self._fitted(bound, concrete(shape)) for bound in bounds)
+        except RuntimeError as error:
+            raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
+        self.shape = shape
+        self._ends = self._common_ends()
+        self._finite = self._low.is_meta or bool((self._low.isfinite() & self._high.isfinite()).all())
+
+    def _fitted(self, bound: Tensor, shape: torch.Size) -> Tensor:
+        assert self.dtype is not None
+        if bound.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
+            least, most = limits(self.dtype)
+            bound = bound.double().nan_to_num(nan=0.0, posinf=float(most), neginf=float(least))
+            whole = torch.where(bound >= float(most), most, bound.clamp(max=2.0**62).to(torch.int64))
+            bound = torch.where(bound <= float(least), torch.as_tensor(least), whole)
+        dtype = torch.int64 if self.dtype in _WIDE else self.dtype
+        return bound.to(device=self.device, dtype=dtype).expand(shape)
+
+    def _common_ends(self) -> tuple[float, float] | None:
+        """The two bounds as numbers where they are the same everywhere, which is quicker to draw from."""
+        if self._low.is_meta or not self._low.numel():
+            return None
+        low, high = self._low, self._high
+        if bool((low > high).any()):
+            raise SpaceError("Expected low <= high everywhere, but a lower bound is above its upper one.")
+        first, last = low.reshape(-1)[0], high.reshape(-1)[0]
+        return (first.item(), last.item()) if bool((low == first).all() and (high == last).all()) else None
+
+    @property
+    def low(self) -> Tensor:
+        """The least values, of the spec's shape (size 1 where that is dynamic)."""
+        return self._low.to(self.dtype)
+
+    @property
+    def high(self) -> Tensor:
+        """The greatest values, of the spec's shape (size 1 where that is dynamic)."""
+        return self._high.to(self.dtype)
+
+    @property
+    def space(self) -> ContinuousBox:
+        return ContinuousBox(self.low, self.high)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "low": self._low,
+            "high": self._high,
+            "shape": self.shape,
+            "device": self.device,
+            "dtype": self.dtype,
+            "domain": self.domain,
+        }
+
+    def to(self, dest: Any) -> Self:
+        if isinstance(dest, torch.dtype) and dest != self.dtype:
+            return self._with(dtype=dest, domain=None)
+        return super().to(dest)
+
+    def _moved(self, move: Move) -> Self:
+        return self._with(low=move.part(self._low), high=move.part(self._high), shape=move.after)
+
+    def _draw(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.dtype is not None
+        if not self.dtype.is_floating_point:
+            return self._draw_integers(sizes, generator)
+        draw = torch.rand(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        if self._ends is not None and _finite_range(*self._ends, self.dtype):
+            low, high = self._ends
+            return draw.mul_(high - low).add_(low).clamp_(low, high)
+        low, high = self._low, self._high
+        inner = low * (1 - draw) + high * draw  # a difference of the bounds may overflow
+        if self._finite:
+            return torch.clamp(inner, low, high)
+        tail = torch.empty_like(draw).exponential_(generator=generator)
+        normal = torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        inner = torch.where(low.isfinite(), torch.where(high.isfinite(), inner, low + tail), high - tail)
+        return torch.where(low.isfinite() | high.isfinite(), torch.maximum(torch.minimum(inner, high), low), normal)
+
+    def _draw_integers(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        if self._ends is not None:
+            low, high = (int(end) for end in self._ends)
+            if high - low < 2**63 - 1:
+                whole = torch.randint(0, high - low + 1, sizes, device=self.device, generator=generator)
+                return whole.add_(low).to(self.dtype)
+        low, high = self._low.to(torch.int64), self._high.to(torch.int64)
+        draw = torch.rand(sizes, dtype=torch.float64, device=self.device, generator=generator)
+        inner = low.double() * (1 - draw) + (high.double() + 1) * draw
+        inner = inner.floor().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+        return torch.maximum(torch.minimum(inner, high), low).to(self.dtype)
+
+    def _fault(self, val: Tensor) -> str | None:
+        val = _comparable(val)
+        inside = (val >= self._low.to(val.device)) & (val <= self._high.to(val.device))
+        if bool(inside.all()):
+            return None
+        worst = val[~inside].reshape(-1)[0].item()
+        return f"{int((~inside).sum())} of {val.numel()} elements are out of bounds, the first of them {worst}"
+
+    def _nearest(self, val: Tensor) -> Tensor:
+        low, high = self._low.to(val.device), self._high.to(val.device)
+        if val.is_floating_point() and not low.is_floating_point():
+            val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+        if val.is_floating_point():
+            val = torch.where(val.isnan(), 0, val)
+        val = val.to(torch.promote_types(_comparable(val).dtype, low.dtype))
+        return torch.maximum(torch.minimum(val, high), low).to(self.dtype)
+
+    def _shown(self) -> dict[str, Any]:
+        ends = {"low": _range(self._low), "high": _range(self._high)}
+        return {**ends, **super()._shown()}
+
+
+class Unbounded(TensorSpec):
+    """Any number of the dtype.
+
+    Floats are drawn from a normal distribution, integers uniformly from all that the dtype holds. NaN and infinities
+    are in the spec too.
+
+    Args:
+        shape: of a value.
+        device: None for torch's default device.
+        dtype: None for torch's default dtype.
+
+    >>> Unbounded((3,), dtype=torch.int64).zero()
+    tensor([0, 0, 0])
+    """
+
+    _kind = "Unbounded"
+
+    def __init__(
+        self,
+        shape: Any = torch.Size([1]),  # noqa: B008
+        device: Device = None,
+        dtype: torch.dtype | str | None = None,
+        *,
+        domain: str | None = None,
+    ):
+        self.shape = as_size(shape)
+        self.device = as_device(device)
+        self.dtype = as_dtype(dtype)
+        self.domain = domain or _domain(self.dtype)
+
+    @property
+    def space(self) -> ContinuousBox:
+        assert self.dtype is not None
+        ends = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in limits(self.dtype))
+        return ContinuousBox(*(end.expand(concrete(self.shape)) for end in ends))
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"shape": self.shape, "device": self.device, "dtype": self.dtype, "domain": self.domain}
+
+    def to(self, dest: Any) -> Self:
+        if isinstance(dest, torch.dtype) and dest != self.dtype:
+            return self._with(dtype=dest, domain=None)
+        return super().to(dest)
+
+    def _moved(self, move: Move) -> Self:
+        return self._with(shape=move.after)
+
+    def _draw(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.dtype is not None
+        if self.dtype.is_floating_point or self.dtype.is_complex:
+            return torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        low, high = limits(self.dtype)
+        low, high = max(int(low), -(2**63)), min(int(high), 2**63 - 1)
+        whole = torch.empty(sizes, dtype=torch.int64, device=self.device)
+        if high - low >= 2**63:
+            return whole.random_(-(2**63), None, generator=generator)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        if high == 2**63 - 1:
+            return whole.random_(generator=generator).to(self.dtype)
+        return whole.random_(low, high + 1, generator=generator).to(self.dtype)
+
+    def _fault(self, val: Tensor) -> str | None:
+        return None
+
+    def _nearest(self, val: Tensor) -> Tensor:
+        assert self.dtype is not None
+        if val.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
+            low, high = limits(self.dtype)
+            val = val.double().nan_to_num(nan=0.0).round().clamp(float(low), min(float(high), 2.0**63 - 1024))
+        return val.to(self.dtype)
+
+
+class UnboundedContinuous(Unbounded):
+    """`Unbounded` under the name that TorchRL has for the one of floats; equal to it."""
+
+
+class UnboundedDiscrete(Unbounded):
+    """`Unbounded` of integers, int64 unless said otherwise; equal to `Unbounded(shape, dtype=torch.int64)`."""
+
+    def __init__(
+        self,
+        shape: Any = torch.Size([1]),  # noqa: B008
+        device: Device = None,
+        dtype: torch.dtype | str | None = torch.int64,
+        *,
+        domain: str | None = None,
+    ):
+        super().__init__(shape, device, dtype, domain=domain)
+
+
+def _plain(bound: Any) -> Any:
+    return bound if isinstance(bound, Tensor) else np.array(bound)  # a copy: the array is its owner's to change
+
+
+def _finite_range(low: float, high: float, dtype: torch.dtype) -> bool:
+    return high - low <= torch.finfo(dtype).max
+
+
+def _range(bound: Tensor) -> str:
+    if bound.is_meta or not bound.numel():
+        return "?"
+    least, most = bound.min().item(), bound.max().item()
+    return f"{least:g}" if least == most else f"[{least:g}…{most:g}]"

@@ -1,0 +1,124 @@
+"""Lazy stacks: specs that are not equal, side by side along a dimension, as unequal tensors are in a lazy stack."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensordict
+import torch
+from torch import Generator, Tensor
+
+from ..errors import SpaceError
+from . import moves
+from .base import TensorSpec
+from .composite import Composite
+from .lazy import LazyStack
+from .stacked_composite import StackedComposite
+
+
+def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
+    """The spec of values stacked along `dim`: an ordinary one if the specs are equal, else a lazy stack.
+
+    Raises:
+        SpaceError: for no spec at all, or for specs whose values have other dtypes, devices or numbers of dimensions.
+    """
+    specs = list(specs)
+    if not specs:
+        raise SpaceError("Expected at least one spec to stack.")
+    strange = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
+    if strange is not None:
+        raise SpaceError(f"Expected only specs to stack, but a {type(strange).__name__} is among them.")
+    first = specs[0]
+    dim = moves.nonnegative(dim, first.ndim + 1, "stack along")
+    if all(spec == first for spec in specs) and dim <= first.ndim - first._depth:
+        sizes = [*first.shape[:dim], len(specs), *first.shape[dim:]]
+        return first.unsqueeze(dim).expand(*(-1 if i != dim else size for i, size in enumerate(sizes)))
+    return (StackedComposite if isinstance(first, Composite) else Stacked)(*specs, dim=dim)
+
+
+class Stacked(LazyStack):
+    """Leaf specs of unequal shapes, bounds or classes, side by side.
+
+    Sizes that differ are -1 in the shape. Where shapes are equal, values are ordinary tensors; where they are not,
+    nested tensors, as there is nothing else: `StackedComposite` yields lazily stacked TensorDicts instead.
+
+    Args:
+        specs: what is stacked.
+        dim: the dimension that comes in.
+
+    >>> from vecrl.specs import Unbounded
+    >>> spec = torch.stack([Unbounded((3,)), Unbounded((4,))])
+    >>> spec.shape, spec[1].shape, [value.shape[0] for value in spec.rand().unbind()]
+    (torch.Size([2, -1]), torch.Size([4]), [3, 4])
+    """
+
+    _kind = "Stacked"
+
+    def __init__(self, *specs: Any, dim: int):
+        if any(isinstance(spec, Composite) for spec in specs):
+            raise SpaceError("Stacked holds leaf specs; StackedComposite holds Composites.")
+        self._take(specs, dim)
+        self.shape = self._stacked_shape()
+        self.dtype = self.specs[0].dtype
+        self.device = self.specs[0].device
+        domains = {spec.domain for spec in self.specs}
+        self.domain = domains.pop() if len(domains) == 1 else None
+
+    def _join(self, rows: list[Any], dim: int) -> Any:
+        if not isinstance(rows[0], Tensor):
+            return tensordict.lazy_stack(rows, dim)
+        if len({row.shape for row in rows}) == 1:
+            return torch.stack(rows, dim)
+        if dim:
+            raise SpaceError(
+                f"Values of the unequal shapes {[tuple(row.shape) for row in rows]} can only be nested along the "
+                f"first dimension, not along {dim}. Stack Composites instead: their values are lazy stacks."
+            )
+        with warnings.catch_warnings():  # that nested tensors are a prototype
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.nested.nested_tensor(rows)
+
+    def _filled(self, shape: Any, value_of: Callable[[Any], Any]) -> Any:
+        return self._join([value_of(spec) for spec in self.specs], self.dim + len(self._sizes(shape)) - self.ndim)
+
+    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+        return self._filled(shape, lambda spec: spec.rand(shape, generator=generator))
+
+    def zero(self, shape: Any = None) -> Any:
+        return self._filled(shape, lambda spec: spec.zero(shape))
+
+    def one(self, shape: Any = None) -> Any:
+        return self._filled(shape, lambda spec: spec.one(shape))
+
+    def _join_back(self, rows: list[Any], val: Any) -> Any:
+        nested = not isinstance(val, Tensor) or val.is_nested
+        return self._join(rows, self.dim if nested else self.dim - self.ndim + val.ndim)
+
+    def project(self, val: Any) -> Any:
+        """`val` itself where it is in the spec, else the nearest values of the specs."""
+        if self.is_in(val):
+            return val
+        rows = zip(self.specs, self._rows(val), strict=True)
+        return self._join_back([spec.project(row) for spec, row in rows], val)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """As many values as specs (a sequence, or an array along the stacked dimension), encoded and joined."""
+        rows = zip(self.specs, self._rows(val), strict=True)
+        return self._join([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """An array, or a list of arrays where their shapes differ."""
+        rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._rows(val), strict=True)]
+        if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
+            batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
+            return np.stack(rows, self.dim + batch)
+        return rows
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        self.specs[0].type_check(value, key)
+
+    def __repr__(self) -> str:
+        return f"Stacked({', '.join(map(repr, self.specs))}, dim={self.dim})"

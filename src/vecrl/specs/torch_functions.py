@@ -1,0 +1,58 @@
+"""What torch's functions do with specs: `torch.stack(specs)` is the spec of `torch.stack(values)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import SpaceError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_METHODS = {
+    torch.squeeze: "squeeze",
+    torch.unsqueeze: "unsqueeze",
+    torch.flatten: "flatten",
+    torch.unflatten: "unflatten",
+    torch.reshape: "reshape",
+    torch.broadcast_to: "expand",
+    torch.unbind: "unbind",
+    torch.clone: "clone",
+}
+"""Functions that do what the method of the spec does."""
+
+_HANDLED: dict[Any, Callable[..., Any]] = {}
+
+
+def implements(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorator: what `function` does with specs is the decorated function."""
+
+    def register(own: F) -> F:
+        _HANDLED[function] = own
+        return own
+
+    return register
+
+
+def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `function` makes of specs."""
+    if function in _HANDLED:
+        return _HANDLED[function](*args, **kwargs)
+    if function in _METHODS:
+        spec, *rest = args or (kwargs.pop("input"),)
+        return getattr(spec, _METHODS[function])(*rest, **kwargs)
+    known = ", ".join(sorted(f.__name__ for f in (*_HANDLED, *_METHODS)))
+    name = getattr(function, "__name__", function)
+    raise SpaceError(f"{name} does not take specs. Those of torch that do: {known}.")
+
+
+@implements(torch.stack)
+def stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+    """The spec of values that are stacked: an ordinary one if all are equal, else a lazy stack."""
+    from .stacked import stack_specs  # which needs the classes that need this module
+
+    if out is not None:
+        raise SpaceError("Specs are not stacked into an existing one: leave `out` away.")
+    return stack_specs(tensors, dim)

@@ -1,0 +1,151 @@
+"""`GymWrapper` and `GymEnv`, and that a rollout at once equals one step by step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from vecrl.envs import GymEnv, GymWrapper, check_env_specs
+from vecrl.errors import ClosedError, SpaceError
+from vecrl.specs import Categorical, OneHot
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Nested observations, written into arrays that it goes on with."""
+
+    observation_space = spaces.Dict(
+        x=spaces.Box(-9, 9, (2,)), n=spaces.Discrete(5), t=spaces.Tuple([spaces.MultiBinary(3), spaces.Box(0, 1, ())])
+    )
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def __init__(self) -> None:
+        self.x = np.zeros(2, np.float32)
+        self.steps = 0
+
+    def _look(self) -> Any:
+        self.x[:] = self.steps
+        bits = np.array([self.steps >> i & 1 for i in range(3)], np.int8)
+        return {"x": self.x, "n": self.steps % 5, "t": (bits, np.float32(0.5))}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return self._look(), float(action[1]), self.steps == 3, self.steps == 4, {}
+
+
+MAKERS: dict[str, Callable[[], GymWrapper]] = {
+    "box and choice": lambda: GymEnv("CartPole-v1"),
+    "indices": lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
+    "box and box": lambda: GymEnv("Pendulum-v1"),
+    "choice and choice": lambda: GymEnv("FrozenLake-v1"),
+    "nested": lambda: GymWrapper(Odd()),
+    "frame skip": lambda: GymEnv("CartPole-v1", frame_skip=3),
+}
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_rollout_at_once_equals_one_step_by_step(make: Callable[[], GymWrapper], stop: bool) -> None:
+    env = make()
+    actions = env.action_spec.rand((60,))
+    played = []
+    for callback in (None, lambda *_: None):  # with a callback, there is no way but step by step
+        env.set_seed(3)
+        played.append(env.rollout(60, actions=actions, callback=callback, break_when_any_done=stop))
+    at_once, by_steps = played
+    assert at_once.names == by_steps.names == ["time"]
+    assert at_once.shape == by_steps.shape
+    keys = sorted(by_steps.keys(True, True), key=str)
+    assert sorted(at_once.keys(True, True), key=str) == keys
+    for key in keys:
+        torch.testing.assert_close(at_once[key], by_steps[key], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_specs_are_right(make: Callable[[], GymWrapper]) -> None:
+    check_env_specs(make(), seed=0, break_when_any_done="both")
+
+
+def test_observations_are_gymnasiums() -> None:
+    env, plain = GymEnv("CartPole-v1"), gymnasium.make("CartPole-v1")
+    env.set_seed(7)
+    played = env.rollout(500)
+    obs, _ = plain.reset(seed=7)
+    for step in played:
+        np.testing.assert_array_equal(step["observation"], obs)
+        obs, reward, terminated, truncated, _ = plain.step(int(step["action"].argmax()))
+        np.testing.assert_array_equal(step["next", "observation"], obs)
+        assert (step["next", "reward"].item(), step["next", "terminated"].item()) == (reward, terminated)
+        assert step["next", "truncated"].item() == truncated
+
+
+def test_the_seed_is_of_the_next_reset_only() -> None:
+    env = GymEnv("CartPole-v1")
+    env.set_seed(1)
+    first, second = env.reset()["observation"], env.reset()["observation"]
+    assert not first.equal(second)
+    env.set_seed(1)
+    assert env.reset()["observation"].equal(first)
+
+
+def test_long_rollouts_of_unknown_length() -> None:
+    class Long(Odd):
+        observation_space = spaces.Box(0, 1e6, (), np.float64)
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            return np.float64(self.steps), 0.0, self.steps == 3000, False, {}
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.steps = 0
+            return np.float64(0), {}
+
+    played = GymWrapper(Long()).rollout(10_000)
+    assert played["next", "observation"].tolist() == list(range(1, 3001))
+    assert played["observation"].tolist() == list(range(3000))
+
+
+def test_actions_are_one_hot_unless_asked_for_otherwise() -> None:
+    assert GymEnv("CartPole-v1").action_spec == OneHot(2, dtype=torch.int64)
+    assert GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec == Categorical(2)
+
+
+def test_what_an_environment_goes_on_with_is_copied() -> None:
+    env = GymWrapper(Odd())
+    first = env.reset()
+    env.step(env.rand_action(first.clone()))
+    assert first["x"].tolist() == [0, 0]
+
+
+def test_a_subclass_that_steps_otherwise_is_heard() -> None:
+    class Twice(GymEnv):
+        def _step(self, tensordict: Any) -> Any:
+            following = super()._step(tensordict)
+            return following.set("reward", 2 * following["reward"])
+
+    assert Twice("CartPole-v1").rollout(3)["next", "reward"].flatten().tolist() == [2, 2, 2]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="frame_skip of 1 or more"):
+        GymEnv("CartPole-v1", frame_skip=0)
+    with pytest.raises(SpaceError, match=r"batch size of \(\)"):
+        GymEnv("CartPole-v1", batch_size=[2])
+    with pytest.raises(gymnasium.error.NameNotFound):
+        GymEnv("NoSuchEnv-v0")
+
+
+def test_close() -> None:
+    env = GymEnv("CartPole-v1")
+    env.close()
+    with pytest.raises(ClosedError):
+        env.rollout(3)

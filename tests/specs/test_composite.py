@@ -1,0 +1,314 @@
+"""Composite as a mapping: its keys, batch shape, device, names and lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from vecrl.errors import LockedError, SpaceError
+from vecrl.specs import Binary, Bounded, Categorical, Composite, OneHot, Unbounded
+
+
+def make(**arguments: Any) -> Composite:
+    return Composite(a=Unbounded((3,)), n=Composite(x=Unbounded((2,)), y=Categorical(2)), **arguments)
+
+
+def batched() -> Composite:
+    inner = Composite(c=Categorical(3, (4,)), shape=(4,))
+    return Composite(a=Bounded(-1, 1, (4, 3)), b=inner, shape=(4,))
+
+
+# -- the mapping
+
+
+def test_keys_nested_and_leaves() -> None:
+    spec = make()
+    assert list(spec.keys()) == ["a", "n"] == list(spec)
+    assert list(spec.keys(True)) == ["a", ("n", "x"), ("n", "y"), "n"]
+    assert list(spec.keys(True, True)) == ["a", ("n", "x"), ("n", "y")]
+    assert list(spec.keys(leaves_only=True)) == ["a"]
+    assert len(spec) == 2
+    assert len(spec.keys(True, True)) == 3
+    assert [key for key, _ in spec.items(True, True)] == list(spec.keys(True, True))
+    assert list(spec.values()) == [spec["a"], spec["n"]]
+    assert repr(spec.keys()) == "SpecKeys(['a', 'n'])"
+    assert spec.keys(True, True) == {"a", ("n", "x"), ("n", "y")}
+
+
+def test_keys_with_another_idea_of_a_leaf() -> None:
+    spec = make()
+    assert list(spec.keys(True, True, is_leaf=lambda cls: True)) == ["a", "n"]
+
+
+def test_static_keys_only() -> None:
+    spec = Composite(a=Unbounded(), s=Composite(b=Unbounded(), step_mdp_static=True))
+    assert list(spec.keys(step_mdp_static_only=True)) == ["s"]
+    assert spec["s"].step_mdp_static
+    assert spec.expand(3)["s"].step_mdp_static
+
+
+def test_membership() -> None:
+    spec = make()
+    assert "a" in spec
+    assert ("n", "x") in spec
+    assert ("n", "zz") not in spec
+    assert "zz" not in spec
+    assert ("n", "x") in spec.keys(True)
+    assert ("a",) in spec.keys()  # noqa: SIM118
+
+
+def test_getting() -> None:
+    spec = make()
+    assert spec["n", "x"] == spec[("n", "x")] == spec.get(("n", "x")) == spec["n"]["x"] == Unbounded((2,))
+    assert spec.get("zz", None) is None
+    for key in ("zz", ("n", "zz"), ("a", "b")):
+        with pytest.raises(KeyError, match="with the keys"):
+            spec[key]
+        with pytest.raises(KeyError, match="with the keys"):
+            spec.get(key)
+
+
+def test_setting() -> None:
+    spec = make()
+    assert spec.set(("n", "z"), Unbounded()) is spec
+    spec["q", "r", "s"] = Binary(2)
+    spec["d"] = {"e": Unbounded((7,))}
+    assert spec["q", "r"].shape == ()
+    assert isinstance(spec["d"], Composite)
+    assert ("n", "z") in spec
+    with pytest.raises(SpaceError, match=r"a spec, a mapping of specs or None at 'k'"):
+        spec["k"] = 3
+    with pytest.raises(SpaceError, match="Expected a key"):
+        spec.set(3, Unbounded())
+
+
+def test_keys_of_tuples_and_keywords_together() -> None:
+    spec = Composite({("a", "b"): Unbounded(), "c": Unbounded()}, d=Unbounded())
+    assert list(spec.keys(True, True)) == [("a", "b"), "c", "d"]
+
+
+def test_updating_merges() -> None:
+    spec = make()
+    assert spec.update({"n": {"k": Unbounded()}, "a": Unbounded((7,))}) is spec
+    assert list(spec["n"].keys()) == ["x", "y", "k"]
+    assert spec["a"].shape == (7,)
+    assert list(spec.update(Composite(n=Composite(k=Binary(1))))["n"].keys()) == ["x", "y", "k"]
+    assert spec["n", "k"] == Binary(1)
+
+
+def test_taking_out() -> None:
+    spec = make()
+    assert spec.pop("a") == Unbounded((3,))
+    assert spec.pop(("n", "x")) == Unbounded((2,))
+    assert spec.pop("zz", None) is None
+    with pytest.raises(KeyError):
+        spec.pop("zz")
+    del spec["n", "y"]
+    assert spec.is_empty(recurse=True)
+    assert not spec.is_empty()
+    assert Composite().is_empty()
+
+
+def test_separating() -> None:
+    spec = make()
+    out = spec.separates("a", ("n", "x"), "zz")
+    assert list(out.keys(True, True)) == ["a", ("n", "x")]
+    assert list(spec.keys(True, True)) == [("n", "y")]
+    assert spec.separates("zz") is None
+    assert spec.separates("zz", default=3) == 3
+    spec.separates(("n", "y"))
+    assert spec.is_empty()
+
+
+def test_selecting_and_excluding() -> None:
+    spec = batched()
+    chosen = spec.select(("b", "c"))
+    assert list(chosen.keys(True, True)) == [("b", "c")]
+    assert chosen.shape == chosen["b"].shape == (4,)
+    assert list(spec.exclude("a").keys()) == ["b"]
+    assert list(spec.exclude(("b", "c"), "zz").keys(True)) == ["a", "b"]
+    assert list(spec.keys()) == ["a", "b"]
+    with pytest.raises(KeyError):
+        spec.select("zz")
+    assert spec.select("zz", strict=False).is_empty()
+    assert spec.empty() == Composite(shape=(4,))
+
+
+def test_flat_keys() -> None:
+    spec = batched()
+    assert list(spec.flatten_keys().keys()) == ["a", "b.c"]
+    assert spec.flatten_keys("/").unflatten_keys("/") == spec
+    assert spec.flatten_keys().shape == (4,)
+    spec["b.c"] = None
+    with pytest.raises(SpaceError, match="Two entries"):
+        spec.flatten_keys()
+
+
+def test_nothing_known_of_a_key() -> None:
+    spec = Composite(a=None, b=Unbounded())
+    assert list(spec.rand().keys()) == ["b"]
+    assert spec.is_in(spec.rand())
+    assert spec.expand(3)["a"] is None
+    assert "a" in spec
+    assert spec.encode({"a": torch.ones(2)})["a"].shape == (2,)
+    assert "a: None" in repr(spec)
+
+
+def test_equality_is_blind_to_the_order_of_keys() -> None:
+    one = Composite(a=Unbounded((3, 2)), b=Unbounded((3,)), shape=(3,))
+    assert one == Composite(b=Unbounded((3,)), a=Unbounded((3, 2)), shape=(3,))
+    assert one != Composite(a=Unbounded((3, 2)), b=Unbounded((3,)))
+    assert one != one.exclude("a")
+
+
+# -- shape, device and names
+
+
+def test_an_entry_must_begin_with_the_batch() -> None:
+    with pytest.raises(SpaceError, match=r"begins with \(4,\) at 'a'.*\(3,\)"):
+        Composite(a=Unbounded((3,)), shape=(4,))
+    with pytest.raises(ValueError, match="at 'x'"):
+        Composite(n=Composite(x=Unbounded((3,))), shape=(4,))
+
+
+def test_nested_ones_take_on_the_batch() -> None:
+    inner = Composite(b=Unbounded((3, 2)))
+    spec = Composite(n=inner, m={"c": Unbounded((3,))}, shape=(3,))
+    assert spec["n"].shape == spec["m"].shape == (3,)
+    assert inner.shape == ()
+
+
+def test_the_batch_can_be_set() -> None:
+    spec = Composite(a=Unbounded((3, 2)), n=Composite(b=Unbounded((3, 2))))
+    spec.shape = (3,)
+    assert spec.shape == spec.batch_size == spec["n"].shape == (3,)
+    with pytest.raises(SpaceError, match="at 'a'"):
+        spec.shape = (4,)
+    assert spec.shape == (3,)
+
+
+def test_shapes_reach_every_entry() -> None:
+    spec = batched()
+    assert spec.expand(2, 4)["b", "c"].shape == (2, 4)
+    assert spec.expand(2, 4)["b"].shape == (2, 4)
+    assert spec.unsqueeze(-1)["a"].shape == (4, 1, 3)
+    assert spec[None]["a"].shape == (1, 4, 3)
+    assert spec.reshape(2, 2)["a"].shape == (2, 2, 3)
+    assert spec.view(2, 2) == spec.reshape(2, 2) == spec.unflatten(0, (2, 2))
+    assert spec[[0, 2]]["b", "c"].shape == (2,)
+    assert spec[torch.tensor([True, False, True, True])].shape == (3,)
+    assert [row.shape for row in spec.unbind()] == [()] * 4
+    assert spec.ndim == spec.ndimension() == 1
+    with pytest.raises(SpaceError, match="expand"):
+        spec.expand(2, 5)
+    with pytest.raises(IndexError):
+        spec[0, 0]
+    with pytest.raises(SpaceError, match="one of its dimensions is one choice"):
+        Composite(a=OneHot(4), shape=(4,)).unsqueeze(0)
+
+
+def test_devices() -> None:
+    spec = make(device="cpu")
+    assert spec.device == spec["n"].device == torch.device("cpu")
+    assert spec.rand().device == torch.device("cpu")
+    assert make().device is None
+    assert make().rand().device is None
+    moved = make().to("meta")
+    assert moved.device == moved["n", "x"].device == torch.device("meta")
+    with pytest.raises(SpaceError, match=r"on cpu at 'a'.*on meta.*spec.to\('cpu'\)"):
+        Composite(a=Unbounded(device="meta"), device="cpu")
+    mixed = Composite(a=Unbounded(device="meta"), b=Unbounded())
+    assert mixed.device is None
+    assert mixed.zero()["a"].device == torch.device("meta")
+    assert spec.clear_device_() is spec
+    assert spec.device is None
+    assert spec["n"].device is None
+
+
+def test_dtypes() -> None:
+    spec = batched().to(torch.float64)
+    assert spec["a"].dtype == spec["b", "c"].dtype == torch.float64
+    assert batched().cast("float64") == spec
+
+
+def test_names() -> None:
+    spec = Composite(a=Unbounded((3, 4)), shape=(3,), names=["time"])
+    assert spec.zero().names == ["time"]
+    assert spec.rand((2,)).names == [None, "time"]
+    assert spec.unsqueeze(0).names == [None, "time"] == spec.expand(2, 3).names
+    assert spec[0].names == []
+    assert spec[None, 1:].names == [None, "time"]
+    assert spec[[0, 1]].names == [None]
+    assert spec.unsqueeze(1).flatten(0, 1).names == [None]
+    assert spec.unsqueeze(0).squeeze().names == ["time"]
+    assert spec.clone().names == ["time"]
+    assert make().refine_names() == make()
+    plain = Composite(shape=(3, 2))
+    assert plain.names == [None, None]
+    assert plain.refine_names(..., "k") is plain
+    assert plain.names == [None, "k"]
+    with pytest.raises(SpaceError, match="refine"):
+        plain.refine_names("a", "b")
+    with pytest.raises(SpaceError, match="a name"):
+        Composite(shape=(3,), names=["a", "b"])
+    plain.names = None
+    assert plain.names == [None, None]
+    assert "names=['time']" in repr(spec)
+
+
+# -- the lock
+
+
+def test_a_locked_one_refuses_every_change() -> None:
+    spec = make().lock_()
+    assert spec.is_locked
+    assert spec.locked
+    assert spec["n"].is_locked
+    changes = [
+        lambda: spec.set("a", Unbounded()),
+        lambda: spec.__setitem__("z", Unbounded()),
+        lambda: spec.set(("n", "x"), Unbounded()),
+        lambda: spec["n"].set("x", Unbounded()),
+        lambda: spec.update({"a": Unbounded()}),
+        lambda: spec.update({"n": {"x": Unbounded()}}),
+        lambda: spec.pop("a"),
+        lambda: spec.pop(("n", "x")),
+        lambda: spec.__delitem__("a"),
+        lambda: spec.separates("a"),
+        lambda: setattr(spec, "shape", ()),
+    ]
+    for change in changes:
+        with pytest.raises(LockedError, match="unlock_"):
+            change()
+    assert spec == make()
+
+
+def test_unlocking() -> None:
+    spec = make().lock_(recurse=True).unlock_()
+    spec["n", "x"] = Unbounded((9,))
+    assert spec["n", "x"].shape == (9,)
+    spec.is_locked = True
+    assert spec["n"].is_locked
+    spec.is_locked = False
+    assert not spec["n"].is_locked
+
+
+def test_what_is_made_of_a_locked_one_is_not_locked() -> None:
+    spec = make().lock_()
+    for other in (spec.expand(3), spec.clone(), spec.to("cpu"), spec.select("a"), spec.exclude("a"), spec.empty()):
+        assert not other.is_locked
+
+
+def test_a_lock_does_not_reach_what_was_put_in() -> None:
+    inner = Composite(x=Unbounded())
+    Composite(n=inner).lock_()
+    inner["y"] = Unbounded()
+
+
+def test_masks_reach_the_leaves_through_a_lock() -> None:
+    leaf = Categorical(3)
+    spec = Composite(n=Composite(a=leaf)).lock_()
+    leaf.update_mask(torch.tensor([False, True, False]))
+    assert spec.rand()["n", "a"] == 1
