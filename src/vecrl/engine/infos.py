@@ -104,15 +104,14 @@ class Infos:
         columns = self.columns(num_envs)
         if columns is None:
             return merge(self.items(), num_envs)
-        for key in list(columns):
-            columns["_" + key] = np.ones(num_envs, bool)
-        return columns
+        everybody = np.ones(num_envs, bool)
+        return columns | {"_" + key: everybody.copy() for key in columns}
 
     def columns(self, num_envs: int) -> dict[str, np.ndarray] | None:
         """An array of n values a key, where all n environments gave the same keys, numbers of like types."""
         if not self.blocks or self.dicts or not self._covers(num_envs):
             return None
-        data = np.concatenate([block.data for block in self.blocks])
+        data = np.frombuffer(b"".join([block.data.tobytes() for block in self.blocks]), self.blocks[0].data.dtype)
         return {key: data[key].copy() for key in data.dtype.names or ()}
 
     def _covers(self, num_envs: int) -> bool:
