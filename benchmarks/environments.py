@@ -43,7 +43,7 @@ ENVIRONMENTS = {
         ("evotorch", "gymnasium", "numpy", "torch", "ray"),
     ),
     "torchrl": Environment(
-        (("torchrl==0.14.1", "tensordict==0.15.3", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch"),),
+        (("torchrl==0.14.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch"),),
         ("torchrl", "tensordict", "gymnasium", "torch", "numpy"),
     ),
     "pufferlib": Environment(  # 2.0 and 3.0 fetch binaries while they build, so 1.0.1 is the newest that pip can build
