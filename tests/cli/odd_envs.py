@@ -1,5 +1,8 @@
 """Environments that do not do what they say, each in one way."""
 
+import os
+import time
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -55,3 +58,31 @@ class OddFlag(Sound):
 class Raising(Sound):
     def step(self, action):
         raise RuntimeError("out of order")
+
+
+class Unmakeable(Sound):
+    def __init__(self, render_mode=None):
+        raise RuntimeError("no such level\nand more about it")
+
+
+class Spaceless(gymnasium.Env):
+    """Declares nothing."""
+
+
+class NoObservationSpace(Sound):
+    observation_space = None
+
+
+class Exiting(Sound):
+    def reset(self, *, seed=None, options=None):
+        os._exit(4)
+
+
+class Stuck(Sound):
+    def step(self, action):
+        time.sleep(1000)
+
+
+class Unclosable(Sound):
+    def close(self):
+        raise RuntimeError("it will not close")

@@ -84,11 +84,18 @@ def test_check_finds_nothing_wrong_where_nothing_is(vecrl, odd, env):
         ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
         ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
         ("Raising", ["RuntimeError: out of order"]),
+        ("Unmakeable", ["making it", "RuntimeError: no such level …"]),
+        ("Spaceless", ["observation space: Set self.observation_space"]),
+        ("NoObservationSpace", ["observation space", "a space"]),
+        ("Exiting", ["looking at: first observation", "exited with code 4", "os._exit"]),
+        ("Stuck", ["looking at: 2 episodes", "an answer within 2 s", "--timeout"]),
+        ("Unclosable", ["RuntimeError: it will not close"]),
     ],
 )
 def test_check_names_what_is_wrong(vecrl, odd, env, texts):
-    answer = vecrl("check", f"Odd/{env}-v0")
+    answer = vecrl("check", f"Odd/{env}-v0", "--timeout", 2 if env == "Stuck" else 100)
     assert answer.code == 1
+    assert "Traceback" not in answer.out
     assert "Mismatches:" in answer.out
     for text in texts:
         assert text in answer.out

@@ -60,11 +60,12 @@ def check(
     env_arg: EnvArgs = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of all episodes.")] = 0,
     render: Annotated[bool, typer.Option("--render", help="Try rendering too.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that each check may take.")] = 120.0,
 ) -> None:
     """Whether an environment does what it says: spaces, dtypes, seeds, auto-reset. Ends with code 1 if not."""
     from vecrl.cli.check import check_env
 
-    if not check_env(env, parse_pairs(env_arg), seed=seed, render=render):
+    if not check_env(env, parse_pairs(env_arg), seed=seed, render=render, timeout=timeout):
         raise typer.Exit(1)
 
 

@@ -1,52 +1,35 @@
-"""`vecrl check`: whether an environment does what it says, as a table of what was expected and what came."""
+"""`vecrl check`: whether an environment does what it says, as a table of what was expected and what came.
+
+The checks run in a worker process, so that an environment may end it or keep it for ever, and still be named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
-import gymnasium
-import numpy as np
-import torch
-from gymnasium.spaces import Box, Space
 from rich.markup import escape
 from rich.table import Table
 
-from vecrl.cli.console import console, first_line
-from vecrl.engine.transitions import AutoresetMode
+from vecrl.cli.checks import BASIC, CHECKS, RENDERING, WORKER, Checks, Finding
+from vecrl.cli.console import console
+from vecrl.errors import StepTimeout, WorkerCrash
 from vecrl.policy.population import gymnasium_maker
-from vecrl.vector.batched import BatchedVectorEnv
-from vecrl.vector.makers import make_vector_env
 from vecrl.vector.registry import find
 from vecrl.vector.vector_env import VectorEnv
 
-EPISODES = 2
-MOST_STEPS = 1500
-Make = Callable[[], gymnasium.Env[Any, Any]]
+ENDED = "Raise an exception rather than end the process (os._exit, abort, a crash in native code)."
+LATE = "It hangs, or is slow: --timeout gives each check more seconds."
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the table; `ok` None means that it could not be looked at."""
+def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, timeout: float) -> bool:
+    """Print the table; True if nothing was wrong.
 
-    what: str
-    ok: bool | None
-    expected: str
-    came: str
-    advice: str = ""
-
-
-class Mismatch(Exception):
-    """Something else came than was expected."""
-
-    def __init__(self, expected: str, came: str, advice: str = ""):
-        super().__init__(expected, came, advice)
-
-
-def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool) -> bool:
-    """Print the table; True if nothing was wrong."""
-    findings = list(_findings(env, dict(kwargs), seed, render))
+    Args:
+        timeout: seconds that each check may take.
+    """
+    findings = list(_findings(env, kwargs, seed, render, timeout))
     table = Table("", "what", "expected", "came", title=f"{env}")
     marks = {True: "[green]ok[/]", False: "[bold red]no[/]", None: "[yellow]–[/]"}
     for finding in findings:
@@ -60,224 +43,26 @@ def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool) -
     return not wrong
 
 
-def _findings(name: str, kwargs: dict[str, Any], seed: int, render: bool) -> Iterator[Finding]:
-    entry, bare = find(name)
+def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, timeout: float) -> Iterator[Finding]:
+    entry, name = find(env)
     batched = entry.prefix != "gym"
-
-    def make(**more: Any) -> gymnasium.Env[Any, Any]:
-        if batched:
-            return make_vector_env(name, **kwargs, **more).env
-        return gymnasium_maker(bare, {**kwargs, **more, "disable_env_checker": True})()
-
-    def make_vector(mode: AutoresetMode, backend: str = "serial") -> Any:
-        if batched:
-            env = make_vector_env(name, num_envs=3, **kwargs).env
-            if isinstance(env, BatchedVectorEnv):
-                return BatchedVectorEnv(env.simulator, autoreset_mode=mode)
-            return env
-        make_one = gymnasium_maker(bare, {**kwargs, "disable_env_checker": True})
-        return VectorEnv([make_one] * 3, backend=backend, autoreset_mode=mode, num_workers=2)  # type: ignore[arg-type]
-
-    with _closing(make()) as env:
-        yield Finding("observation space", True, "a space", str(env.observation_space))
-        yield Finding("action space", True, "a space", str(env.action_space))
-        yield _try("first observation", lambda: _check_reset(env, seed))
-        yield _try(f"{EPISODES} episodes", lambda: _check_steps(env, seed))
-        yield _try("same seed, same episode", lambda: _check_seeds(env, seed))
-    yield _try("fresh object, same episode", lambda: _check_fresh(make, seed))
-    yield _try("auto-reset in all modes", lambda: _check_modes(make_vector, seed))
-    if not batched:
-        yield _try("same in a worker process", lambda: _check_backends(make_vector, seed))
-    if render:
-        yield _try("rendering", lambda: _check_render(make, seed))
-
-
-def _try(what: str, look: Callable[[], tuple[str, str]]) -> Finding:
-    try:
-        return Finding(what, True, *look())
-    except Mismatch as mismatch:
-        expected, came, advice = mismatch.args
-        return Finding(what, False, expected, came, advice)
-    except Exception as error:  # whatever the environment may raise is what is to be shown
-        return Finding(what, False, "no exception", f"{type(error).__name__}: {first_line(error)}")
-
-
-class _closing:
-    def __init__(self, env: Any):
-        self.env = env
-
-    def __enter__(self) -> Any:
-        return self.env
-
-    def __exit__(self, *_: object) -> None:
-        self.env.close()
-
-
-# ---------------------------------------------------------------------- single environments
-
-
-def _check_reset(env: Any, seed: int) -> tuple[str, str]:
-    came = env.reset(seed=seed)
-    if not isinstance(came, tuple) or len(came) != 2 or not isinstance(came[1], dict):
-        raise Mismatch("(observation, info)", type(came).__name__, "reset should return an observation and a dict.")
-    _check_obs(env.observation_space, came[0])
-    return "within its space", _form(came[0])
-
-
-def _check_steps(env: Any, seed: int) -> tuple[str, str]:
-    lengths = [0] * EPISODES
-    env.action_space.seed(seed)
-    for episode in range(EPISODES):
-        env.reset(seed=seed + episode)
-        for lengths[episode] in range(1, MOST_STEPS + 1):
-            obs, reward, terminated, truncated, info = env.step(_sample(env))
-            _check_obs(env.observation_space, obs)
-            if not np.isscalar(_plain(reward)[()]) or not np.isfinite(float(reward)):
-                raise Mismatch("a finite number as reward", repr(reward), "step should return a float as reward.")
-            for flag, value in (("terminated", terminated), ("truncated", truncated)):
-                if _plain(value).dtype != bool or _plain(value).shape != ():
-                    raise Mismatch(f"{flag} to be a bool", repr(value), f"step should return bool({flag}).")
-            if not isinstance(info, dict):
-                raise Mismatch("info to be a dict", type(info).__name__)
-            if terminated or truncated:
-                break
-    return "observations, rewards and flags as declared", f"lengths {lengths}"
-
-
-def _check_obs(space: Space[Any], obs: Any) -> None:
-    plain = _plain(obs) if isinstance(obs, torch.Tensor) else obs
-    if isinstance(space, Box):
-        array = np.asarray(plain)
-        if array.dtype != space.dtype:
-            raise Mismatch(str(space.dtype), str(array.dtype), f"Give observations as {space.dtype}.")
-        if array.shape != space.shape:
-            raise Mismatch(str(space.shape), str(array.shape), "Give observations of the shape declared.")
-        outside = ~((array >= space.low) & (array <= space.high))
-        if outside.any():
-            where = tuple(int(i) for i in np.argwhere(outside)[0])
-            bounds = f"[{space.low[where]:g}, {space.high[where]:g}] at {where}"
-            raise Mismatch(bounds, f"{array[where]:g}", "Widen the bounds, or clip observations.")
-    elif plain not in space:
-        raise Mismatch(str(space), repr(plain)[:80], "The observation is not in the space declared.")
-
-
-def _check_seeds(env: Any, seed: int) -> tuple[str, str]:
-    first, second, other = (_trajectory(env, s) for s in (seed, seed, seed + 1))
-    where = _difference(first, second)
-    if where is not None:
-        raise Mismatch("equal trajectories", f"they differ from step {where} on", "Draw from self.np_random alone.")
-    return "equal trajectories", "equal" + ("" if _difference(first, other) is not None else "; other seeds too")
-
-
-def _check_fresh(make: Make, seed: int) -> tuple[str, str]:
-    trajectories: list[list[Any]] = []
-    for _ in range(2):
-        with _closing(make()) as env:
-            trajectories.append(_trajectory(env, seed))
-    where = _difference(*trajectories)
-    if where is not None:
-        raise Mismatch("equal trajectories", f"they differ from step {where} on", "Something outlives the object.")
-    return "equal trajectories", "equal"
-
-
-def _trajectory(env: Any, seed: int) -> list[Any]:
-    env.action_space.seed(seed)
-    obs, _ = env.reset(seed=seed)
-    rows = [_leaves(obs)]
-    for _ in range(200):
-        obs, reward, terminated, truncated, _ = env.step(_sample(env))
-        rows.append([*_leaves(obs), _plain(reward), _plain(terminated), _plain(truncated)])
-        if terminated or truncated:
-            break
-    return rows
-
-
-def _check_render(make: Callable[..., Any], seed: int) -> tuple[str, str]:
-    expected = "uint8 [height, width, 3]"
-    with _closing(make(render_mode="rgb_array")) as env:
-        env.reset(seed=seed)
-        frame = env.render()
-    if frame is None:
-        raise Mismatch(expected, "None", "It draws no pictures.")
-    frame = np.asarray(frame)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise Mismatch(expected, _form(frame))
-    return expected, _form(frame)
-
-
-# ---------------------------------------------------------------------- vectors of them
-
-
-def _check_modes(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
-    """The rewards of the first episode of each row are the same however episodes begin anew."""
-    first = {mode: _first_episodes(make_vector(mode), seed) for mode in AutoresetMode}
-    reference = first[AutoresetMode.NEXT_STEP]
-    for mode, rewards in first.items():
-        if not all(np.array_equal(a, b) for a, b in zip(rewards, reference, strict=True)):
-            raise Mismatch("the same rewards in each mode", f"others in {mode.value}")
-    return "the same rewards in each mode", f"first lengths {[len(rewards) for rewards in reference]}"
-
-
-def _check_backends(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
-    here, there = (_first_episodes(make_vector(AutoresetMode.SAME_STEP, b), seed) for b in ("serial", "processes"))
-    if not all(np.array_equal(a, b) for a, b in zip(here, there, strict=True)):
-        raise Mismatch("the same rewards as in this process", "others", "It depends on something in this process.")
-    return "the same rewards as in this process", "the same"
-
-
-def _first_episodes(vector: Any, seed: int) -> list[np.ndarray]:
-    with _closing(vector):
-        vector.action_space.seed(seed)
-        vector.reset(seed=seed)
-        rewards: list[list[float]] = [[] for _ in range(vector.num_envs)]
-        going = [True] * vector.num_envs
-        for _ in range(MOST_STEPS):
-            _, reward, terminated, truncated, _ = vector.step(vector.action_space.sample())
-            for row in np.flatnonzero(going).tolist():
-                rewards[row].append(float(reward[row]))
-                going[row] = not (terminated[row] or truncated[row])
-            if not any(going):
-                break
-            done = terminated | truncated
-            if vector.metadata["autoreset_mode"] is AutoresetMode.DISABLED and done.any():
-                vector.reset(options={"reset_mask": done})
-    return [np.array(row) for row in rewards]
-
-
-# ---------------------------------------------------------------------- values
-
-
-def _sample(env: Any) -> Any:
-    action = env.action_space.sample()
-    return torch.as_tensor(action) if hasattr(env, "simulator") else action
-
-
-def _plain(value: Any) -> np.ndarray:
-    return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _leaves(obs: Any) -> list[Any]:
-    if isinstance(obs, Mapping):
-        return [leaf for key in sorted(obs) for leaf in _leaves(obs[key])]
-    if isinstance(obs, tuple):
-        return [leaf for part in obs for leaf in _leaves(part)]
-    return [_plain(obs)]
-
-
-def _difference(a: list[Any], b: list[Any]) -> int | None:
-    """The first step in which two trajectories differ, or None."""
-    for step, (row, other) in enumerate(zip(a, b, strict=False)):
-        if not all(map(_same, row, other)):
-            return step
-    return None if len(a) == len(b) else min(len(a), len(b))
-
-
-def _same(x: np.ndarray, y: np.ndarray) -> bool:
-    return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
-
-
-def _form(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_form(part)}" for key, part in value.items()) + "}"
-    plain = _plain(value)
-    return f"{plain.dtype} {list(plain.shape)}"
+    make_one = None if batched else gymnasium_maker(name, {**kwargs, "disable_env_checker": True})
+    left_out = {WORKER} if batched else set()
+    left_out |= set() if render else {RENDERING}
+    checks = partial(Checks, env, make_one, kwargs, seed)
+    with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout) as worker:
+        for what in CHECKS:
+            if what in left_out:
+                continue
+            console.print(f"[dim]looking at: {what} …[/]")
+            try:
+                finding = worker.call("look", what)[0]
+            except WorkerCrash as error:
+                yield Finding(what, False, "a process that lives on", error.failures[0].error, ENDED)
+                return
+            except StepTimeout:
+                yield Finding(what, False, f"an answer within {timeout:g} s", "none", LATE)
+                return
+            yield finding
+            if what in BASIC and not finding.ok:
+                return

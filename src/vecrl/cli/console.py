@@ -47,10 +47,10 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+def first_line(error: BaseException, more: str = " (--traceback shows the rest)") -> str:
+    """What an error says, on one line; `more` follows where there are others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    more = " (--traceback shows the rest)" if len(lines) > 1 else ""
+    more = more if len(lines) > 1 else ""
     return (lines[0] if lines else type(error).__name__) + more
 
 
