@@ -157,7 +157,51 @@ def test_rollout_says_what_was_reached_before_an_interrupt(vecrl, monkeypatch):
     assert "Interrupted after 4 episodes" in answer.out
 
 
+def test_random_actions_need_not_see(vecrl, tmp_path):
+    video = tmp_path / "new" / "folder" / "v.mkv"
+    place = ["--backend", "processes", "--workers", 2]
+    answer = vecrl("rollout", "Blackjack-v1", "--episodes", 4, "--seed", 1, "--video", video, *place)
+    assert answer.code == 0, answer.out
+    assert "random actions: 4 episodes" in answer.out
+    assert video.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--video", "v.gif"), ("--video", "v.txt"), ("--video", "v"), ("--plot", "p.pdf")]
+)
+def test_files_that_cannot_be_written_are_refused_up_front(vecrl, tmp_path, option, name):
+    answer = vecrl("rollout", "CartPole-v1", option, tmp_path / "new" / name)
+    assert answer.code == 1
+    assert "Expected a file to write that ends in ." in answer.out
+    assert len(answer.out.strip().splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
+def test_a_file_that_is_no_policy_is_named_in_one_line(vecrl, tmp_path, content):
+    (tmp_path / "p.pt").write_bytes(content)
+    answer = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
+    assert answer.code == 1
+    assert "p.pt cannot be read" in answer.out
+    assert len(answer.out.strip().splitlines()) == 1
+
+
 # ---------------------------------------------------------------------- bench
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["CartPole-v1", "--workers", 0], 2, "--workers"),
+        (["CartPole-v1", "--envs", 0], 2, "--envs"),
+        (["native::CartPole-v1", "--device", "foo"], 1, "could not be made with device='foo'"),
+        (["native::CartPole-v1", "--env-arg", "foo=1"], 1, "could not be made with foo=1"),
+    ],
+)
+def test_bench_names_what_it_cannot_try(vecrl, arguments, code, text):
+    answer = vecrl("bench", *arguments)
+    assert answer.code == code
+    assert text in answer.out
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])

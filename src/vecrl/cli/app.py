@@ -82,7 +82,7 @@ def rollout(
     device: Device = None,
     seed: Seed = None,
     env_arg: EnvArgs = [],  # noqa: B006
-    video: Annotated[Optional[Path], typer.Option(help="Film one episode: an mp4 to write.")] = None,  # noqa: UP045
+    video: Annotated[Optional[Path], typer.Option(help="Film one episode: an mp4, mkv or mov to write.")] = None,  # noqa: UP045
     plot: Annotated[Optional[Path], typer.Option(help="Plot the returns: a png to write.")] = None,  # noqa: UP045
     threads: Threads = 1,
 ) -> None:
@@ -154,8 +154,8 @@ def bench(
         Backend.serial,
         Backend.processes,
     ],
-    workers: Annotated[list[int], typer.Option(help="Try so many workers; may be given again.")] = [],  # noqa: B006
-    envs: Annotated[list[int], typer.Option(help="Try so many environments a worker; may be given again.")] = [],  # noqa: B006
+    workers: Annotated[list[int], typer.Option(min=1, help="Try so many workers; may be given again.")] = [],  # noqa: B006
+    envs: Annotated[list[int], typer.Option(min=1, help="Try so many environments a worker; may be given again.")] = [],  # noqa: B006
     seconds: Annotated[float, typer.Option(min=0.05, help="How long to time each.")] = 1.0,
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from vecrl.cli.console import INTERRUPTED, console
-from vecrl.policy.population import gymnasium_maker
+from vecrl.policy.population import gymnasium_maker, making
 from vecrl.vector.makers import make_vector_env
 from vecrl.vector.registry import find
 from vecrl.vector.vector_env import VectorEnv
@@ -99,7 +99,8 @@ class Bench:
         for n in self.envs or BATCHES:
             more = "".join(f", {key}={value!r}" for key, value in kwargs.items())
             call = f"make_vector_env({self.env!r}, num_envs={n}{more})"
-            env = make_vector_env(self.env, num_envs=n, empty_info=True, **kwargs)
+            with making(self.env, kwargs):
+                env = make_vector_env(self.env, num_envs=n, empty_info=True, **kwargs)
             try:
                 yield Result(self.device or "batched", 1, n, self._time(env.env, tensors=True), call)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,11 +12,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vecrl.cli.blind import make_blinded
 from vecrl.policy.interface import Interface
+from vecrl.policy.population import gymnasium_maker, making
 from vecrl.vector.makers import make_vector_env
+from vecrl.vector.registry import find
+from vecrl.vector.torch_wrapper import TorchWrapper
 
 MOST_FRAMES = 3000
+VIDEOS = ".mp4", ".mkv", ".mov"
+PLOTS = (".png",)
 Act = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state where there is one, to outputs
+
+
+def make_place(path: Path, suffixes: Sequence[str]) -> None:
+    """Make the folder of a file that is to be written.
+
+    Raises:
+        ValueError: the file has none of these suffixes, or is a folder.
+        OSError: the folder cannot be made or written to.
+    """
+    if path.suffix.lower() not in suffixes or path.is_dir():
+        raise ValueError(f"Expected a file to write that ends in {' or '.join(suffixes)}, but {str(path)!r} came.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"{path.parent} cannot be written to; name a file in another folder.")
 
 
 def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, goal: float | None = None) -> None:
@@ -58,8 +79,11 @@ def _figure(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, Any]) -> float:
-    """Film one episode, no more than `MOST_FRAMES` of it, as an mp4; the return of what was filmed.
+def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], blind: bool = False) -> float:
+    """Film one episode, no more than `MOST_FRAMES` of it, as one of `VIDEOS`; the return of what was filmed.
+
+    Args:
+        blind: `act` takes no notice of what it is given, so the observations may be of any space.
 
     Raises:
         ImportError: no ffmpeg is at hand; the message names the extra.
@@ -70,7 +94,9 @@ def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, 
     except ImportError as error:
         raise ImportError('Videos need imageio-ffmpeg: pip install "vecrl[video]"') from error
     total = 0.0
-    maker = make_vector_env(env, **{**env_kwargs, "render_mode": "rgb_array"})
+    kwargs = {**env_kwargs, "render_mode": "rgb_array"}
+    with making(env, kwargs):
+        maker = _make(env, kwargs, blind)
     try:
         rate: Any = float((maker.env.metadata or {}).get("render_fps") or 30)
         writer = None
@@ -87,6 +113,13 @@ def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, 
     finally:
         maker.close()
     return total
+
+
+def _make(env: str, kwargs: Mapping[str, Any], blind: bool) -> TorchWrapper:
+    entry, name = find(env)
+    if blind and entry.prefix == "gym":
+        return TorchWrapper(make_blinded(gymnasium_maker(name, kwargs)))
+    return make_vector_env(env, **kwargs)
 
 
 @torch.no_grad()

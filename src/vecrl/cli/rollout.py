@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from gymnasium.spaces import Box, Discrete, Space
 from rich.table import Table
 from torch import Tensor, nn
 
+from vecrl.cli.blind import make_blinded
 from vecrl.cli.console import INTERRUPTED, console
-from vecrl.cli.media import draw_returns, film
+from vecrl.cli.media import PLOTS, VIDEOS, draw_returns, film, make_place
 from vecrl.policy.batched import Parameters, Step, register_batched
 from vecrl.policy.episodes import Evaluation
-from vecrl.policy.population import PopulationEvaluator
+from vecrl.policy.population import PopulationEvaluator, gymnasium_maker
 from vecrl.policy.saved import SavedPolicy
 from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
+from vecrl.vector.registry import find
 
 
 class RandomActions(nn.Module):
@@ -71,7 +74,14 @@ class Rollout:
         self.saved = None if policy is None else SavedPolicy.load(policy)
 
     def show(self, video: Path | None, plot: Path | None) -> None:
-        """Play, print, film and plot."""
+        """Play, print, film and plot.
+
+        Raises:
+            ValueError: a file to write has another suffix than those that can be written.
+        """
+        for path, suffixes in ((video, VIDEOS), (plot, PLOTS)):
+            if path is not None:
+                make_place(path, suffixes)  # now, not after the last episode
         torch.manual_seed(stream_for(self.seed, "actions") >> 1)
         parts: list[Evaluation] = []
         begun, interrupted = time.perf_counter(), False
@@ -96,7 +106,9 @@ class Rollout:
             raise typer.Exit(INTERRUPTED)
         if video is not None:
             kwargs = self.place["env_kwargs"]
-            reached = film(self.env, module, video, seed=seed_for(self.seed, 0), env_kwargs=kwargs)
+            reached = film(
+                self.env, module, video, seed=seed_for(self.seed, 0), env_kwargs=kwargs, blind=self.saved is None
+            )
             console.print(f"video: {video} (return {reached:.4g})", soft_wrap=True)
 
     def _title(self) -> str:
@@ -106,7 +118,11 @@ class Rollout:
         options = {"max_steps": self.max_steps, **self.place}
         if self.saved is None:
             net: Any = lambda interface: RandomActions(interface.action_space)  # noqa: E731
-            return PopulationEvaluator(self.env, net, self.num_envs, **options)
+            entry, name = find(self.env)
+            env: Any = self.env
+            if entry.prefix == "gym":
+                env = partial(make_blinded, gymnasium_maker(name, options.pop("env_kwargs")))
+            return PopulationEvaluator(env, net, self.num_envs, **options)
         evaluator = PopulationEvaluator(self.env, self.saved.network, self.num_envs, **options)
         if evaluator.interface.constants != self.saved.constants:
             evaluator.close()
