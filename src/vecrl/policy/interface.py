@@ -102,7 +102,7 @@ class Interface:
             with torch.random.fork_rng(devices=[]):  # a network that draws numbers leaves those of others alone
                 outputs = act(torch.zeros(1, self.obs_length, device=device))
         except Exception as error:  # whatever layers may raise
-            came = f"{type(error).__name__}: {error}".splitlines()[0]
+            came = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
             raise SpaceError(f"{expected}, but on zeros it raised {came}; {advice}") from error
         wanted = {(1, self.act_length)} | ({(1, *self._shape)} if self._discrete is None else set())
         came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
