@@ -42,6 +42,11 @@ class BegunThere:
         lost = following.select(*keys)
         following.update(masks.merge(lost, following.select().update(self._first)))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether episodes that ended have not begun for the caller yet."""
+        return self._masks is not None
+
     def put(self, root: TensorDictBase, flags: Sequence[Key]) -> TensorDictBase:
         """Begin the episodes of the rows that ended: their first observations, and none of their `flags` set."""
         if self._masks is None:
@@ -49,4 +54,5 @@ class BegunThere:
         first: Any = root.select(*flags).apply(torch.zeros_like)
         for key, value in self._first.items():
             first.set(key, value)
-        return root.update(self._masks.merge(first, root))
+        masks, self._masks = self._masks, None
+        return root.update(masks.merge(first, root))

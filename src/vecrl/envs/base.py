@@ -7,7 +7,7 @@ passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .autoreset import BegunThere
 from .owner import FLAGS, SpecOwner, joined
 from .partial import Masks, aligned
 from .successor import successor_rule
+
+if TYPE_CHECKING:
+    from .transforms.env import TransformedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -120,23 +123,27 @@ class EnvBase(SpecOwner):
             masks = Masks.read(tensordict, "_reset", self.done_prefixes)
             if masks and masks.nobody:
                 return self._without_masks(self._complete_flags(tensordict))
-        first = self._reset(tensordict, **kwargs)
-        if not isinstance(first, TensorDictBase):
-            raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
-        first = self._without_masks(self._complete_flags(first.exclude(*self.reward_keys)))
+        first = self._begin(tensordict, **kwargs)
         if not self._allow_done_after_reset:
             self._check_begun(first, masks)
         if masks:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(tensordict.update(first))
 
+    def _begin(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
+        if self._begun is not None and tensordict is not None and self._begun.waiting:
+            return self._without_masks(self._begun.put(tensordict.copy(), self.done_keys))
+        first = self._reset(tensordict, **kwargs)
+        if not isinstance(first, TensorDictBase):
+            raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
+        return self._without_masks(self._complete_flags(first.exclude(*self.reward_keys)))
+
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
         masks = self._done_masks(tensordict)
         if masks is None:
             return tensordict
-        if self._begun is not None:
-            return self._begun.put(tensordict, self.done_keys)
         for prefix, mask in masks.items():
             tensordict.set(joined(prefix, "_reset"), mask)
         return self.reset(tensordict)
@@ -350,6 +357,12 @@ class EnvBase(SpecOwner):
                 spec[key] = spec[joined(prefix, "done")].clone()
         self.full_done_spec = spec
         return self
+
+    def append_transform(self, transform: Any) -> TransformedEnv:
+        """This environment seen through a transform, or a function from TensorDict to TensorDict."""
+        from .transforms.env import TransformedEnv  # which stands on this module
+
+        return TransformedEnv(self, transform)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The same as `step`."""

@@ -6,6 +6,7 @@ rewards and done flags. `env.action_spec` and its like give the leaf where there
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -100,7 +101,8 @@ class SpecOwner(nn.Module):
         self._batch_size = torch.Size(() if batch_size is None else batch_size)
         self._locked = locked
         self._specs: dict[str, Composite] = {}
-        self._cache: dict[str, Any] = {}
+        self._cache: dict[Any, Any] = {}
+        self._dependents: list[weakref.ref[SpecOwner]] = []
 
     @property
     def batch_size(self) -> torch.Size:
@@ -155,8 +157,14 @@ class SpecOwner(nn.Module):
     def empty_cache(self) -> None:
         """Forget what was derived from the specs; done where they are set."""
         self._cache.clear()
+        for reference in self._dependents:
+            if (dependent := reference()) is not None:
+                dependent.empty_cache()
 
-    def _cached(self, name: str, make: Any) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dependents": [], "_cache": {}}
+
+    def _cached(self, name: Any, make: Any) -> Any:
         if not self._locked:
             return make()
         if name not in self._cache:

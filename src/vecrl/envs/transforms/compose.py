@@ -1,0 +1,288 @@
+"""`Compose`: transforms behind one another, the first of them next to the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from ...specs import Composite
+from ..owner import Key
+from .base import Transform, as_transform
+
+
+class Compose(Transform):
+    """Transforms behind one another: what comes out passes the first one first, what goes in the last one first.
+
+    `compose[i]` is the transform itself; `compose[a:b]` is a Compose of clones, which belongs to nobody.
+
+    Args:
+        trsfs: transforms, or functions from TensorDict to TensorDict.
+
+    >>> from tensordict import TensorDict
+    >>> double = Compose(lambda td: td.set("x", td["x"] + 1), lambda td: td.set("x", td["x"] * 2))
+    >>> int(double(TensorDict({"x": 1}))["x"]), len(double[:1])
+    (4, 1)
+    """
+
+    def __init__(self, *trsfs: Any):
+        super().__init__()
+        self.transforms = nn.ModuleList()
+        for transform in trsfs:
+            self.append(transform)
+
+    # -- which
+
+    def __len__(self) -> int:
+        return len(self.transforms)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)  # pyright: ignore[reportReturnType]
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, slice):
+            return Compose(*[transform.clone() for transform in list(self)[item]])
+        return self.transforms[item]
+
+    def append(self, transform: Any) -> None:
+        """Put a transform, or a function, farthest from the environment."""
+        self.insert(len(self), transform)
+
+    def insert(self, index: int, transform: Any) -> None:
+        """Put a transform, or a function, before the one at `index`, which counts from the end where it is negative."""
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Expected an index between {-len(self)} and {len(self)}, but {index} came.")
+        transform = as_transform(transform)
+        transform.set_container(self)
+        self.transforms.insert(index if index >= 0 else len(self) + index, transform)
+        self._changed()
+
+    def pop(self, index: int | None = None) -> Transform:
+        """Take a transform out, the last one by default."""
+        transform = self.transforms[-1 if index is None else index]
+        del self.transforms[-1 if index is None else index]
+        assert isinstance(transform, Transform)
+        transform.reset_parent()
+        self._changed()
+        return transform
+
+    def _changed(self) -> None:
+        holder = self.container
+        if holder is not None:
+            holder._changed()
+
+    def _up_to(self, transform: Transform, within: Sequence[Transform] = ()) -> Any:
+        """The environment up to `transform`, and those `within` it that come before the one that asks."""
+        holder = self.container
+        if holder is None:
+            return None
+        before = [other.clone() for other in list(self)[: list(self).index(transform)]]
+        return holder._up_to(self, [*before, *within])
+
+    @property
+    def in_keys(self) -> list[Key]:
+        """What any of them reads."""
+        return list(dict.fromkeys(key for transform in self._each() for key in transform.in_keys))
+
+    @in_keys.setter
+    def in_keys(self, keys: Any) -> None:
+        self._own("in_keys", keys)
+
+    @property
+    def out_keys(self) -> list[Key]:
+        """What any of them writes."""
+        return list(dict.fromkeys(key for transform in self._each() for key in transform.out_keys))
+
+    @out_keys.setter
+    def out_keys(self, keys: Any) -> None:
+        self._own("out_keys", keys)
+
+    @property
+    def in_keys_inv(self) -> list[Key]:
+        """What any of them writes on the way in."""
+        return list(dict.fromkeys(key for transform in self._each() for key in transform.in_keys_inv))
+
+    @in_keys_inv.setter
+    def in_keys_inv(self, keys: Any) -> None:
+        self._own("in_keys_inv", keys)
+
+    @property
+    def out_keys_inv(self) -> list[Key]:
+        """What any of them reads on the way in."""
+        return list(dict.fromkeys(key for transform in self._each() for key in transform.out_keys_inv))
+
+    @out_keys_inv.setter
+    def out_keys_inv(self, keys: Any) -> None:
+        self._own("out_keys_inv", keys)
+
+    def _own(self, name: str, keys: Any) -> None:
+        if keys is not None:
+            raise AttributeError(f"A Compose has no {name} of its own: set those of its transforms.")
+
+    def _each(self) -> list[Transform]:
+        return list(self._modules["transforms"]) if "transforms" in self._modules else []  # pyright: ignore
+
+    def clone(self) -> Self:
+        """One that belongs to nobody, of clones of its transforms."""
+        return type(self)(*[transform.clone() for transform in self])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for transform in self:
+            transform.reset_parent()
+            transform.set_container(self)
+
+    # -- values
+
+    @property
+    def keeps_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all of them do."""
+        return all(transform.keeps_done for transform in self)
+
+    @property
+    def _inverts(self) -> bool:
+        return any(transform._inverts for transform in self)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in self:
+            next_tensordict = transform._call(next_tensordict)
+        return next_tensordict
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Change stored data, by each in turn."""
+        for transform in self:
+            tensordict = transform(tensordict)
+        return tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in self._modules["transforms"]:  # pyright: ignore
+            next_tensordict = transform._step(tensordict, next_tensordict)
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for transform in self:
+            tensordict_reset = transform._reset(tensordict, tensordict_reset)
+        return tensordict_reset
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        for transform in reversed(list(self)):
+            tensordict = transform._reset_env_preprocess(tensordict)
+        return tensordict
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in reversed(list(self)):
+            if transform._inverts:
+                tensordict = transform._inv_call(tensordict)
+        return tensordict
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What the environment, or a store, gets for `tensordict`, by each in turn, the last one first."""
+        tensordict = tensordict.copy()
+        for transform in reversed(list(self)):
+            tensordict = transform.inv(tensordict)
+        return tensordict
+
+    @property
+    def _unrolls(self) -> bool:
+        return all(transform._unrolls for transform in self)
+
+    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+        for transform in self:
+            transform._unroll(roots, following, first)
+
+    # -- specs
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """The specs of what comes out, by each in turn."""
+        for transform in self:
+            output_spec = transform.transform_output_spec(output_spec)
+        return output_spec
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """The specs of what goes in, by each in turn, the first one first."""
+        for transform in self:
+            input_spec = transform.transform_input_spec(input_spec)
+        return input_spec
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The specs of the observations, by each in turn."""
+        for transform in self:
+            observation_spec = transform.transform_observation_spec(observation_spec)
+        return observation_spec
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """The specs of the rewards, by each in turn."""
+        for transform in self:
+            reward_spec = transform.transform_reward_spec(reward_spec)
+        return reward_spec
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The specs of the done flags, by each in turn."""
+        for transform in self:
+            done_spec = transform.transform_done_spec(done_spec)
+        return done_spec
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """The specs of the actions, by each in turn, the first one first."""
+        for transform in self:
+            action_spec = transform.transform_action_spec(action_spec)
+        return action_spec
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The specs of other inputs, by each in turn, the first one first."""
+        for transform in self:
+            state_spec = transform.transform_state_spec(state_spec)
+        return state_spec
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """The batch size that the user sees."""
+        for transform in self:
+            batch_size = transform.transform_env_batch_size(batch_size)
+        return batch_size
+
+    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
+        """The device that the user sees."""
+        for transform in self:
+            device = transform.transform_env_device(device)
+        return device
+
+    def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
+        """The TensorDict of zeros, by each in turn."""
+        for transform in self:
+            fake_tensordict = transform.transform_fake_tensordict(fake_tensordict)
+        return fake_tensordict
+
+    # -- the rest
+
+    def init(self, tensordict: TensorDictBase) -> None:
+        """Let each take what it needs of the first data."""
+        for transform in self:
+            transform.init(tensordict)
+
+    def empty_cache(self) -> None:
+        """Let each forget what it derived from the environment."""
+        for transform in self:
+            transform.empty_cache()
+
+    def close(self) -> None:
+        """Let each free what it holds."""
+        for transform in self:
+            transform.close()
+
+    def dump(self, **kwargs: Any) -> None:
+        """Let each write out what it gathered."""
+        for transform in self:
+            transform.dump(**kwargs)
+
+    def set_missing_tolerance(self, mode: bool = False) -> None:
+        """Let entries be missing for each, or not."""
+        super().set_missing_tolerance(mode)
+        for transform in self:
+            transform.set_missing_tolerance(mode)
+
+    def __repr__(self) -> str:
+        inside = ",\n".join(f"    {line}" for t in self for line in repr(t).splitlines())
+        return f"{type(self).__name__}(\n{inside})" if len(self) else f"{type(self).__name__}()"

@@ -1,0 +1,280 @@
+"""`TransformedEnv`: an environment seen through a transform.
+
+Its specs are those of the environment, changed by the transform, and are derived again after every edit. Knows
+environments and transforms; which engine steps the environment is nothing to it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ..base import EnvBase
+from ..owner import INPUTS, OUTPUTS, joined
+from ..partial import Masks
+from .base import Transform, as_transform
+from .compose import Compose
+
+
+class TransformedEnv(EnvBase):
+    """An environment seen through transforms.
+
+    Attributes that it does not have are those of the environment.
+
+    Args:
+        env: the environment; it is closed with this one.
+        transform: what lies between, a function over TensorDicts too; nothing by default.
+
+    Attributes:
+        base_env: the environment.
+        transform: the transform.
+
+    Raises:
+        AttributeError: the transform belongs to another environment; `transform.clone()` does not.
+
+    >>> from vecrl.envs import GymEnv
+    >>> from vecrl.envs.transforms import RewardSum, StepCounter
+    >>> env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
+    >>> played = env.rollout(3)
+    >>> played["next", "step_count"].squeeze(-1), played["next", "episode_reward"].squeeze(-1)
+    (tensor([1, 2, 3]), tensor([1., 2., 3.]))
+    """
+
+    def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
+        if not isinstance(env, EnvBase):
+            raise TypeError(f"Expected an environment of vecrl.envs, but {env!r} came.")
+        super().__init__(
+            device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
+        )
+        self._locked = env.is_spec_locked
+        transform = Compose() if transform is None else as_transform(transform)
+        transform.set_container(self)
+        self.base_env = env
+        self.transform = transform
+        env._dependents.append(weakref.ref(self))
+        if device is not None:
+            env.to(device)
+        self._changed()
+
+    # -- what it is made of
+
+    def append_transform(self, transform: Any) -> Self:
+        """Put a transform, or a function, between this environment and the user; returns the environment."""
+        return self.insert_transform(len(self._composed()), transform)
+
+    def insert_transform(self, index: int, transform: Any) -> Self:
+        """Put a transform, or a function, before the one at `index`; returns the environment."""
+        self._composed().insert(index, transform)
+        return self
+
+    def _composed(self) -> Compose:
+        """The transform as a `Compose`."""
+        if not isinstance(self.transform, Compose):
+            only = self.transform
+            only.reset_parent()
+            self.transform = Compose(only)
+            self.transform.set_container(self)
+        return self.transform
+
+    def _up_to(self, transform: Transform, within: Sequence[Transform] = ()) -> TransformedEnv:
+        """The environment up to `transform`, and those `within` it that come before the one that asks."""
+        return self._cached(("up to", id(transform), len(within)), lambda: type(self)(self.base_env, Compose(*within)))
+
+    def _changed(self) -> None:
+        """Derive anew what follows from the environment and the transform."""
+        self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
+        self._device = self.transform.transform_env_device(self.base_env.device)
+        self._specs.clear()
+        self.transform.empty_cache()
+        super().empty_cache()
+
+    def empty_cache(self) -> None:
+        """Forget what was derived from the environment and the transform."""
+        if "transform" in self._modules:
+            self._changed()
+        else:
+            super().empty_cache()
+
+    def _full(self, name: str) -> Any:
+        if name not in self._specs:
+            self._derive()
+        return self._specs[name]
+
+    def _derive(self) -> None:
+        """The specs of the environment, seen through the transform."""
+        base = self.base_env
+        given = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
+        seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
+        for names, specs in zip((INPUTS, OUTPUTS), seen, strict=True):
+            for name in names:
+                part = specs[f"full_{name}_spec"]
+                self._specs[name] = part.lock_(recurse=True) if self._locked else part
+
+    def _set_full(self, name: str, spec: Any) -> None:
+        raise AttributeError(
+            f"The {name} spec of a TransformedEnv follows from its environment and its transform: set it on base_env, "
+            "or append a transform that changes it."
+        )
+
+    def set_spec_lock_(self, mode: bool = True) -> Self:
+        """Lock or unlock the specs, the environment's too; returns this one."""
+        self._locked = mode
+        self.base_env.set_spec_lock_(mode)
+        self._changed()
+        return self
+
+    def add_truncated_keys(self) -> Self:
+        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        self.base_env.add_truncated_keys()
+        self._changed()
+        return self
+
+    @property
+    def batch_locked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether only TensorDicts of the batch size are taken."""
+        return self.base_env.batch_locked
+
+    # -- what happens
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        given = self.transform._reset_env_preprocess(tensordict)
+        first = self.base_env._begin(given, **kwargs)
+        asked = TensorDict({}, first.batch_size, device=self.device) if given is None else given
+        return self.transform._reset(asked, first)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inner, mask = self._on_the_way_in(tensordict)
+        if mask is not None:
+            return self._skipping(tensordict, inner, mask)
+        return self.transform._step(tensordict, self.base_env._advance(inner))
+
+    def _on_the_way_in(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
+        """What the environment gets, and the rows that a transform asks to step, where one does."""
+        if not self._cached("inverts", lambda: self.transform._inverts):
+            return tensordict, None
+        inner = self.transform.inv(tensordict)
+        return inner, inner.pop("_step", None)
+
+    def _skipping(self, tensordict: TensorDictBase, inner: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        """A step of the rows of `mask` alone, because a transform says so."""
+        masks = Masks({(): mask}, [()])
+        if masks.nobody:
+            return self._standing_still(tensordict)
+        following = self._seen(tensordict, self.base_env._step_some(inner, mask), mask)
+        return masks.merge(following, tensordict)
+
+    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        inner, more = self._on_the_way_in(tensordict)
+        chosen = mask if more is None else mask & more.reshape(mask.shape)
+        following = self._seen(tensordict, self.base_env._step_some(inner, chosen), chosen)
+        return following if more is None else Masks({(): chosen}, [()]).merge(following, tensordict)
+
+    def _seen(self, tensordict: TensorDictBase, following: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        """A partial step through the transform, which finds the mask in the TensorDict that it gets."""
+        return self.transform._step(tensordict.copy().set("_step", mask), following)
+
+    def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        inner, mask = self._on_the_way_in(tensordict)
+        if mask is not None or not self._cached("keeps_done", lambda: self.transform.keeps_done):
+            return (self._advance(tensordict) if mask is None else self._skipping(tensordict, inner, mask)), None
+        following, renewed = self.base_env._step_and_renew(inner)
+        begun = self.base_env._done_masks(following) if renewed is not None else None
+        following = self.transform._step(tensordict, following)
+        if begun is None:
+            return following, None
+        masks = self._done_masks(following)
+        assert masks is not None
+        asked = self.step_mdp(tensordict.copy().set("next", following))
+        more = {prefix: mask & ~begun[prefix] for prefix, mask in masks.items()}
+        if any(bool(rows.any()) for rows in more.values()):  # those that the transform ended
+            for prefix, rows in more.items():
+                asked.set(joined(prefix, "_reset"), rows)
+            extra = Masks(more, self.base_env.done_prefixes).merge(self.base_env._begin(asked), renewed)
+            renewed = extra
+        for prefix, rows in masks.items():
+            asked.set(joined(prefix, "_reset"), rows)
+        return following, self._without_masks(self.transform._reset(asked, renewed))
+
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        if self._cached("inverts", lambda: self.transform._inverts) or not self.transform._unrolls:
+            return None
+        played = self.base_env._play(steps, actions, stop)
+        if played is None:
+            return None
+        following = played.get("next")
+        roots = played.exclude("next")
+        first = torch.zeros(played.batch_size, dtype=torch.bool, device=played.device)
+        first[..., 0] = True
+        done = following.get("done")
+        first[..., 1:] = done.reshape(*played.batch_size, -1).any(-1)[..., :-1]
+        self.transform._unroll(roots, following, first)
+        return roots.set("next", following)
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
+        base = self.base_env
+        own = type(base).rand_action is not EnvBase.rand_action
+        if own and base.full_action_spec == self.full_action_spec:
+            return base.rand_action(tensordict)
+        return super().rand_action(tensordict)
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed the environment; returns the seed for the next one."""
+        return self.base_env.set_seed(seed, static_seed)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.base_env._set_seed(seed)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        return self.transform.transform_fake_tensordict(super().fake_tensordict())
+
+    # -- the rest
+
+    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Have inputs and outputs on another device; returns the environment."""
+        self.base_env.to(device)
+        self.transform.to(device)
+        self._changed()
+        return self
+
+    @property
+    def is_closed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the environment is closed."""
+        return self.base_env.is_closed if "base_env" in self._modules else False
+
+    @is_closed.setter
+    def is_closed(self, value: bool) -> None: ...
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the environment; twice is harmless unless `raise_if_closed`."""
+        self.base_env.close(raise_if_closed=raise_if_closed)
+        self.transform.close()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__") or "base_env" not in self._modules:
+                raise
+        return getattr(self._modules["base_env"], name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dependents": [], "_cache": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.transform.reset_parent()
+        self.transform.set_container(self)
+        self.base_env._dependents.append(weakref.ref(self))
+
+    def __repr__(self) -> str:
+        lines = [f"env={self.base_env!r}", f"transform={self.transform!r}"]
+        inside = ",\n".join(f"    {line}" for text in lines for line in [text.replace("\n", "\n    ")])
+        return f"{type(self).__name__}(\n{inside})"
