@@ -36,14 +36,14 @@ def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str
             print(json.dumps(line), file=out)
 
 
-def judged(target: Target | Limit, results: Sequence[Result]) -> tuple[str, bool | None]:
+def judged(target: Target | Limit, results: Sequence[Result], unit: str = " s") -> tuple[str, bool | None]:
     """What was asked and seen, as text, and whether it holds: None where somebody's result is missing."""
     medians = {r.contestant: r.median for r in results if r.micros}
     ours = medians.get(OURS)
     if isinstance(target, Limit):
         if ours is None:
-            return f"≤ {target.seconds} s", None
-        return f"{ours / 1e6:.2f} s of ≤ {target.seconds} s", ours / 1e6 <= target.seconds
+            return f"≤ {target.most:.4g}{unit}", None
+        return f"{ours / 1e6:.3g}{unit} of ≤ {target.most:.4g}{unit}", ours / 1e6 <= target.most
     rivals = {name: medians[name] / target.scale for name in target.rivals if name in medians}
     times = f"{target.scale:g} × " if target.scale != 1 else ""
     asked = f"≥ {target.at_least:g} × {times}{'the best of ' if len(target.rivals) > 1 else ''}"
@@ -58,7 +58,9 @@ def judged(target: Target | Limit, results: Sequence[Result]) -> tuple[str, bool
 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
     """The whole page."""
-    verdicts = [(w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, results)]]
+    verdicts = [
+        (w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, results, w.unit)]
+    ]
     load = max((load for _, results in outcomes for r in results for load in r.loads), default=0.0)
     lines = [
         "# Benchmarks",
@@ -102,7 +104,9 @@ def _verdict(held: bool | None) -> str:
 def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
     ours = next((r.median for r in results if r.contestant == OURS and r.micros), None)
     efficient = workload.core_micros > 0
-    head = ["contestant", "µs a unit", "fastest", "steps/s", "ratio", *(["of two cores"] if efficient else [])]
+    micro = workload.unit == " s"
+    head = ["contestant", "µs a unit" if micro else "taken", "fastest", *(["steps/s"] if micro else []), "ratio"]
+    head += ["of two cores"] if efficient else []
     lines = ["", f"### {workload.name}", "", workload.title + ".", ""]
     lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for r in results:
@@ -111,7 +115,9 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
                 f"| {r.contestant} | failed: {r.error.strip().splitlines()[-1][:120]} |{' |' * (len(head) - 2)}"
             )
             continue
-        cells = [r.contestant, f"{r.median:,.1f}", f"{min(r.micros):,.1f}", f"{workload.rows / r.median * 1e6:,.0f}"]
+        cells = [r.contestant, *(_shown(value, workload) for value in (r.median, min(r.micros)))]
+        if micro:
+            cells.append(f"{workload.rows / r.median * 1e6:,.0f}")
         cells.append(f"{r.median / ours:.2f}" if ours else "")
         if efficient:
             cells.append(f"{workload.core_micros / (2 * r.median):.2f}")
@@ -119,14 +125,19 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
     return lines
 
 
+def _shown(micros: float, workload: Workload) -> str:
+    return f"{micros:,.1f}" if workload.unit == " s" else f"{micros / 1e6:.3g}{workload.unit}"
+
+
 def summary(outcome: Outcome) -> list[str]:
     """A few lines for the terminal."""
     workload, results = outcome
     lines = [f"\n{workload.name}: {workload.title}"]
     for r in results:
-        said = f"{r.median:12,.1f} µs  (fastest {min(r.micros):,.1f})" if r.micros else f"FAILED: {r.error}"
+        shown = [_shown(value, workload) for value in (r.median, min(r.micros))] if r.micros else []
+        said = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
         lines.append(f"  {r.contestant:28} {said}")
     for target in workload.targets:
-        text, held = judged(target, results)
+        text, held = judged(target, results, workload.unit)
         lines.append(f"  -> {text}: {_verdict(held)}")
     return lines

@@ -25,9 +25,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """vecrl must take no longer than this."""
+    """vecrl must take no more than this, in the workload's unit."""
 
-    seconds: float
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Workload:
         core_micros: microseconds of a core that a unit must take whatever the library does, for the efficiency.
         rounds: how many turns each has, where the usual number would take too long.
         quick: whether `--quick` runs it.
+        unit: what is measured, as it is written behind a number.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Workload:
     core_micros: float = 0.0
     rounds: int | None = None
     quick: bool = False
+    unit: str = " s"
 
 
 def workloads() -> list[Workload]:
@@ -70,7 +72,15 @@ def workloads() -> list[Workload]:
         *(_policy(n) for n in (10, 256, 4096)),
         _population(256),
         _native_population(256),
-        _gym_env(1000),
+        *(_gym_env(1000, way) for way in ("", "ready", "transformed")),
+        _serial_env(64, 50),
+        *(_parallel(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
+        _parallel_start(8),
+        _native_env(4096, 256),
+        _pendulum(4096, 256),
+        _pixels(8),
+        _normed(64),
+        _memory(16, 1000),
     ]
 
 
@@ -225,20 +235,161 @@ def _rollout(n: int, steps: int) -> Workload:
     )
 
 
-def _gym_env(steps: int) -> Workload:
-    entry = "rollout_cartpole"
+def _gym_env(steps: int, way: str) -> Workload:
+    entry = "on_tensordict:rollout_cartpole"
+    title = {"": "random actions", "ready": "actions made beforehand", "transformed": "through five transforms"}[way]
+    targets = {"": [("TorchRL", 7.0), ("bare loop", 1 / 3.5)], "ready": [("TorchRL", 10.0)]}
     return Workload(
-        name="gymenv-rollout",
-        title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, random actions",
+        name=f"gymenv-rollout{f'-{way}' if way else ''}",
+        title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, {title}",
         contestants=[
-            C(OURS, "main", f"on_vecrl_envs:{entry}"),
-            C("bare loop", "main", f"by_hand:{entry}"),
-            C("TorchRL", "torchrl", f"on_torchrl:{entry}"),
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C("bare loop", "main", "by_hand:rollout_cartpole"),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
         ],
-        parameters={"steps": steps},
-        targets=[Target(("TorchRL",), 7.0), Target(("bare loop",), 1 / 3.5)],
+        parameters={"steps": steps, **({way: True} if way else {})},
+        targets=[Target((rival,), ratio) for rival, ratio in targets.get(way, [("TorchRL", 8.0)])],
         rows=steps,
         quick=True,
+    )
+
+
+def _serial_env(n: int, steps: int) -> Workload:
+    entry = "on_tensordict:serial_cartpole"
+    return Workload(
+        name=f"serialenv-{n}",
+        title=f"SerialEnv of {n} GymEnvs on CartPole-v1, a rollout of {steps} steps past ends, random actions",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
+            C("gymnasium Sync", "main", "on_gymnasium:rollout_cartpole"),
+        ],
+        parameters={"num_envs": n, "steps": steps},
+        targets=[Target(("TorchRL",), 15.0), Target(("gymnasium Sync",), 0.8)],
+        rows=n * steps,
+        quick=True,
+    )
+
+
+def _parallel(n: int, micros: int, out: str) -> Workload:
+    entry = "on_tensordict:processes_burn"
+    peers = ("TorchRL", "TorchRL, 2 × SerialEnv")
+    ideal = n * micros / 2e6
+    targets = {0: [Target(peers, 10.0)], 100: [Limit(ideal / 0.85)] if n == 64 else [], 1000: []}[micros]
+    what = {"floats": "16 floats", "image": "84×84×4 bytes"}[out]
+    return Workload(
+        name=f"parallelenv-{out}-{n}-{micros}us",
+        title=f"ParallelEnv of {n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C(peers[0], "torchrl", entry, {"library": "torchrl"}),
+            C(peers[1], "torchrl", entry, {"library": "torchrl", "nested": True}),
+        ],
+        parameters={"num_envs": n, "microseconds": micros, "out": out},
+        targets=targets,
+        rows=n,
+        core_micros=n * micros,
+        quick=(n, micros, out) == (8, 0, "floats"),
+    )
+
+
+def _parallel_start(n: int) -> Workload:
+    entry = "on_tensordict:startup"
+    return Workload(
+        name="parallelenv-start",
+        title=f"ParallelEnv: start {n} workers, an environment each",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}, fresh=True),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl"}, fresh=True),
+        ],
+        parameters={"num_workers": n},
+        targets=[Limit(3.0)],
+        rows=n,
+        rounds=3,
+    )
+
+
+def _native_env(n: int, steps: int) -> Workload:
+    entry = "on_tensordict:native"
+    return Workload(
+        name=f"nativeenv-{n}",
+        title=f"native CartPole as an environment over TensorDicts, {n:,} rows, a rollout of {steps} steps",
+        contestants=[
+            C(OURS, "main", entry),
+            C("dialect 1", "main", f"{entry}_dialect_1"),
+        ],
+        parameters={"name": "CartPole-v1", "num_envs": n, "steps": steps},
+        targets=[Target(("dialect 1",), 0.8)],
+        rows=n * steps,
+    )
+
+
+def _pendulum(n: int, steps: int) -> Workload:
+    return Workload(
+        name=f"pendulumenv-{n}",
+        title=f"native Pendulum as an environment over TensorDicts, {n:,} rows, a rollout of {steps} steps",
+        contestants=[
+            C(OURS, "main", "on_tensordict:native", {"name": "Pendulum-v1"}),
+            C("vecrl PendulumEnv", "main", "on_tensordict:rollout_pendulum", {"library": "vecrl"}),
+            C("TorchRL PendulumEnv", "torchrl", "on_tensordict:rollout_pendulum", {"library": "torchrl"}),
+        ],
+        parameters={"num_envs": n, "steps": steps},
+        targets=[Target(("TorchRL PendulumEnv",), 3.0)],
+        rows=n * steps,
+    )
+
+
+def _pixels(n: int) -> Workload:
+    entry = "on_tensordict:pixels"
+    return Workload(
+        name=f"pixels-{n}",
+        title=f"{n} frames of 210×160×3 through ToTensorImage, GrayScale, Resize(84), CatFrames(4)",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C("torch by hand", "main", "by_hand_torch:pixels"),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
+        ],
+        parameters={"num_envs": n},
+        targets=[Target(("TorchRL",), 2.0), Target(("torch by hand",), 1 / 1.3)],
+        rows=n,
+        quick=True,
+    )
+
+
+def _normed(n: int) -> Workload:
+    entry = "on_tensordict:normed"
+    peers = ("TorchRL VecNorm", "TorchRL VecNormV2", "gymnasium", "Tianshou")
+    return Workload(
+        name=f"vecnorm-{n}",
+        title=f"VecNorm: what it adds to a step of {n} environments with 4 floats each",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C("NumPy by hand", "main", "by_hand:normed"),
+            C(peers[0], "torchrl", entry, {"library": "torchrl"}),
+            C(peers[1], "torchrl", entry, {"library": "torchrl", "way": "VecNormV2"}),
+            C(peers[2], "main", "on_gymnasium:normed"),
+            C(peers[3], "tianshou", "on_tianshou:normed"),
+        ],
+        parameters={"num_envs": n},
+        targets=[Target(peers, 1.0), Target(("NumPy by hand",), 1 / 1.5)],
+        rows=n,
+        quick=True,
+    )
+
+
+def _memory(n: int, steps: int) -> Workload:
+    entry = "on_tensordict:peak"
+    return Workload(
+        name="rollout-memory",
+        title=f"peak of memory in a rollout of {steps:,} steps × {n} environments × 84×84×4 bytes, over its own size",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}, fresh=True),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl"}, fresh=True),
+        ],
+        parameters={"num_envs": n, "steps": steps},
+        targets=[Limit(1.1)],
+        rounds=2,
+        unit=" ×",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import gymnasium
 import numpy as np
 
-from benchmarks.actions import continuous, discrete, play
+from benchmarks.actions import BATCHES, continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
 
@@ -51,6 +51,23 @@ def pipes_cheetah(num_envs: int, num_workers: int = 2) -> Contest:
     """The same with HalfCheetah-v5."""
     make = lambda: gymnasium.make("HalfCheetah-v5")  # noqa: E731
     yield from _pipes([make] * num_envs, continuous(num_envs, 6), num_workers)
+
+
+def normed(num_envs: int) -> Contest:
+    """Mean and variance of all rows so far, taken in a batch at a time, and the batch normalised by them."""
+    batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
+    count, mean, var = 1e-4, np.zeros(4), np.ones(4)
+
+    def step(rows: np.ndarray) -> np.ndarray:
+        nonlocal count, mean, var
+        n, row_mean, row_var = len(rows), rows.mean(0), rows.var(0)
+        total, delta = count + n, row_mean - mean
+        var = (var * count + row_var * n + delta**2 * count * n / total) / total
+        mean = mean + delta * n / total
+        count = total
+        return (rows - mean) / np.sqrt(var + 1e-8)
+
+    yield play(step, batches)
 
 
 def _loop(envs: Sequence[gymnasium.Env], batches: np.ndarray, keep: bool) -> Contest:

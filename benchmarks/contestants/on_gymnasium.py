@@ -7,8 +7,9 @@ from functools import partial
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import NormalizeObservation
 
-from benchmarks.actions import continuous, discrete, play
+from benchmarks.actions import BATCHES, continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
 from benchmarks.stopwatch import starts
@@ -35,6 +36,30 @@ def batch_cartpole(num_envs: int) -> Contest:
     """The CartPole that gymnasium ships written in NumPy over the batch."""
     env = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
     yield from _stepping(env, discrete(num_envs))
+
+
+def rollout_cartpole(num_envs: int, steps: int) -> Contest:
+    """`steps` steps of `SyncVectorEnv` with same-step auto-reset, from a reset on."""
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    batches = discrete(num_envs)
+
+    def run(units: int) -> None:
+        for _ in range(units):
+            env.reset()
+            for i in range(steps):
+                env.step(batches[i % BATCHES])
+
+    yield run
+    env.close()
+
+
+def normed(num_envs: int) -> Contest:
+    """What `NormalizeObservation` does with a step's observations."""
+    env = NormalizeObservation(SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs))
+    batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
+    yield play(env.observations, batches)
+    env.close()
 
 
 def startup(num_workers: int, method: str) -> Contest:

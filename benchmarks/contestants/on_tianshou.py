@@ -7,8 +7,9 @@ from functools import partial
 import gymnasium
 import numpy as np
 from tianshou.env import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from tianshou.utils import RunningMeanStd
 
-from benchmarks.actions import continuous, discrete, play
+from benchmarks.actions import BATCHES, continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
 
@@ -25,6 +26,18 @@ def processes_burn(num_envs: int, microseconds: float, out: str, kind: str) -> C
 
 def processes_cheetah(num_envs: int, kind: str) -> Contest:
     yield from _stepping(KINDS[kind]([partial(gymnasium.make, "HalfCheetah-v5")] * num_envs), continuous(num_envs, 6))
+
+
+def normed(num_envs: int) -> Contest:
+    """What its running statistics do with a step's observations."""
+    stats = RunningMeanStd()
+    batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
+
+    def step(rows: np.ndarray) -> np.ndarray:
+        stats.update(rows)
+        return stats.norm(rows)
+
+    yield play(step, batches)
 
 
 def _stepping(env: BaseVectorEnv, batches: np.ndarray) -> Contest:

@@ -6,7 +6,10 @@ What stands on another library is imported when it is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import transforms
 from .base import EnvBase
+from .dialects import to_tensordict, to_vector
+from .transforms import *  # noqa: F403 (its own list of names says which)
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
 
 if TYPE_CHECKING:
@@ -20,7 +23,10 @@ __all__ = [
     "check_env_specs",
     "step_mdp",
     "terminated_or_truncated",
+    "to_tensordict",
+    "to_vector",
 ]
+__all__ += transforms.__all__
 
 _LATER = {"GymEnv": "gym", "GymWrapper": "gym"}
 

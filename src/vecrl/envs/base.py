@@ -123,14 +123,14 @@ class EnvBase(SpecOwner):
             masks = Masks.read(tensordict, "_reset", self.done_prefixes)
             if masks and masks.nobody:
                 return self._without_masks(self._complete_flags(tensordict))
-        first = self._begin(tensordict, **kwargs)
+        first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
             self._check_begun(first, masks)
         if masks:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(tensordict.update(first))
 
-    def _begin(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+    def _begin_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
         if self._begun is not None and tensordict is not None and self._begun.waiting:
             return self._without_masks(self._begun.put(tensordict.copy(), self.done_keys))
@@ -199,7 +199,9 @@ class EnvBase(SpecOwner):
     def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What follows, of which only the rows of `mask` count."""
         if self.batch_locked or not tensordict.batch_dims:
-            return self._advance(tensordict)
+            following = self._advance(tensordict.set("_step", mask))
+            del tensordict["_step"]
+            return following.exclude("_step", inplace=True)
         flat = mask.reshape(*tensordict.batch_size, -1).any(-1)
         some: Any = self._advance(tensordict[flat])
         whole: Any = torch.zeros_like(some[:1]).expand(tensordict.batch_size.numel(), *some.shape[1:]).clone()

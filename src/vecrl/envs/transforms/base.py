@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ...errors import SpaceError
 from ...specs import Composite, TensorSpec, Unbounded
 from ..owner import Key
 from ..successor import as_keys
@@ -32,13 +31,14 @@ class Transform(nn.Module):
 
     - `_apply_transform(value)` and `_inv_apply_transform(value)`, where every key is treated alike; they are called at
       each step and at resets, and on stored data.
-    - `_call(next_tensordict)`, for what a step gave, or `_step(tensordict, next_tensordict)`, where what went in matters
-      too. Both return `next_tensordict`. Give `_reset(tensordict, tensordict_reset)` beside them for what a reset gave.
+    - `_call(next_tensordict)`, for what a step gave, or `_step(tensordict, next_tensordict)`, where what went in
+      matters too. Both return `next_tensordict`. Give `_reset(tensordict, tensordict_reset)` beside them for what a
+      reset gave.
     - `_inv_call(tensordict)`, for what goes into a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`, each from a Composite to a Composite, or `transform_output_spec` and
-      `transform_input_spec` for all at once. Without them, entries that `_apply_transform` makes have specs of the shape
-      and dtype that it gives, without bounds.
+      `transform_input_spec` for all at once. Without them, entries that `_apply_transform` makes have specs of the
+      shape and dtype that it gives, without bounds.
 
     Args:
         in_keys: what it reads, of what comes out.
@@ -418,9 +418,9 @@ class FunctionTransform(Transform):
         """The specs as they are, with those of entries that the function adds, changes or drops."""
         shape, device = output_spec.shape, output_spec.device
         parts = {name: output_spec[f"full_{name}_spec"] for name in ("observation", "reward", "done")}
-        zeros = None
+        zeros = TensorDict({}, shape, device=device)
         for part in parts.values():
-            zeros = part.zero() if zeros is None else zeros.update(part.zero())
+            zeros.update(part.zero())
         before = dict(_leaves(zeros))
         made = dict(_leaves(self._call(zeros.copy())))
         for name, part in parts.items():

@@ -123,7 +123,7 @@ class Compose(Transform):
             raise AttributeError(f"A Compose has no {name} of its own: set those of its transforms.")
 
     def _each(self) -> list[Transform]:
-        return list(self._modules["transforms"]) if "transforms" in self._modules else []  # pyright: ignore
+        return list(self) if "transforms" in self._modules else []
 
     def clone(self) -> Self:
         """One that belongs to nobody, of clones of its transforms."""
@@ -158,7 +158,7 @@ class Compose(Transform):
         return tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for transform in self._modules["transforms"]:  # pyright: ignore
+        for transform in self:
             next_tensordict = transform._step(tensordict, next_tensordict)
         return next_tensordict
 

@@ -59,17 +59,21 @@ def beginnings(following: TensorDictBase) -> Tensor:
     return first
 
 
-def running_sum(values: Tensor, first: Tensor) -> Tensor:
-    """The sums of `values` `[*batch, time, ...]` along time since the last of the `first` `[*batch, time]`.
+def running_sums(values: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of `values` `[*batch, time, ...]` along time since the last of the `first` `[*batch, time]`: those
+    without and those with each value.
 
     One addition after another, so that not a bit differs from what adding up step by step gives.
     """
     dim = first.ndim - 1
     wide = first[(..., *[None] * (values.ndim - first.ndim))]
-    sums: list[Tensor] = []
+    total = torch.zeros_like(values.select(dim, 0))
+    zero, before, after = total, [], []
     for value, begins in zip(values.unbind(dim), wide.unbind(dim), strict=True):
-        sums.append(torch.where(begins, value, sums[-1] + value) if sums else value)
-    return torch.stack(sums, dim)
+        before.append(torch.where(begins, zero, total))
+        total = before[-1] + value
+        after.append(total)
+    return torch.stack(before, dim), torch.stack(after, dim)
 
 
 class InitTracker(Tracker):
@@ -186,9 +190,9 @@ class StepCounter(Tracker):
             raise ValueError("StepCounter(max_steps=…) ends episodes, which stored trajectories do not let it do.")
         for place in self._places:
             done = following.get(joined(place, "done"))
-            count = running_sum(torch.ones_like(done, dtype=torch.int64), first)
-            following.set(joined(place, self.step_count_key), count)
-            roots.set(joined(place, self.step_count_key), count - 1)
+            before, after = running_sums(torch.ones_like(done, dtype=torch.int64), first)
+            roots.set(joined(place, self.step_count_key), before)
+            following.set(joined(place, self.step_count_key), after)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """With a count beside each group of done flags, and a flag for those that are cut."""
@@ -275,10 +279,9 @@ class RewardSum(Transform):
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         for reward_key, key in self._routes:
-            reward = following.get(reward_key)
-            total = running_sum(reward, first)
-            following.set(key, total)
-            roots.set(key, total - reward)
+            before, after = running_sums(following.get(reward_key), first)
+            roots.set(key, before)
+            following.set(key, after)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Add up along stored trajectories, whose last batch dimension is time; episodes end by the flags in "next"."""

@@ -14,7 +14,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...errors import SpaceError
 from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
 from ..partial import Masks
@@ -144,7 +143,7 @@ class TransformedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         given = self.transform._reset_env_preprocess(tensordict)
-        first = self.base_env._begin(given, **kwargs)
+        first = self.base_env._begin_rows(given, **kwargs)
         asked = TensorDict({}, first.batch_size, device=self.device) if given is None else given
         return self.transform._reset(asked, first)
 
@@ -195,7 +194,7 @@ class TransformedEnv(EnvBase):
         if any(bool(rows.any()) for rows in more.values()):  # those that the transform ended
             for prefix, rows in more.items():
                 asked.set(joined(prefix, "_reset"), rows)
-            extra = Masks(more, self.base_env.done_prefixes).merge(self.base_env._begin(asked), renewed)
+            extra = Masks(more, self.base_env.done_prefixes).merge(self.base_env._begin_rows(asked), renewed)
             renewed = extra
         for prefix, rows in masks.items():
             asked.set(joined(prefix, "_reset"), rows)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
-from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ...specs import Bounded, TensorSpec
 from ..owner import Key
 from .base import Transform, inferred
 
@@ -198,6 +197,8 @@ class ClipTransform(ObservationTransform):
     """
 
     pointwise = True
+    low: Tensor
+    high: Tensor
 
     def __init__(
         self,

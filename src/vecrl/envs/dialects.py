@@ -1,0 +1,157 @@
+"""Ways between the dialects: an environment over TensorDicts seen as a vector environment, and the other way round.
+
+Nothing is copied on the way: rows are the same tensors, seen through other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..engine.simulator import BatchStep
+from ..errors import SpaceError
+from ..specs.conversions import space_from_spec
+from ..vector.base import BaseVectorEnv
+from ..vector.batched import BatchedVectorEnv
+from .base import EnvBase
+from .owner import Key
+
+
+class EnvBatch:
+    """An environment over TensorDicts as a `BatchSimulator`: one observation, one action, one reward a row.
+
+    Args:
+        env: of batch size (n,).
+        observation: which entry the observation is, where there are several.
+    """
+
+    render_mode = None
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, env: EnvBase, observation: Key | None = None):
+        if env.ndim != 1:
+            raise SpaceError(
+                f"Expected an environment of one batch dimension, but its batch size is {tuple(env.batch_size)}. "
+                "Put a single one into a SerialEnv(1, ...)."
+            )
+        keys = list(env.observation_keys)
+        if observation is None and len(keys) != 1:
+            raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
+        self.render_mode: str | None = None
+        self.metadata: dict[str, Any] = {"render_modes": []}
+        self._env = env
+        self._obs: Key = keys[0] if observation is None else observation
+        self._action, self._reward = env.action_key, env.reward_key
+        if len(env.done_prefixes) != 1 or env.done_prefixes != [()]:
+            raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
+        self.num_envs = env.batch_size[0]
+        self.observation_space = space_from_spec(env.observation_spec[self._obs][0])
+        self.action_space = space_from_spec(env.action_spec[0])
+        self.device = str(env.device or "cpu")
+        self._zero = torch.zeros(self.num_envs, 1, dtype=torch.bool, device=env.device)
+        self._root: TensorDictBase = TensorDict({}, env.batch_size)
+
+    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
+        """Begin an episode in every row; the first seed is enough, those of other rows follow from it."""
+        if options:
+            raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
+        if seeds is not None:
+            self._env.set_seed(seeds[0])
+        self._root = self._env.reset()
+        return self._root.get(self._obs)
+
+    def reset_where(self, mask: Tensor) -> Tensor:
+        """Begin an episode in the rows of `mask`; the observations of all rows."""
+        if bool(mask.any()):
+            self._root = self._env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
+        return self._root.get(self._obs)
+
+    def step(self, actions: Tensor) -> BatchStep:
+        """Advance every row."""
+        stepped = self._env.step(self._acted(actions))
+        self._root = self._env.step_mdp(stepped)
+        return self._seen(stepped.get("next"))
+
+    def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
+        """Advance every row and begin anew where that ended an episode: the step, who ended, and all observations."""
+        stepped, self._root = self._env.step_and_maybe_reset(self._acted(actions))
+        following = stepped.get("next")
+        return self._seen(following), following.get("done").squeeze(-1), self._root.get(self._obs)
+
+    def _acted(self, actions: Tensor) -> TensorDictBase:
+        spec = self._env.action_spec
+        if actions.shape != spec.shape and actions.shape == spec.shape[:1]:  # indices for one-hot actions
+            actions = torch.nn.functional.one_hot(actions.long(), spec.shape[-1])
+        return self._root.set(self._action, actions.to(spec.dtype))
+
+    def _seen(self, following: TensorDictBase) -> BatchStep:
+        truncated = following.get("truncated", self._zero)
+        flags = [flag.squeeze(-1) for flag in (following.get("terminated"), truncated)]
+        return BatchStep(following.get(self._obs), following.get(self._reward).squeeze(-1), *flags)
+
+    def render(self, row: int) -> np.ndarray | None:
+        """Nothing: environments over TensorDicts show themselves in entries of their own."""
+        return None
+
+    def get_state(self) -> dict[str, Any]:
+        """Raises: environments over TensorDicts do not say their states."""
+        raise NotImplementedError("An environment over TensorDicts does not say its state.")
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Raises: environments over TensorDicts do not take states."""
+        raise NotImplementedError("An environment over TensorDicts does not take a state.")
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) -> BatchedVectorEnv:
+    """An environment over TensorDicts as a vector environment (dialect 1), whose rows are its tensors.
+
+    Args:
+        env: of batch size (n,), with done flags at the root.
+        observation: which entry the observation is, where there are several.
+        kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`.
+
+    Raises:
+        SpaceError: several observations, actions or groups, of which a vector environment has one.
+
+    >>> from vecrl.envs import GymEnv, SerialEnv
+    >>> vector = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))
+    >>> obs, info = vector.reset(seed=0)
+    >>> obs.shape, vector.action_space
+    (torch.Size([2, 4]), MultiDiscrete([2 2]))
+    >>> vector.close()
+    """
+    return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
+
+
+def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
+    """Any environment of another dialect as one over TensorDicts (dialect 3).
+
+    Args:
+        env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), or an `EnvBase`, which is
+            returned as it is.
+        kwargs: those of `GymWrapper`.
+
+    Raises:
+        TypeError: something else.
+
+    >>> import gymnasium
+    >>> to_tensordict(gymnasium.make("CartPole-v1")).rollout(2).shape
+    torch.Size([2])
+    """
+    if isinstance(env, EnvBase):
+        return env
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):
+        from .libs.gym import GymWrapper
+
+        return GymWrapper(env, **kwargs)
+    raise TypeError(f"Expected an environment of gymnasium or vecrl, but {env!r} came.")

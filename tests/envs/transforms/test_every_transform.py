@@ -1,0 +1,177 @@
+"""What holds for every transform: each goes through this file, present and future."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDictBase
+
+from vecrl.envs import check_env_specs
+from vecrl.envs.transforms import TransformedEnv
+
+from ..rows import Rows
+from .everything import BASES, CASES, exported
+
+ALL = pytest.mark.parametrize("name", sorted(CASES))
+INDEPENDENT = pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.shared))
+
+
+def make(name: str, ids: Any) -> TransformedEnv:
+    return TransformedEnv(Rows(ids), CASES[name].make())
+
+
+def test_every_transform_is_here() -> None:
+    assert exported() - BASES == {name.partition(":")[0] for name in CASES}
+
+
+@ALL
+@pytest.mark.parametrize("ids", [0, (0,), (0, 1, 2)], ids=["single", "one row", "rows"])
+def test_specs_agree_with_data(name: str, ids: Any) -> None:
+    check_env_specs(make(name, ids), break_when_any_done="both")
+
+
+def equal(a: TensorDictBase, b: TensorDictBase, what: str) -> None:
+    keys = set(a.keys(include_nested=True, leaves_only=True))
+    assert keys == set(b.keys(include_nested=True, leaves_only=True)), what
+    for key in keys:
+        assert torch.equal(a.get(key), b.get(key)) or torch.allclose(
+            a.get(key), b.get(key), rtol=0, atol=0, equal_nan=True
+        ), f"{what}: {key}"
+
+
+moves = st.lists(
+    st.tuples(st.sampled_from(["step", "reset"]), st.lists(st.booleans(), min_size=3, max_size=3)), max_size=12
+)
+
+
+@INDEPENDENT
+@settings(max_examples=40, deadline=None)
+@given(moves=moves, seed=st.integers(0, 99))
+def test_rows_are_independent_environments(name: str, moves: list[tuple[str, list[bool]]], seed: int) -> None:
+    """Any interleaving of partial steps and resets: a batch equals so many environments of one row."""
+    torch.manual_seed(seed)
+    batch, singles = make(name, (0, 1, 2)), [make(name, (i,)) for i in range(3)]
+    root: Any = batch.reset()
+    roots = [env.reset() for env in singles]
+    for kind, chosen in moves:
+        mask = torch.tensor(chosen)
+        if kind == "reset":
+            root = batch.reset(root.set("_reset", mask.unsqueeze(-1)))
+            roots = [env.reset(r) if m else r for env, r, m in zip(singles, roots, chosen, strict=True)]
+        elif mask.any():
+            acted = batch.rand_action(root.copy())
+            root = batch.step_mdp(batch.step(acted.copy().set("_step", mask)))
+            for i in range(3):
+                if chosen[i]:
+                    alone = roots[i].update(acted[i : i + 1].select(*batch.action_keys))
+                    roots[i] = singles[i].step_mdp(singles[i].step(alone))
+        for i in range(3):
+            equal(root[i : i + 1], roots[i], f"after {kind} of {chosen}, row {i}")
+
+
+@ALL
+def test_one_round_trip_or_two(name: str) -> None:
+    torch.manual_seed(0)
+    first, second = make(name, (0, 1, 2)), make(name, (0, 1, 2))
+    one, two = first.reset(), second.reset()
+    for number in range(12):
+        acted = first.rand_action(one)
+        two = two.update(acted.select(*first.action_keys))
+        stepped, one = first.step_and_maybe_reset(acted)
+        other = second.step(two)
+        two = second.maybe_reset(second.step_mdp(other))
+        equal(stepped["next"], other["next"], f"step {number}")
+        equal(one, two, f"root {number}")
+
+
+@ALL
+def test_state_goes_on_where_it_was_saved(name: str) -> None:
+    torch.manual_seed(0)
+    env, other = make(name, (0, 1, 2)), make(name, (0, 1, 2))
+    root = env.reset()
+    other.reset()
+    for _ in range(4):
+        _, root = env.step_and_maybe_reset(env.rand_action(root))
+    other.transform.load_state_dict(copy.deepcopy(env.transform.state_dict()))
+    other.base_env.ticks, other.base_env.episode = env.base_env.ticks.clone(), env.base_env.episode.clone()
+    other.base_env.moved = env.base_env.moved.clone()
+    again = root.clone()
+    for number in range(6):
+        acted = env.rand_action(root)
+        again = again.update(acted.select(*env.action_keys))
+        stepped, root = env.step_and_maybe_reset(acted)
+        followed, again = other.step_and_maybe_reset(again)
+        equal(stepped, followed, f"step {number}")
+
+
+@ALL
+def test_clones_belong_to_nobody_and_share_their_buffers(name: str) -> None:
+    env = make(name, (0, 1))
+    with pytest.raises(AttributeError, match="clone"):
+        TransformedEnv(Rows((0, 1)), env.transform)
+    clone = env.transform.clone()
+    assert clone.container is None
+    assert clone.parent is None
+    mine = dict(env.transform.named_buffers())
+    assert all(mine[key] is value for key, value in clone.named_buffers())
+    check_env_specs(TransformedEnv(Rows((0, 1)), clone))
+
+
+@ALL
+def test_it_crosses_process_boundaries(name: str) -> None:
+    import cloudpickle
+
+    env = pickle.loads(cloudpickle.dumps(make(name, (0, 1))))
+    assert env.transform.parent.base_env is env.base_env
+    check_env_specs(env)
+
+
+@ALL
+def test_values_of_before_stay_as_they_were(name: str) -> None:
+    env = make(name, (0, 1, 2))
+    torch.manual_seed(0)
+    played = env.rollout(8, break_when_any_done=False)
+    torch.manual_seed(0)
+    again = make(name, (0, 1, 2))
+    root, kept = again.reset(), []
+    for _ in range(8):
+        stepped, root = again.step_and_maybe_reset(again.rand_action(root))
+        kept.append((stepped, stepped.clone()))
+    for stepped, copied in kept:
+        equal(stepped, copied, "a step is not changed by later ones")
+    equal(played, torch.stack([stepped for stepped, _ in kept], 1), "rollout")
+
+
+class Ready(Rows):
+    """Rows that play a whole rollout at once."""
+
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        plain = Rows(self.ids.tolist() if self.ids.ndim else int(self.ids))
+        root, found = plain.reset(), []
+        for _ in range(steps):
+            stepped, root = plain.step_and_maybe_reset(plain.rand_action(root))
+            found.append(stepped)
+            if stop and plain.any_done(stepped["next"]):
+                break
+        result = torch.stack(found, plain.batch_dims)
+        result.names = [None] * plain.batch_dims + ["time"]
+        return result
+
+
+@ALL
+@pytest.mark.parametrize("ids", [1, (0, 1, 2)], ids=["single", "rows"])
+def test_a_whole_rollout_at_once_equals_one_step_by_step(name: str, ids: Any) -> None:
+    at_once = TransformedEnv(Ready(ids), CASES[name].make())
+    if not at_once.transform._unrolls:
+        assert at_once._play(3, None, False) is None
+        return
+    torch.manual_seed(3)
+    whole = at_once.rollout(15, break_when_any_done=False)
+    torch.manual_seed(3)
+    stepwise = make(name, ids).rollout(15, break_when_any_done=False)
+    assert whole.names == stepwise.names
+    equal(whole, stepwise, "rollout")
