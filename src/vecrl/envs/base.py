@@ -18,7 +18,8 @@ from ..errors import ClosedError, SpaceError
 from ..specs import Composite
 from . import rollout as rollouts
 from .autoreset import BegunThere
-from .owner import FLAGS, SpecOwner, joined
+from .flags import fill_flags
+from .owner import SpecOwner, joined
 from .partial import Masks, aligned
 from .successor import successor_rule
 
@@ -232,24 +233,9 @@ class EnvBase(SpecOwner):
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
         if any(tensordict.get(key, None) is None for key in self.done_keys):
             for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
-                given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
-                self._fill_flags(tensordict, prefix, group, given)
+                shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
+                fill_flags(tensordict, prefix, len(group) > 2, shape)
         return tensordict
-
-    def _fill_flags(self, tensordict: TensorDictBase, prefix: Any, group: Any, given: dict[str, Any]) -> None:
-        shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
-        zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
-        flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
-        ends = [flags[name] for name in FLAGS[1:] if name in flags]
-        if "done" not in flags:
-            flags["done"] = torch.stack(ends).any(0) if ends else zero
-        if "terminated" not in flags:
-            truncated = flags.get("truncated")
-            flags["terminated"] = flags["done"].clone() if truncated is None else flags["done"] & ~truncated
-        if "truncated" not in flags and len(group) > 2:
-            flags["truncated"] = zero.clone()
-        for name, value in flags.items():
-            tensordict.set(joined(prefix, name), value)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Step, and begin anew where that ended something.
@@ -258,8 +244,26 @@ class EnvBase(SpecOwner):
             `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, that of
             a new episode.
         """
-        stepped = self.step(tensordict)
-        return stepped, self.maybe_reset(self.step_mdp(stepped))
+        self._check_open()
+        self._check_batch(tensordict)
+        if tensordict.get("_step", None) is not None:
+            stepped = self.step(tensordict)
+            return stepped, self.maybe_reset(self.step_mdp(stepped))
+        following, renewed = self._step_and_renew(tensordict)
+        root = self.step_mdp(tensordict.set("next", following))
+        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
+
+    def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
+
+        Only the rows of the latter whose done flag is set in the former count; None: nothing began anew.
+        """
+        return self._advance(tensordict), None
+
+    def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
+        """Put what `_step_and_renew` began anew into the root of the next step, which is returned."""
+        masks = self._done_masks(root)
+        return root if masks is None else root.update(Masks(masks, self.done_prefixes).merge(renewed, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
