@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .base import EnvBase
+from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
 
 if TYPE_CHECKING:
@@ -14,9 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EnvBase",
+    "EnvCreator",
+    "EnvMetaData",
     "GymEnv",
     "GymWrapper",
+    "ParallelEnv",
     "RandomPolicy",
+    "SerialEnv",
     "check_env_specs",
     "step_mdp",
     "terminated_or_truncated",

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
-from ..specs import Composite
 from . import rollout as rollouts
 from .autoreset import BegunThere
 from .flags import fill_flags
+from .lifting import Lifted
 from .owner import SpecOwner, joined
-from .partial import Masks, aligned
+from .partial import Masks, aligned, overlaid
+from .seeds import next_seed
 from .successor import successor_rule
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -101,6 +101,10 @@ class EnvBase(SpecOwner):
         first end if `stop`; None where the environment has no quicker way than step by step."""
         return None
 
+    def _lifted(self) -> Lifted | None:
+        """What is under the environment, where batches of it may be stepped instead; None where they may not."""
+        return None
+
     # -- resets
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -129,7 +133,7 @@ class EnvBase(SpecOwner):
             self._check_begun(first, masks)
         if masks:
             first = masks.merge(first, tensordict)
-        return first if tensordict is None else self._without_masks(tensordict.update(first))
+        return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
@@ -263,7 +267,7 @@ class EnvBase(SpecOwner):
     def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
         """Put what `_step_and_renew` began anew into the root of the next step, which is returned."""
         masks = self._done_masks(root)
-        return root if masks is None else root.update(Masks(masks, self.done_prefixes).merge(renewed, root))
+        return root if masks is None else overlaid(root, Masks(masks, self.done_prefixes).merge(renewed, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
@@ -291,13 +295,11 @@ class EnvBase(SpecOwner):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
-        shape = self.batch_size
+        free = not self.batch_locked and not self.batch_size and tensordict is not None
+        drawn = self.full_action_spec.rand(tensordict.batch_size if free else ())
         if tensordict is None:
-            tensordict = TensorDict({}, shape, device=self.device)
-        elif not self.batch_locked:
-            shape = tensordict.batch_size
-        drawn = self.full_action_spec.rand(() if self.batch_locked or self.batch_size else shape)
-        return tensordict.update(drawn)
+            tensordict = TensorDict({}, self.batch_size, device=self.device)
+        return overlaid(tensordict, drawn)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""
@@ -355,6 +357,17 @@ class EnvBase(SpecOwner):
         self.full_done_spec = spec
         return self
 
+    @staticmethod
+    def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
+        """`num_envs` environments in a `ParallelEnv`, whose arguments `kwargs` are."""
+        from .batched import ParallelEnv  # which stands on this module
+
+        return ParallelEnv(num_envs, create_env_fn, **kwargs)
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """Nothing for what does not run in parallel, see `ParallelEnv`; returns the environment."""
+        return self
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The same as `step`."""
         return self.step(tensordict)
@@ -363,7 +376,7 @@ class EnvBase(SpecOwner):
         """Have inputs and outputs on another device; returns the environment."""
         self._device = torch.device(device)
         for name, spec in list(self._specs.items()):
-            self._set_full(name, Composite(dict(spec.items()), shape=spec.shape))
+            self._set_full(name, spec)
         return super().to(self._device)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -380,12 +393,3 @@ class EnvBase(SpecOwner):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
-
-
-def next_seed(seed: int) -> int:
-    """The seed after `seed`, in [0, 2**32 - 1); a chain that TorchRL's environments go through too.
-
-    >>> next_seed(0)
-    795726461
-    """
-    return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)
