@@ -18,8 +18,8 @@ from . import rollout as rollouts
 from .autoreset import BegunThere
 from .flags import fill_flags
 from .lifting import Lifted
-from .owner import SpecOwner, joined
-from .partial import Masks, aligned, overlaid
+from .owner import OUTPUTS, SpecOwner, joined
+from .partial import Masks, aligned, is_leaf, overlaid
 from .seeds import next_seed
 from .successor import successor_rule
 
@@ -205,11 +205,12 @@ class EnvBase(SpecOwner):
         return whole.reshape(tensordict.batch_size)
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
-        following = self.output_spec.zero()
-        following = TensorDict({}, self.batch_size, device=self.device).update(
-            {key: value for part in following.values() for key, value in part.items()}
-        )
-        return following.update(tensordict.select(*following.keys(True, True), strict=False))
+        """What follows where nobody steps."""
+        following = TensorDict({}, self.batch_size, device=self.device)
+        for name in OUTPUTS:
+            following.update(self._full(name).zero())
+        keys = following.keys(True, True, is_leaf=is_leaf)
+        return following.update(tensordict.select(*keys, strict=False))
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
         following = self._step(tensordict)

@@ -77,7 +77,7 @@ class Masks:
         """
         if isinstance(new, LazyStackedTensorDict):
             return self._merge_rows(new, old)
-        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)):
+        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
             mask = self.of(key)
             if mask is not None:
                 before = None if old is None else old.get(key, None)
@@ -109,7 +109,8 @@ def _overridden(place: Prefix, found: Mapping[Prefix, Tensor]) -> bool:
     return any(other != place and place[: len(other)] == other for other in found)
 
 
-def _is_leaf(kind: type) -> bool:
+def is_leaf(kind: type) -> bool:
+    """For `keys` of TensorDicts: objects are leaves too."""
     return issubclass(kind, NonTensorData | NonTensorStack) or not is_tensor_collection(kind)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.layout import Layout
@@ -22,7 +22,7 @@ from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ..owner import FLAGS, OUTPUTS, Key
 from .metadata import EnvMetaData
-from .wiring import PARCEL, STEP, Path, inputs_of, key_of
+from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects
 
 Rows = np.ndarray | None
 """Which rows are meant, `[m]`; None for all."""
@@ -35,6 +35,9 @@ class PathCodec:
         metas: of all n environments.
         outputs, inputs: spaces by path, see `wiring`.
         reward_keys: what a root has not.
+
+    Attributes:
+        lazy: whether rows differ, so that they are stacked lazily.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class PathCodec:
     ):
         self._inputs = [(leaf.path[0], key_of(leaf.path[0])) for leaf in Layout(inputs).leaves if leaf.path[0]]
         self._odd_inputs = PARCEL in _names(inputs)
-        self._odd_outputs = PARCEL in _names(outputs)
+        odd = PARCEL in _names(outputs)
+        self.lazy = odd and not only_objects(metas)
+        self._unpack: Any = None if not odd else with_parcels if self.lazy else with_objects
         self._by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in _names(outputs) if path]
         rewards = set(reward_keys)
@@ -90,7 +95,7 @@ class PathCodec:
 
     def _packed(self, values: Mapping[Path, Any], tree: _Tree, rows: int) -> TensorDictBase:
         data = tree.build({path: torch.from_numpy(values[path]) for path in tree.paths}, rows)
-        return with_parcels(data, values[PARCEL]) if self._odd_outputs else data
+        return self._unpack(data, values[PARCEL]) if self._unpack else data
 
 
 class BareCodec:
@@ -101,6 +106,8 @@ class BareCodec:
         keys: where the leaves of observations lie.
         outputs: the observation space of the gymnasium environments.
     """
+
+    lazy = False
 
     def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: spaces.Space[Any]):
         self._layout = Layout(outputs)
@@ -182,20 +189,20 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
     return sizes
 
 
-def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) -> TensorDictBase:
-    """`data` with what each row brought beside; a lazy stack of the rows where that is more than objects.
+def with_objects(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) -> TensorDict:
+    """`data` with the objects that rows brought beside it, which are the same ones in each."""
+    for key in parcels[0] or {}:
+        data.set(key, torch.stack([(parcel or {})[key] for parcel in parcels], 0))
+    return data
 
-    >>> from tensordict import NonTensorData
+
+def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) -> LazyStackedTensorDict:
+    """A lazy stack of the rows of `data`, each with what it brought beside.
+
     >>> rows = with_parcels(TensorDict({}, [2]), [{"x": torch.zeros(1)}, {"x": torch.zeros(2)}])
     >>> [row["x"].shape[0] for row in rows.unbind(0)]
     [1, 2]
     """
-    keys = [set() if parcel is None else set(parcel) for parcel in parcels]
-    values = [value for parcel in parcels for value in (parcel or {}).values()]
-    if all(names == keys[0] for names in keys) and all(is_non_tensor(value) for value in values):
-        for key in keys[0]:
-            data.set(key, torch.stack([(parcel or {})[key] for parcel in parcels], 0))
-        return data
     rows: list[Any] = []
     for row, parcel in zip(data.unbind(0), parcels, strict=True):
         for key, value in (parcel or {}).items():

@@ -20,7 +20,7 @@ from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ..base import EnvBase, next_seed
 from ..owner import INPUTS, OUTPUTS, joined
-from ..partial import Masks, overlaid
+from ..partial import Masks, is_leaf, overlaid
 from .codecs import BareCodec, PathCodec
 from .makers import Kwargs, makers_of, share_out
 from .metadata import EnvMetaData
@@ -268,7 +268,13 @@ class BatchedEnv(EnvBase):
         still = self._full("done")[row].zero()
         for name in ("observation", "reward"):
             still.update(self._full(name)[row].zero())
-        return still.update(before.select(*still.keys(True, True), strict=False))
+        return still.update(before.select(*still.keys(True, True, is_leaf=is_leaf), strict=False))
+
+    def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._codec.lazy:
+            return super()._standing_still(tensordict)
+        rows: list[Any] = [self._still(row, before) for row, before in enumerate(tensordict.unbind(0))]
+        return LazyStackedTensorDict.lazy_stack(rows, 0)
 
     # -- steps
 

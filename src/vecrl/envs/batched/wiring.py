@@ -74,6 +74,20 @@ def space_of(sheets: Sequence[Mapping[Path, Look | None]]) -> spaces.Dict:
     return spaces.Dict(found)
 
 
+def only_objects(metas: Sequence[EnvMetaData]) -> bool:
+    """Whether all that comes out in parcels are objects, and the same ones of every environment."""
+    sheets = [outputs_of(meta) for meta in metas]
+    for path in {path for sheet in sheets for path in sheet}:
+        looks = {sheet.get(path, "missing") for sheet in sheets}
+        if looks == {None}:
+            found = [meta.full(name).get(path, None) for meta in metas for name in OUTPUTS]
+            if any(spec is not None and (spec.dtype or isinstance(spec, Composite)) for spec in found):
+                return False
+        elif len(looks) > 1:
+            return False
+    return True
+
+
 def is_by_path(space: spaces.Space[Any]) -> bool:
     """Whether a space is one that `space_of` made."""
     return isinstance(space, spaces.Dict) and all(isinstance(name, tuple) for name in space.spaces)
