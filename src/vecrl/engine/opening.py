@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from gymnasium import Space
 
 from ..errors import Failure, SpaceError, failures_to_error
 from .backends.base import Backend
@@ -14,6 +16,9 @@ from .layout import Layout
 from .worker import Card, Plan
 
 BackendName = Literal["serial", "threads", "processes"]
+Spaces = tuple[Space[Any], Space[Any]]
+Agree = Callable[[Sequence[Card]], Spaces]
+"""Of what all workers say of themselves: the spaces of observations and of actions that the arena is laid out for."""
 
 
 def make_backend(
@@ -40,8 +45,8 @@ def construction_error(failures: Sequence[Failure]) -> Exception:
     return SpaceError("\n".join(f"environment {failure.env_ids[0]}: {failure.exception}" for failure in failures))
 
 
-def check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
-    """See that all workers' spaces are equal, or at least lie in memory alike.
+def check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> Spaces:
+    """See that all workers' spaces are equal, or at least lie in memory alike; those of the first worker.
 
     Raises:
         SpaceError: they do not.
@@ -57,3 +62,4 @@ def check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: b
                     f"environment {plans[index].start}: its {name} is {came}, but environments of one vector must have "
                     f"the same, here {expected}."
                 )
+    return first.observation_space, first.action_space

@@ -23,7 +23,7 @@ from .assembly import Assembly
 from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout, Tree
-from .opening import BackendName, check_cards, construction_error, make_backend
+from .opening import Agree, BackendName, check_cards, construction_error, make_backend
 from .roster import Ids, Roster, name_ids
 from .simulator import Simulator
 from .transitions import Transition
@@ -45,10 +45,13 @@ class Pool:
         step_timeout: seconds that a reset, step or call may take; None for no limit.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
+        agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
+            adapt to them hear of them by their `lay_out`.
 
     Attributes:
         num_envs: n.
         card: what the first worker says of itself: spaces, metadata, render mode, spec.
+        cards: what each of them says.
 
     Raises:
         WorkerError: where environments cannot be made; nothing is left running.
@@ -69,6 +72,7 @@ class Pool:
         pin_workers: bool = False,
         same_spaces: bool = True,
         same_actions: bool = True,
+        agree: Agree | None = None,
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
@@ -86,22 +90,22 @@ class Pool:
         self._flights = Flights(self._backend, roster.starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
-            self._build(plans, same_spaces, same_actions)
+            self._build(plans, same_spaces, same_actions, agree)
         except BaseException:
             self._closed = True
             self._finalizer()
             raise
 
-    def _build(self, plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> None:
+    def _build(self, plans: Sequence[Plan], same_spaces: bool, same_actions: bool, agree: Agree | None) -> None:
         flight = self._flights.expect(Op.CONSTRUCT, self._workers)
         failures = self._flights.gather(flight, None)
         if failures:
             raise construction_error(failures)
         cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
-        check_cards(cards, plans, same_spaces, same_actions)
+        self.cards = [cards[worker] for worker in self._workers]
         self.card = cards[0]
-        self.obs_layout = Layout(self.card.observation_space)
-        self.action_layout = Layout(self.card.action_space)
+        spaces = agree(self.cards) if agree else check_cards(cards, plans, same_spaces, same_actions)
+        self.obs_layout, self.action_layout = map(Layout, spaces)
         self._arena = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, _SLOTS)
         self._finish(self._flights.expect(Op.ATTACH, self._workers), None)
         self._assembly = Assembly(self._arena, self.obs_layout)

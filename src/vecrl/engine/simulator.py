@@ -94,6 +94,9 @@ class RowsFailed(Exception):
 class Simulator(Protocol):
     """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
 
+    One that can do with other spaces than its own also has `lay_out(observation_space, action_space)`: it is called
+    once, with those that the workers of a pool agreed upon, before anything is reset.
+
     Attributes:
         num_envs: k.
         observation_space, action_space: of one row.

@@ -142,6 +142,8 @@ class Worker:
         self.slots = arena.rows(start, stop)
         self.actions = [None if a is None else a[start:stop] for a in arena.actions]
         self.begin = arena.begin[start:stop]
+        if (lay_out := getattr(self.sim, "lay_out", None)) is not None:
+            lay_out(self.obs_layout.space, self.action_layout.space)
         self.returns = np.zeros(self.plan.num_envs)
         self.lengths = np.zeros(self.plan.num_envs, np.int64)
 

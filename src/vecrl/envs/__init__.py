@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import transforms
 from .base import EnvBase
+from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
 from .dialects import to_tensordict, to_vector
 from .transforms import *  # noqa: F403 (its own list of names says which)
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
@@ -17,9 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EnvBase",
+    "EnvCreator",
+    "EnvMetaData",
     "GymEnv",
     "GymWrapper",
+    "ParallelEnv",
     "RandomPolicy",
+    "SerialEnv",
     "check_env_specs",
     "step_mdp",
     "terminated_or_truncated",

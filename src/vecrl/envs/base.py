@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
-from ..specs import Composite
 from . import rollout as rollouts
 from .autoreset import BegunThere
-from .owner import FLAGS, SpecOwner, joined
-from .partial import Masks, aligned
+from .flags import fill_flags
+from .lifting import Lifted
+from .owner import OUTPUTS, SpecOwner, joined
+from .partial import Masks, aligned, is_leaf, overlaid
+from .seeds import next_seed
 from .successor import successor_rule
 
 if TYPE_CHECKING:
@@ -103,6 +104,10 @@ class EnvBase(SpecOwner):
         first end if `stop`; None where the environment has no quicker way than step by step."""
         return None
 
+    def _lifted(self) -> Lifted | None:
+        """What is under the environment, where batches of it may be stepped instead; None where they may not."""
+        return None
+
     # -- resets
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -128,7 +133,7 @@ class EnvBase(SpecOwner):
             self._check_begun(first, masks)
         if masks:
             first = masks.merge(first, tensordict)
-        return first if tensordict is None else self._without_masks(tensordict.update(first))
+        return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
 
     def _begin_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
@@ -209,11 +214,12 @@ class EnvBase(SpecOwner):
         return whole.reshape(tensordict.batch_size)
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
-        following = self.output_spec.zero()
-        following = TensorDict({}, self.batch_size, device=self.device).update(
-            {key: value for part in following.values() for key, value in part.items()}
-        )
-        return following.update(tensordict.select(*following.keys(True, True), strict=False))
+        """What follows where nobody steps."""
+        following = TensorDict({}, self.batch_size, device=self.device)
+        for name in OUTPUTS:
+            following.update(self._full(name).zero())
+        keys = following.keys(True, True, is_leaf=is_leaf)
+        return following.update(tensordict.select(*keys, strict=False))
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
         following = self._step(tensordict)
@@ -241,24 +247,9 @@ class EnvBase(SpecOwner):
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
         if any(tensordict.get(key, None) is None for key in self.done_keys):
             for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
-                given = {flag: tensordict.get(joined(prefix, flag), None) for flag in FLAGS}
-                self._fill_flags(tensordict, prefix, group, given)
+                shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
+                fill_flags(tensordict, prefix, len(group) > 2, shape)
         return tensordict
-
-    def _fill_flags(self, tensordict: TensorDictBase, prefix: Any, group: Any, given: dict[str, Any]) -> None:
-        shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
-        zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
-        flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
-        ends = [flags[name] for name in FLAGS[1:] if name in flags]
-        if "done" not in flags:
-            flags["done"] = torch.stack(ends).any(0) if ends else zero
-        if "terminated" not in flags:
-            truncated = flags.get("truncated")
-            flags["terminated"] = flags["done"].clone() if truncated is None else flags["done"] & ~truncated
-        if "truncated" not in flags and len(group) > 2:
-            flags["truncated"] = zero.clone()
-        for name, value in flags.items():
-            tensordict.set(joined(prefix, name), value)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Step, and begin anew where that ended something.
@@ -267,8 +258,26 @@ class EnvBase(SpecOwner):
             `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, that of
             a new episode.
         """
-        stepped = self.step(tensordict)
-        return stepped, self.maybe_reset(self.step_mdp(stepped))
+        self._check_open()
+        self._check_batch(tensordict)
+        if tensordict.get("_step", None) is not None:
+            stepped = self.step(tensordict)
+            return stepped, self.maybe_reset(self.step_mdp(stepped))
+        following, renewed = self._step_and_renew(tensordict)
+        root = self.step_mdp(tensordict.set("next", following))
+        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
+
+    def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
+
+        Only the rows of the latter whose done flag is set in the former count; None: nothing began anew.
+        """
+        return self._advance(tensordict), None
+
+    def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
+        """Put what `_step_and_renew` began anew into the root of the next step, which is returned."""
+        masks = self._done_masks(root)
+        return root if masks is None else overlaid(root, Masks(masks, self.done_prefixes).merge(renewed, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
@@ -296,13 +305,11 @@ class EnvBase(SpecOwner):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
-        shape = self.batch_size
+        free = not self.batch_locked and not self.batch_size and tensordict is not None
+        drawn = self.full_action_spec.rand(tensordict.batch_size if free else ())
         if tensordict is None:
-            tensordict = TensorDict({}, shape, device=self.device)
-        elif not self.batch_locked:
-            shape = tensordict.batch_size
-        drawn = self.full_action_spec.rand(() if self.batch_locked or self.batch_size else shape)
-        return tensordict.update(drawn)
+            tensordict = TensorDict({}, self.batch_size, device=self.device)
+        return overlaid(tensordict, drawn)
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""
@@ -366,6 +373,17 @@ class EnvBase(SpecOwner):
 
         return TransformedEnv(self, transform)
 
+    @staticmethod
+    def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
+        """`num_envs` environments in a `ParallelEnv`, whose arguments `kwargs` are."""
+        from .batched import ParallelEnv  # which stands on this module
+
+        return ParallelEnv(num_envs, create_env_fn, **kwargs)
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """Nothing for what does not run in parallel, see `ParallelEnv`; returns the environment."""
+        return self
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The same as `step`."""
         return self.step(tensordict)
@@ -374,7 +392,7 @@ class EnvBase(SpecOwner):
         """Have inputs and outputs on another device; returns the environment."""
         self._device = torch.device(device)
         for name, spec in list(self._specs.items()):
-            self._set_full(name, Composite(dict(spec.items()), shape=spec.shape))
+            self._set_full(name, spec)
         return super().to(self._device)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -391,12 +409,3 @@ class EnvBase(SpecOwner):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_size={tuple(self.batch_size)}, device={self.device})"
-
-
-def next_seed(seed: int) -> int:
-    """The seed after `seed`, in [0, 2**32 - 1); a chain that TorchRL's environments go through too.
-
-    >>> next_seed(0)
-    795726461
-    """
-    return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
+from ..specs import Composite
 from .owner import Key
 
 if TYPE_CHECKING:
@@ -65,17 +66,26 @@ def check_env_specs(
 
 def _differences(when: str, env: EnvBase, data: Any, names: tuple[str, ...], check_dtype: bool) -> list[str]:
     """Lines on what differs between `data` and the specs of these names."""
+    return _lines(when, env, data, {name: getattr(env, f"full_{name}_spec") for name in names}, check_dtype)
+
+
+def _lines(when: str, env: EnvBase, data: Any, specs: dict[str, Composite], check_dtype: bool) -> list[str]:
     lines: list[str] = []
+    if isinstance(data, LazyStackedTensorDict):  # whose rows may have no common shape, nor the same keys
+        before = (slice(None),) * data.stack_dim
+        for i, row in enumerate(data.unbind(data.stack_dim)):
+            lines += _lines(when, env, row, {name: spec[(*before, i)] for name, spec in specs.items()}, check_dtype)
+        return lines
     known: set[Key] = set()
-    for name in names:
-        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
+    for name, whole in specs.items():
+        for key, spec in whole.items(include_nested=True, leaves_only=True):
             known.add(key)
             value = data.get(key, None)
             if value is None:
                 lines.append(f"{when}: {key!r}: expected by {name}_spec, but missing")
             elif (why := _difference(spec, value, check_dtype)) is not None:
                 lines.append(f"{when}: {key!r} ({name}_spec): {why}")
-    if "observation" in names:
+    if "observation" in specs:
         inputs = {*env.action_keys, *env.state_keys, *env.reward_keys, *env.done_keys}
         for key in data.keys(include_nested=True, leaves_only=True):
             if key not in known and key not in inputs:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ..errors import SpaceError
@@ -71,20 +71,46 @@ class Masks:
         return covered and not any(bool(mask.any()) for mask in self.found.values())
 
     def merge(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
-        """`new` where it is meant, `old` elsewhere, zeros where that has no such entry; in `new`, which is returned."""
-        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=_is_leaf)):
+        """`new` where it is meant, `old` elsewhere, zeros where that has no such entry; in `new`, which is returned.
+
+        Of a lazy stack, whose entries may have no common shape, a new one is returned.
+        """
+        if isinstance(new, LazyStackedTensorDict):
+            return self._merge_rows(new, old)
+        for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
             mask = self.of(key)
             if mask is not None:
                 before = None if old is None else old.get(key, None)
                 new.set(key, _choose(mask, new.get(key), before, new.batch_dims))
         return new
 
+    def _merge_rows(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
+        dim = new.stack_dim
+        parts = new.unbind(dim)
+        olds = [None] * len(parts) if old is None else old.unbind(dim)
+        rows: list[Any] = []
+        for i, (part, before) in enumerate(zip(parts, olds, strict=True)):
+            masks = Masks({place: mask.select(dim, i) for place, mask in self.found.items()}, self._prefixes)
+            rows.append(masks.merge(part, before))
+        return LazyStackedTensorDict.lazy_stack(rows, dim)
+
+
+def overlaid(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
+    """`base`, updated with `new` in place; a lazy stack instead, where `new` is one and `base` is not."""
+    if not isinstance(new, LazyStackedTensorDict):
+        return base.update(new)
+    dim = new.stack_dim
+    rows: list[Any] = [before.update(part) for before, part in zip(base.unbind(dim), new.unbind(dim), strict=True)]
+    there = isinstance(base, LazyStackedTensorDict) and base.stack_dim == dim
+    return base if there else LazyStackedTensorDict.lazy_stack(rows, dim)
+
 
 def _overridden(place: Prefix, found: Mapping[Prefix, Tensor]) -> bool:
     return any(other != place and place[: len(other)] == other for other in found)
 
 
-def _is_leaf(kind: type) -> bool:
+def is_leaf(kind: type) -> bool:
+    """For `keys` of TensorDicts: objects are leaves too."""
     return issubclass(kind, NonTensorData | NonTensorStack) or not is_tensor_collection(kind)
 
 
@@ -104,7 +130,19 @@ def _choose(mask: Tensor, new: Any, old: Any, batch_dims: int) -> Any:
     wide = aligned(mask, new)
     if old is None:
         return torch.where(wide, new, torch.zeros((), dtype=new.dtype, device=new.device))
+    if old.shape != new.shape:
+        return _choose_whole(mask, new, old)
     return torch.where(wide, new, old)
+
+
+def _choose_whole(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """All of one or all of the other: sizes that vary."""
+    if bool(mask.any()) and not bool(mask.all()):
+        raise SpaceError(
+            f"Cannot keep some rows of {tuple(old.shape)} beside others of {tuple(new.shape)}: rows of sizes that vary "
+            "begin anew together, or in environments of their own."
+        )
+    return new if bool(mask.any()) else old
 
 
 def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from ..errors import SpaceError
 from .owner import joined, split
+from .recording import Recording
 
 if TYPE_CHECKING:
     from .base import EnvBase
@@ -63,28 +64,38 @@ def rollout(
     Raises:
         ValueError, TypeError: arguments that contradict each other.
     """
-    env._check_open()
     if max_steps < 1:
         raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
     if tensordict is None and not auto_reset:
         raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
-    plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
+    if not auto_reset:
+        env._check_open()
+    plain = (
+        not env.is_closed
+        and policy is None
+        and callback is None
+        and tensordict is None
+        and out is None
+        and storing_device is None
+    )
     if plain and return_contiguous is not False and not set_truncated and isinstance(actions, torch.Tensor | None):
         played = env._play(max_steps, actions, ends.stops)
         if played is not None:
             return played
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
+    if isinstance(given, Sized):
+        max_steps = min(max_steps, len(given))
+    exactly = ends.never and (actions is None or isinstance(given, Sized))
     first = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
-    steps: list[TensorDictBase] = []
+    contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
+    kept = _Kept(env, max_steps, exactly, contiguous, out)
     for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
-        steps.append(data if storing_device is None else data.to(storing_device))
         if callback is not None:
             callback(env, data)
-    if not steps:
-        raise ValueError("Expected actions for one step or more, but there were none.")
-    return _stacked(env, steps, return_contiguous, out)
+        kept.add(data if storing_device is None else data.to(storing_device))
+    return kept.stacked()
 
 
 def _steps(
@@ -92,13 +103,21 @@ def _steps(
 ) -> Iterator[TensorDictBase]:
     for number, action in enumerate(given, 1):
         data = act(data) if action is None else _with_action(env, data, action)
-        data = env.step(data)
         if number == max_steps:
+            data = env.step(data)
             ends.truncate(data)
-        yield data
-        if number == max_steps or ends.over(data):
+            yield data
             return
-        data = ends.go_on(data)
+        if ends.never:
+            data, root = env.step_and_maybe_reset(data)
+            yield data
+            data = root
+        else:
+            data = env.step(data)
+            yield data
+            if ends.over(data):
+                return
+            data = ends.go_on(data)
 
 
 class _Ends:
@@ -111,6 +130,7 @@ class _Ends:
         self._when_all = when_all
         self._when_any = not when_all if when_any is None else when_any
         self.stops = self._when_any or (when_all and not env.batch_size)
+        self.never = not (self._when_any or when_all)
         self._truncated = [joined(prefix, "truncated") for prefix in env.done_prefixes]
         if not set_truncated:
             self._truncated = []
@@ -133,12 +153,10 @@ class _Ends:
         )
 
     def go_on(self, data: TensorDictBase) -> TensorDictBase:
-        """The root of the next step."""
+        """The root of the next step, where rows that are done stay so."""
         root = self._env.step_mdp(data)
         if self._when_any:
             return root
-        if not self._when_all:
-            return self._env.maybe_reset(root)
         flags = [root.get(joined(prefix, "done")) for prefix in self._env.done_prefixes]
         done = torch.stack([flag.reshape(*root.batch_size, -1).all(-1) for flag in flags]).all(0)
         return root.set("_step", ~done) if bool(done.any()) else root
@@ -166,10 +184,11 @@ def _device_of(policy: Any) -> torch.device | None:
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
-def _one_a_step(actions: Any, batch_dims: int) -> Iterator[Any]:
-    if isinstance(actions, TensorDictBase | torch.Tensor) and batch_dims:
-        return iter(actions.unbind(batch_dims))
-    return iter(actions)
+def _one_a_step(actions: Any, batch_dims: int) -> Iterable[Any]:
+    """One action a step: with a length where that is known."""
+    if isinstance(actions, TensorDictBase | torch.Tensor):
+        return actions.unbind(batch_dims)
+    return actions
 
 
 def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
@@ -178,19 +197,39 @@ def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictB
     return data.set(env.action_key, action)
 
 
-def _stacked(
-    env: EnvBase, steps: list[TensorDictBase], contiguous: bool | None, out: TensorDictBase | None
-) -> TensorDictBase:
-    dim = env.batch_dims if env.batch_locked else steps[0].batch_dims
-    if contiguous is None:
-        contiguous = not env.has_dynamic_specs
-    if not contiguous and out is None:
-        result = LazyStackedTensorDict.lazy_stack(steps, dim)
-    else:
-        stack: Any = torch.stack  # which takes TensorDicts too
-        result = stack(steps, dim, out=out)
-    names = list(result.names)
-    if names[dim] != "time":
-        names[dim] = "time"
-        result.names = names
-    return result
+class _Kept:
+    """The steps so far: as a recording where they are to be contiguous, otherwise as they are."""
+
+    def __init__(self, env: EnvBase, max_steps: int, exactly: bool, contiguous: bool, out: TensorDictBase | None):
+        self._env = env
+        self._out = out
+        self._contiguous = contiguous
+        self._plan = max_steps, exactly
+        self._recording: Recording | None = None
+        self._steps: list[TensorDictBase] = []
+
+    def add(self, data: TensorDictBase) -> None:
+        if not self._steps and self._recording is None:
+            self._dim = self._env.batch_dims if self._env.batch_locked else data.batch_dims
+            if self._contiguous and self._out is None and type(data) is TensorDict:
+                self._recording = Recording(self._dim, *self._plan)
+        if self._recording is None:
+            self._steps.append(data)
+        else:
+            self._recording.add(data)
+
+    def stacked(self) -> TensorDictBase:
+        if self._recording is not None:
+            return self._recording.stacked()
+        if not self._steps:
+            raise ValueError("Expected actions for one step or more, but there were none.")
+        if self._contiguous or self._out is not None:
+            stack: Any = torch.stack  # which takes TensorDicts too
+            result = stack(self._steps, self._dim, out=self._out)
+        else:
+            result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim)
+        names = list(result.names)
+        if names[self._dim] != "time":
+            names[self._dim] = "time"
+            result.names = names
+        return result

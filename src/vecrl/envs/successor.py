@@ -66,11 +66,13 @@ def successor_rule(
     skip_next = _tree(gone)
 
     def rule(tensordict: TensorDictBase) -> TensorDictBase:
-        if isinstance(tensordict, LazyStackedTensorDict):  # whose entries may have no common shape
-            dim = tensordict.stack_dim
+        following = tensordict.get("next")
+        lazy = next((td for td in (tensordict, following) if isinstance(td, LazyStackedTensorDict)), None)
+        if lazy is not None:  # whose entries may have no common shape
+            dim = lazy.stack_dim
             return LazyStackedTensorDict.lazy_stack([rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if kept == () else tensordict.select(*kept)
-        return _overlaid(root, tensordict.get("next"), skip_root, skip_next)
+        return _overlaid(root, following, skip_root, skip_next)
 
     return rule
 

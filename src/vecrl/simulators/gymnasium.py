@@ -6,7 +6,8 @@ are gathered and written as one block, flags only where they are set. Knows no w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -184,9 +185,15 @@ class GymnasiumSimulator:
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """See `Simulator.invoke`."""
+        with self.shown(row):
+            return _invoke(self.envs[row], kind, name, value)
+
+    @contextmanager
+    def shown(self, row: int) -> Iterator[None]:
+        """While somebody looks at an environment, or changes it, its wrappers are up to date."""
         self._ways.show(row)
         try:
-            return _invoke(self.envs[row], kind, name, value)
+            yield
         finally:
             self._ways.look_again(row)
 

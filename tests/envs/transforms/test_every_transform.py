@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDictBase
 
-from vecrl.envs import check_env_specs
+from vecrl.envs import ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import TransformedEnv
 
 from ..rows import Rows
@@ -144,6 +145,31 @@ def test_values_of_before_stay_as_they_were(name: str) -> None:
     for stepped, copied in kept:
         equal(stepped, copied, "a step is not changed by later ones")
     equal(played, torch.stack([stepped for stepped, _ in kept], 1), "rollout")
+
+
+def within(name: str, i: int) -> TransformedEnv:
+    return make(name, i)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.shared and not case.needs))
+@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
+def test_inside_a_batch_or_outside(name: str, kind: type[SerialEnv]) -> None:
+    """Each environment of a batch with its own transform, or the batch with one: the same."""
+    inside = kind(3, [partial(within, name, i) for i in range(3)])
+    outside = TransformedEnv(kind(3, [partial(Rows, i) for i in range(3)]), CASES[name].make())
+    try:
+        torch.manual_seed(0)
+        one, two = inside.reset(), outside.reset()
+        for number in range(8):
+            acted = inside.rand_action(one)
+            two = two.update(acted.select(*inside.action_keys))
+            stepped, one = inside.step_and_maybe_reset(acted)
+            other, two = outside.step_and_maybe_reset(two)
+            equal(stepped["next"], other["next"], f"step {number}")
+            equal(one, two, f"root {number}")
+    finally:
+        inside.close()
+        outside.close()
 
 
 class Ready(Rows):

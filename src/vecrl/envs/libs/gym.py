@@ -19,6 +19,7 @@ from ...errors import SpaceError
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
 from ..base import EnvBase
+from ..lifting import Lifted
 from ..owner import FLAGS
 from ..tape import record
 
@@ -102,6 +103,14 @@ class GymWrapper(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         self._seed = seed
+
+    def _lifted(self) -> Lifted | None:
+        own = ("reset", "step", "_reset", "_step", "_begin", "_act", "_read", "maybe_reset", "set_seed", "_set_seed")
+        steady = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in own)
+        plain = self.frame_skip == 1 and self._begun is None and not self.run_type_checks
+        if not (steady and plain) or len(self.action_keys) > 1 or self._layout.opaque:
+            return None
+        return Lifted(self._env, tuple(key for key, _ in self._leaves))
 
     # -- a rollout at once
 

@@ -45,6 +45,9 @@ class TransformedEnv(EnvBase):
     (tensor([1, 2, 3]), tensor([1., 2., 3.]))
     """
 
+    base_env: EnvBase
+    transform: Transform
+
     def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, but {env!r} came.")
@@ -157,7 +160,7 @@ class TransformedEnv(EnvBase):
         """What the environment gets, and the rows that a transform asks to step, where one does."""
         if not self._cached("inverts", lambda: self.transform._inverts):
             return tensordict, None
-        inner = self.transform.inv(tensordict)
+        inner: Any = self.transform.inv(tensordict)
         return inner, inner.pop("_step", None)
 
     def _skipping(self, tensordict: TensorDictBase, inner: TensorDictBase, mask: Tensor) -> TensorDictBase:

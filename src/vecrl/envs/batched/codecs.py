@@ -1,0 +1,223 @@
+"""Between TensorDicts of a whole batch and what the engine's pool takes and gives.
+
+`PathCodec` is for environments that are stepped as such: every entry has a path, and comes as it is. `BareCodec` is for
+gymnasium environments that are stepped without their specs, which are applied here, to all rows at once. Both know
+transitions and TensorDicts, not pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from torch import Tensor
+
+from ...engine.layout import Layout
+from ...engine.transitions import Transition
+from ...errors import SpaceError
+from ...specs import Composite, TensorSpec
+from ..owner import FLAGS, OUTPUTS, Key
+from .metadata import EnvMetaData
+from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects
+
+Rows = np.ndarray | None
+"""Which rows are meant, `[m]`; None for all."""
+
+
+class PathCodec:
+    """See the module.
+
+    Args:
+        metas: of all n environments.
+        outputs, inputs: spaces by path, see `wiring`.
+        reward_keys: what a root has not.
+
+    Attributes:
+        lazy: whether rows differ, so that they are stacked lazily.
+    """
+
+    def __init__(
+        self,
+        metas: Sequence[EnvMetaData],
+        outputs: spaces.Space[Any],
+        inputs: spaces.Space[Any],
+        reward_keys: Sequence[Key],
+    ):
+        self._inputs = [(leaf.path[0], key_of(leaf.path[0])) for leaf in Layout(inputs).leaves if leaf.path[0]]
+        self._odd_inputs = PARCEL in _names(inputs)
+        odd = PARCEL in _names(outputs)
+        self.lazy = odd and not only_objects(metas)
+        self._unpack: Any = None if not odd else with_parcels if self.lazy else with_objects
+        self._by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
+        paths = [path for path in _names(outputs) if path]
+        rewards = set(reward_keys)
+        sizes = _nested_sizes(metas[0])
+        self._following = _Tree(paths, sizes)
+        self._root = _Tree([path for path in paths if key_of(path) not in rewards], sizes)
+
+    def inputs(self, data: TensorDictBase, rows: Rows = None, mask: Tensor | None = None) -> dict[Path, Any]:
+        """Actions and states, as the pool takes them.
+
+        Args:
+            data: of all rows.
+            rows: whose are wanted.
+            mask: who is to step, in environments that are batches themselves.
+        """
+        tree: dict[Path, Any] = {}
+        for path, key in self._inputs:
+            value = data.get(key, None) if path != STEP else _whole(data) if mask is None else mask
+            if value is None:
+                raise SpaceError(f"Expected {key!r} among what is to be stepped, but there are {_keys(data)}.")
+            array = value.detach().cpu().numpy()
+            tree[path] = array if rows is None else array[rows]
+        if self._odd_inputs:
+            parts = data.unbind(0)
+            which = range(len(parts)) if rows is None else rows.tolist()
+            tree[PARCEL] = [self._parcel(parts[i], i) for i in which]
+        return tree
+
+    def _parcel(self, data: TensorDictBase, row: int) -> dict[Key, Any]:
+        there = {key for _, key in self._inputs}
+        keys = [key for key in self._by_row[row] if key not in there]
+        return {key: value for key in keys if (value := data.get(key, None)) is not None}
+
+    def following(self, transition: Transition) -> TensorDictBase:
+        """What followed, final observations included."""
+        return self._packed(transition.next_obs, self._following, len(transition.ids))
+
+    def root(self, transition: Transition) -> TensorDictBase:
+        """What to act on next."""
+        return self._packed(transition.obs, self._root, len(transition.ids))
+
+    def _packed(self, values: Mapping[Path, Any], tree: _Tree, rows: int) -> TensorDictBase:
+        data = tree.build({path: torch.from_numpy(values[path]) for path in tree.paths}, rows)
+        return self._unpack(data, values[PARCEL]) if self._unpack else data
+
+
+class BareCodec:
+    """See the module.
+
+    Args:
+        meta: of one environment, like all others.
+        keys: where the leaves of observations lie.
+        outputs: the observation space of the gymnasium environments.
+    """
+
+    lazy = False
+
+    def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: spaces.Space[Any]):
+        self._layout = Layout(outputs)
+        observation = meta.full("observation")
+        self._leaves: list[tuple[Key, TensorSpec]] = [(key, observation[key].to("cpu")) for key in keys]
+        [(self._action_key, self._action_spec)] = meta.full("action").items(True, True)
+        [(self._reward_key, reward)] = meta.full("reward").items(True, True)
+        self._reward_dtype = reward.dtype
+        self._flags = [name for name in FLAGS if name in meta.full("done")]
+
+    def inputs(self, data: TensorDictBase, rows: Rows = None, mask: Tensor | None = None) -> np.ndarray:
+        """Actions as gymnasium's environments take them."""
+        actions = data.get(self._action_key, None)
+        if actions is None:
+            raise SpaceError(f"Expected {self._action_key!r} among what is to be stepped, but there are {_keys(data)}.")
+        return self._action_spec.to_numpy(actions if rows is None else actions[torch.from_numpy(rows)])
+
+    def following(self, transition: Transition) -> TensorDict:
+        """What followed, final observations included."""
+        ends = torch.from_numpy(transition.terminated), torch.from_numpy(transition.truncated)
+        values = {name: flag.unsqueeze(-1) for name, flag in zip(FLAGS, (ends[0] | ends[1], *ends), strict=True)}
+        values[self._reward_key] = torch.from_numpy(transition.reward).to(self._reward_dtype).unsqueeze(-1)
+        return self._packed(transition.next_obs, values, len(transition.ids))
+
+    def root(self, transition: Transition) -> TensorDict:
+        """What to act on next."""
+        rows = len(transition.ids)
+        values = dict(zip(FLAGS, torch.zeros((3, rows, 1), dtype=torch.bool).unbind(0), strict=True))
+        return self._packed(transition.obs, values, rows)
+
+    def _packed(self, obs: Any, values: dict[Any, Tensor], rows: int) -> TensorDict:
+        flags = {name: value for name, value in values.items() if name not in FLAGS or name in self._flags}
+        data = TensorDict(flags, [rows])
+        for (key, spec), leaf in zip(self._leaves, self._layout.split(obs), strict=True):
+            value = torch.from_numpy(leaf)
+            plain = value.dtype == spec.dtype and value.shape[1:] == spec.shape
+            data.set(key, value if plain else spec.expand(rows, *spec.shape).encode(leaf))
+        return data
+
+
+class _Tree:
+    """Entries by path as nested TensorDicts.
+
+    Args:
+        paths: of all entries.
+        sizes: batch sizes of the nested ones, those of one row.
+    """
+
+    def __init__(self, paths: Sequence[Path], sizes: Mapping[Path, torch.Size]):
+        self.paths = list(paths)
+        self._sizes = sizes
+        self._below: dict[Path, dict[str, Path | None]] = {(): {}}
+        for path in self.paths:
+            for depth in range(len(path)):
+                last = depth == len(path) - 1
+                self._below.setdefault(path[:depth], {})[path[depth]] = path if last else None
+
+    def build(self, leaves: Mapping[Path, Tensor], rows: int, place: Path = ()) -> TensorDict:
+        """The TensorDict of the leaves below `place`."""
+        values: dict[str, Any] = {
+            name: self.build(leaves, rows, (*place, name)) if path is None else leaves[path]
+            for name, path in self._below[place].items()
+        }
+        return TensorDict(values, [rows, *self._sizes[place]])
+
+
+def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
+    """The batch sizes of nested TensorDicts, as the specs have them; the longest where these differ."""
+    sizes: dict[Path, torch.Size] = {(): meta.batch_size}
+
+    def look(spec: Composite, place: Path) -> None:
+        sizes[place] = max(sizes.get(place, torch.Size()), spec.shape, key=len)
+        for name, below in spec.items():
+            if isinstance(below, Composite):
+                look(below, (*place, name))
+
+    for name in OUTPUTS:
+        look(meta.full(name), ())
+    return sizes
+
+
+def with_objects(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) -> TensorDict:
+    """`data` with the objects that rows brought beside it, which are the same ones in each."""
+    for key in parcels[0] or {}:
+        data.set(key, torch.stack([(parcel or {})[key] for parcel in parcels], 0))
+    return data
+
+
+def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) -> LazyStackedTensorDict:
+    """A lazy stack of the rows of `data`, each with what it brought beside.
+
+    >>> rows = with_parcels(TensorDict({}, [2]), [{"x": torch.zeros(1)}, {"x": torch.zeros(2)}])
+    >>> [row["x"].shape[0] for row in rows.unbind(0)]
+    [1, 2]
+    """
+    rows: list[Any] = []
+    for row, parcel in zip(data.unbind(0), parcels, strict=True):
+        for key, value in (parcel or {}).items():
+            row.set(key, value)
+        rows.append(row)
+    return LazyStackedTensorDict.lazy_stack(rows, 0)
+
+
+def _names(space: spaces.Space[Any]) -> list[Path]:
+    return [leaf.path[0] for leaf in Layout(space).leaves]  # pyright: ignore[reportReturnType]
+
+
+def _whole(data: TensorDictBase) -> Tensor:
+    return torch.ones(data.batch_size, dtype=torch.bool)
+
+
+def _keys(data: TensorDictBase) -> list[str]:
+    return sorted(map(str, data.keys(include_nested=True, leaves_only=True)))

@@ -1,0 +1,409 @@
+"""Environments side by side as one environment: `SerialEnv` in this thread, `ParallelEnv` in worker processes.
+
+Both are a pool of the engine whose rows are environments, seen as an `EnvBase`. No environment is built here: workers
+build them, and say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import Tensor
+
+from ...engine.pool import BackendName, Pool
+from ...engine.transitions import Transition
+from ...errors import ClosedError, SpaceError, WorkerError
+from ...simulators.gymnasium import ResetKeywords
+from ..base import EnvBase, next_seed
+from ..owner import INPUTS, OUTPUTS, joined
+from ..partial import Masks, is_leaf, overlaid
+from .codecs import BareCodec, PathCodec
+from .makers import Kwargs, makers_of, share_out
+from .metadata import EnvMetaData
+from .simulator import METHOD, MISSING, agree
+from .wiring import is_by_path
+
+EnvFn = Callable[..., EnvBase]
+
+
+class BatchedEnv(EnvBase):
+    """n environments as one, of batch size `(n, *theirs)`.
+
+    They are made at once, in workers and nowhere else, and made anew by `start` or `reset` after a `close`. What they
+    give is the caller's for as long as it is kept. An attribute that this object lacks is looked up in all of them: a
+    list of their values, or, if it is a method, a function that calls it in each and returns a list.
+
+    Environments may differ: in class, in shapes, in keys. Specs that differ are stacked lazily, and so are the
+    TensorDicts then. Entries of fixed shape lie in memory that caller and workers share; the others (objects, sizes
+    of -1, what only some have) travel pickled, which is slow for large ones.
+
+    Args:
+        num_workers: n, the number of environments.
+        create_env_fn: a function that makes an environment, or n of them. They travel pickled by value.
+        create_env_kwargs: keywords for it, or n times those.
+        device: where inputs and outputs are; by default where the environments' own are.
+        num_threads: threads of torch in this process from the start on; None leaves them as they are.
+        num_sub_threads: threads of numerical libraries in each worker process.
+        serial_for_single: do without a process if n is 1.
+        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". There is no "fork": it
+            copies this process with all its threads' locks, which may be held for ever.
+        non_blocking: kept as an attribute. Copies between devices are waited for, since late ones give wrong values.
+        envs_per_worker: how many environments share a worker; by default there are as many workers as cores.
+        backend: "serial", "threads" or "processes"; by default what the class's name says.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout`; None for no limit.
+        pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted. How data
+            travels follows from the specs, and workers end with their owner.
+        policy_proof: accepted. Entries of a policy stay in the caller's TensorDict.
+        allow_step_when_done: accepted. Environments may step when they are done, as single ones may.
+
+    Raises:
+        WorkerError: an environment cannot be made; nothing is left running.
+        SpaceError: arguments, or environments, that do not fit together.
+    """
+
+    _backend: BackendName = "serial"
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: EnvFn | Sequence[EnvFn],
+        *,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None = None,
+        pin_memory: bool = False,
+        share_individual_td: bool | None = None,
+        shared_memory: bool = True,
+        memmap: bool = False,
+        policy_proof: Callable[..., Any] | None = None,
+        device: Any = None,
+        allow_step_when_done: bool = False,
+        num_threads: int | None = None,
+        num_sub_threads: int = 1,
+        serial_for_single: bool = False,
+        non_blocking: bool = False,
+        mp_start_method: str | None = None,
+        use_buffers: bool | None = None,
+        consolidate: bool = True,
+        daemon: bool = False,
+        envs_per_worker: int | None = None,
+        backend: BackendName | None = None,
+        step_timeout: float | None = None,
+    ):
+        super().__init__(device=device)
+        self.num_workers = num_workers
+        self.create_env_fn = create_env_fn
+        self.create_env_kwargs = create_env_kwargs
+        self.non_blocking = non_blocking
+        self._wish = self._device
+        self._how: dict[str, Any] = {
+            "mp_start_method": mp_start_method,
+            "num_threads": num_threads,
+            "num_sub_threads": num_sub_threads,
+            "envs_per_worker": envs_per_worker,
+            "step_timeout": step_timeout,
+        }
+        self._name: BackendName = "serial" if serial_for_single and num_workers == 1 else backend or self._backend
+        self._pool: Pool | None = None
+        self._seeds: dict[int, int | None] = {}
+        self.start()
+
+    # -- the beginning and the end
+
+    def start(self) -> None:
+        """Make the environments, where there are none or they were closed."""
+        if self._pool is not None:
+            return
+        how = self._how
+        makers = makers_of(self.num_workers, self.create_env_fn, self.create_env_kwargs)
+        method = _start_method(how["mp_start_method"])
+        if how["num_threads"] is not None:
+            torch.set_num_threads(how["num_threads"])
+        pool = Pool(
+            share_out(makers, how["envs_per_worker"], self._name == "serial"),
+            self._name,
+            infos=False,
+            step_timeout=how["step_timeout"],
+            start_method=method,
+            threads_per_worker=how["num_sub_threads"],
+            agree=agree,
+        )
+        try:
+            self._take_metadata([meta for card in pool.cards for meta in card.spec], pool)
+        except BaseException:
+            pool.close()
+            raise
+        self._pool = pool
+        self._seeds = {}
+        self.is_closed = False
+
+    def _take_metadata(self, metas: list[EnvMetaData], pool: Pool) -> None:
+        first = metas[0]
+        sizes = {tuple(meta.batch_size) for meta in metas}
+        if len(sizes) > 1:
+            raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
+        self.meta_data = first if all(meta is first for meta in metas) else metas
+        devices = {meta.device for meta in metas}
+        self._device = self._wish or (first.device if len(devices) == 1 else None)
+        self.batch_size = torch.Size([len(metas), *first.batch_size])
+        for name in (*INPUTS, *OUTPUTS):
+            self._set_full(name, torch.stack([meta.full(name) for meta in metas], 0))
+        outputs, inputs = pool.obs_layout.space, pool.action_layout.space
+        self._is_bare = not is_by_path(outputs)
+        if self._is_bare:
+            self._codec: BareCodec | PathCodec = BareCodec(first, pool.card.metadata["keys"], outputs)
+        else:
+            self._codec = PathCodec(metas, outputs, inputs, self.reward_keys)
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
+        if raise_if_closed:
+            self._running()
+        pool, self._pool = self._pool, None
+        self.is_closed = True
+        if pool is not None:
+            pool.close()
+
+    def _check_open(self) -> None:
+        self._running()
+
+    def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
+        """Add keywords for what makes the environments: for all, or one mapping each. They count from the next start
+        on: `close` and `start`, or `reset`."""
+        old = self.create_env_kwargs or {}
+        if isinstance(kwargs, Mapping) and isinstance(old, Mapping):
+            self.create_env_kwargs = {**old, **kwargs}
+            return
+        olds = [old] * self.num_workers if isinstance(old, Mapping) else old
+        news = [kwargs] * self.num_workers if isinstance(kwargs, Mapping) else kwargs
+        self.create_env_kwargs = [{**a, **b} for a, b in zip(olds, news, strict=True)]
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker` or
+        `step_timeout`; `use_buffers`, `shared_memory`, `memmap` and `daemon` are accepted, as by the constructor. What
+        runs is closed, and starts anew with the next `reset` or `start`. Returns the environment."""
+        settings = {name: value for name, value in settings.items() if value is not None}
+        self.non_blocking = settings.pop("non_blocking", self.non_blocking)
+        unknown = settings.keys() - self._how - {"use_buffers", "shared_memory", "memmap", "daemon"}
+        if unknown:
+            raise TypeError(f"configure_parallel has no {sorted(unknown)}; it has non_blocking and {list(self._how)}.")
+        self._how |= {name: value for name, value in settings.items() if name in self._how}
+        self.close()
+        return self
+
+    def _running(self) -> Pool:
+        if self._pool is None:
+            raise ClosedError(f"This {type(self).__name__} is closed; start() or reset() makes its environments anew.")
+        return self._pool
+
+    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Have inputs and outputs on another device; returns the environment."""
+        self._wish = torch.device(device)
+        return super().to(device)
+
+    # -- resets
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See `EnvBase.reset`. Entries of the state in `tensordict`, masks and `kwargs` reach the environments. Where
+        they were closed, they are made anew."""
+        self.start()
+        return super().reset(tensordict, **kwargs)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        masks = None if tensordict is None else Masks.read(tensordict, "_reset", self.done_prefixes)
+        ids, whole = self._whom(masks)
+        if self._is_bare:
+            rows = range(self.num_workers) if ids is None else ids.tolist()
+            seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+            transition = self._asked(self._codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
+        else:
+            data = self._data_of_resets(tensordict, ids, whole)
+            options = {"kwargs": kwargs, "data": data} if kwargs or data else None
+            transition = self._asked(self._codec.root, "reset", None, options, ids)
+        first = self._here(self._codec.root(transition))
+        return first if ids is None or tensordict is None else self._spread(first, ids, tensordict)
+
+    def _whom(self, masks: Masks | None) -> tuple[np.ndarray | None, bool]:
+        """The rows that masks mean (None: all), and whether they mean all of each."""
+        found = [masks.of(joined(prefix, "done")) if masks else None for prefix in self.done_prefixes]
+        flat = [mask.reshape(self.num_workers, -1) for mask in found if mask is not None]
+        if not flat:
+            return None, True
+        meant = torch.stack([mask.any(1) for mask in flat]).any(0)
+        fully = torch.stack([mask.all(1) for mask in flat]).all(0)
+        if len(flat) < len(found):  # there is a place without a mask: all of it is meant
+            return None, bool(fully.all())
+        rows = None if bool(meant.all()) else meant.nonzero()[:, 0].cpu().numpy()
+        return rows, bool((fully | ~meant).all())
+
+    def _data_of_resets(
+        self, tensordict: TensorDictBase | None, ids: np.ndarray | None, whole: bool
+    ) -> dict[int, TensorDictBase]:
+        """What environments are to know of the TensorDict: their states, and masks that mean only parts of them."""
+        keys = [*self.state_keys, *([] if whole else self.reset_keys)]
+        if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
+            return {}
+        parts = tensordict.select(*keys, strict=False).unbind(0)
+        return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
+
+    def _spread(self, some: Any, ids: np.ndarray, other: TensorDictBase) -> TensorDictBase:
+        """Rows of some as rows of all; the others as they are in `other`, or zero."""
+        meant = torch.from_numpy(ids)
+        if isinstance(some, LazyStackedTensorDict):
+            new = dict(zip(ids.tolist(), some.unbind(0), strict=True))
+            rows: list[Any] = [
+                new[row] if row in new else self._still(row, before) for row, before in enumerate(other.unbind(0))
+            ]
+            return LazyStackedTensorDict.lazy_stack(rows, 0)
+        place = torch.zeros(self.num_workers, dtype=torch.int64)
+        place[meant] = torch.arange(len(ids))
+        mask = torch.zeros(self.num_workers, dtype=torch.bool)
+        mask[meant] = True
+        return Masks({(): mask.to(some.device or "cpu")}, [()]).merge(some[place], other)
+
+    def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
+        """A row as it was before, and zeros where it held nothing."""
+        still = self._full("done")[row].zero()
+        for name in ("observation", "reward"):
+            still.update(self._full(name)[row].zero())
+        return still.update(before.select(*still.keys(True, True, is_leaf=is_leaf), strict=False))
+
+    def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._codec.lazy:
+            return super()._standing_still(tensordict)
+        rows: list[Any] = [self._still(row, before) for row, before in enumerate(tensordict.unbind(0))]
+        return LazyStackedTensorDict.lazy_stack(rows, 0)
+
+    # -- steps
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+        codec = self._codec
+        return self._checked(codec.following(self._asked(codec.following, "step", codec.inputs(tensordict))))
+
+    def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        codec = self._codec
+        at_once = not self._seeds  # a seed waits for its reset
+        transition = self._asked(codec.following, "step", codec.inputs(tensordict), eager=at_once)
+        following = self._checked(codec.following(transition))
+        return following, self._here(codec.root(transition)) if len(transition.ended) else None
+
+    def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
+        return overlaid(root, renewed)  # whose other rows are those of the root
+
+    def _asked(self, read: Callable[[Transition], TensorDictBase], what: str, *args: Any, **how: Any) -> Transition:
+        """What the pool answers; where environments fail, what the others yielded is read from its transition."""
+        try:
+            return getattr(self._running(), what)(*args, **how)
+        except WorkerError as error:
+            if isinstance(error.transition, Transition):
+                error.transition = read(error.transition)
+            raise
+
+    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        flat = mask.reshape(self.num_workers, -1)
+        ids = flat.any(1).nonzero()[:, 0].cpu().numpy()
+        fine = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
+        self._running().send(ids, self._codec.inputs(tensordict, ids, fine))
+        transition = self._asked(self._codec.following, "recv")
+        return self._spread(self._checked(self._codec.following(transition)), ids, tensordict)
+
+    def _checked(self, following: TensorDictBase) -> TensorDictBase:
+        if self.run_type_checks:
+            self._check_types(following)
+        return self._here(following)
+
+    def _here(self, data: TensorDictBase) -> TensorDictBase:
+        return data if self.device is None else data.to(self.device)
+
+    # -- seeds, attributes, states
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed every environment, each with what the one before returned; returns what the last one did.
+
+        Args:
+            seed: of the first.
+            static_seed: the same for all.
+        """
+        pool = self._running()
+        for row in range(self.num_workers):
+            if self._is_bare:
+                self._seeds[row] = seed
+                seed = seed if static_seed or seed is None else next_seed(seed)
+            else:
+                [seed] = pool.invoke("call", "set_seed", [((seed, static_seed), {})], [row])
+        return seed
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            pool = self.__dict__.get("_pool")
+            if pool is None or name.startswith("_"):
+                why = " (its environments are closed)" if pool is None and not name.startswith("_") else ""
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}") from None
+        found = pool.invoke("get", name)
+        kinds = {kind for kind, _ in found}
+        if MISSING in kinds:
+            lacking = [row for row, (kind, _) in enumerate(found) if kind == MISSING]
+            raise AttributeError(f"Neither {type(self).__name__} nor its environments {lacking} have {name!r}.")
+        if METHOD not in kinds:
+            return [value for _, value in found]
+
+        def call(*args: Any, **kwargs: Any) -> list[Any]:
+            return self._running().invoke("call", name, [(args, kwargs)] * self.num_workers)
+
+        call.__name__ = name
+        return call
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        states = self._running().invoke("call", "state_dict", [((), {})] * self.num_workers)
+        for row, state in enumerate(states):
+            destination.update({f"{prefix}worker{row}.{key}": value for key, value in state.items()})
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+        states: list[dict[str, Any]] = []
+        for row in range(self.num_workers):
+            own = f"{prefix}worker{row}."
+            states.append({key[len(own) :]: value for key, value in state_dict.items() if key.startswith(own)})
+        self._running().invoke("call", "load_state_dict", [((state,), {}) for state in states])
+
+    def __repr__(self) -> str:
+        state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
+        kind = f"num_workers={self.num_workers}, backend={self._name!r}, {state}"
+        return f"{type(self).__name__}({kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+class SerialEnv(BatchedEnv):
+    """Environments side by side, stepped one after another in this thread; see `BatchedEnv`.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = SerialEnv(2, lambda: GymEnv("Pendulum-v1", g=9.81))
+    >>> env.rollout(3)["next", "reward"].shape
+    torch.Size([2, 3, 1])
+    >>> env.close()
+    """
+
+    _backend = "serial"
+
+
+class ParallelEnv(BatchedEnv):
+    """Environments side by side in worker processes; see `BatchedEnv`.
+
+    >>> from vecrl.envs import GymEnv
+    >>> with ParallelEnv(4, lambda: GymEnv("Pendulum-v1", g=9.81)) as env:
+    ...     env.batch_size, env.rollout(3).shape
+    (torch.Size([4]), torch.Size([4, 3]))
+    """
+
+    _backend = "processes"
+
+
+def _start_method(name: str | None) -> Literal["forkserver", "spawn"]:
+    if name in (None, "forkserver"):
+        return "forkserver"
+    if name == "spawn":
+        return "spawn"
+    why = "A fork copies this process with the locks that its threads hold. " if name == "fork" else ""
+    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', but {name!r} came. {why}")

@@ -1,0 +1,120 @@
+"""What makes sub-environments, and how it is shared out among workers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ...errors import SpaceError
+from ..base import EnvBase
+from .metadata import EnvMetaData
+from .simulator import EnvSimulator
+
+Kwargs = Mapping[str, Any]
+
+
+class EnvCreator:
+    """A function that makes an environment, with its arguments; travels pickled by value.
+
+    Args:
+        create_env_fn: makes an environment.
+        create_env_kwargs: its keywords; further ones may be given by name.
+        share_memory: accepted. What environments share is up to what they are made of.
+
+    >>> from vecrl.envs import GymEnv
+    >>> make = EnvCreator(GymEnv, env_name="Pendulum-v1")
+    >>> make().action_spec.shape, make.make_variant(frame_skip=2)().frame_skip
+    (torch.Size([1]), 2)
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Callable[..., EnvBase],
+        create_env_kwargs: Kwargs | None = None,
+        share_memory: bool = True,
+        **kwargs: Any,
+    ):
+        if not callable(create_env_fn):
+            raise TypeError(f"Expected a function that makes an environment, but {create_env_fn!r:.80} came.")
+        self.create_env_fn = create_env_fn
+        self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
+        self.share_memory = share_memory
+
+    def __call__(self, **kwargs: Any) -> EnvBase:
+        """A new environment; `kwargs` go before those of the constructor."""
+        return self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
+
+    def make_variant(self, **kwargs: Any) -> EnvCreator:
+        """One with other keywords."""
+        return type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
+
+    @property
+    def meta_data(self) -> EnvMetaData:
+        """What such an environment says of itself; one is made for it, and closed."""
+        env = self()
+        try:
+            return EnvMetaData.metadata_from_env(env)
+        finally:
+            env.close()
+
+    def __reduce__(self) -> Any:
+        arguments = self.create_env_fn, self.create_env_kwargs, self.share_memory
+        return _recreated, (type(self), cloudpickle.dumps(arguments))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
+
+
+def _recreated(kind: type[EnvCreator], arguments: bytes) -> EnvCreator:
+    return kind(*cloudpickle.loads(arguments))
+
+
+def makers_of(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:
+    """One function without arguments for each of `count` environments.
+
+    Raises:
+        SpaceError: not as many functions or keywords as environments, or what is no function.
+    """
+    if count < 1:
+        raise SpaceError(f"Expected num_workers of 1 or more, but {count} came.")
+    functions = _one_each("create_env_fn", create_env_fn, count, callable(create_env_fn))
+    kwargs = create_env_kwargs or {}
+    keywords = _one_each("create_env_kwargs", kwargs, count, isinstance(kwargs, Mapping))
+    for index, function in enumerate(functions):
+        if isinstance(function, EnvBase) or not callable(function):
+            raise SpaceError(
+                f"Expected functions that make environments, but number {index} is {type(function).__name__}. "
+                "Give `lambda: GymEnv(...)` rather than an environment."
+            )
+    return [partial(function, **kw) if kw else function for function, kw in zip(functions, keywords, strict=True)]
+
+
+def _one_each(name: str, given: Any, count: int, single: bool) -> list[Any]:
+    if single:
+        return [given] * count
+    if not isinstance(given, Sequence) or len(given) != count:
+        many = len(given) if isinstance(given, Sequence) else repr(given)[:80]
+        raise SpaceError(f"Expected {name} to be one, or a list of {count}, one an environment, but {many} came.")
+    return list(given)
+
+
+def share_out(makers: Sequence[Any], per_worker: int | None, alone: bool) -> list[tuple[Any, int]]:
+    """For each worker, what makes its simulator and of how many environments: neighbours stay together.
+
+    Args:
+        makers: one an environment.
+        per_worker: how many share a worker; by default there are as many workers as cores.
+        alone: one worker has all.
+    """
+    if per_worker is not None and per_worker < 1:
+        raise SpaceError(f"Expected envs_per_worker of 1 or more, but {per_worker} came.")
+    count = len(makers)
+    workers = -(-count // per_worker) if per_worker else 1 if alone else min(os.cpu_count() or 1, count)
+    bounds = np.linspace(0, count, workers + 1).round().astype(int).tolist()
+    return [(partial(EnvSimulator, list(makers[a:b]), a), b - a) for a, b in itertools.pairwise(bounds)]

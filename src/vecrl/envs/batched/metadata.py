@@ -1,0 +1,75 @@
+"""What an environment says of itself, in a form that travels: nobody has to build it to know its specs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDictBase
+
+from ...specs import Composite
+from ..owner import INPUTS, OUTPUTS
+
+if TYPE_CHECKING:
+    from ..base import EnvBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvMetaData:
+    """Specs, sizes and places of an environment.
+
+    Attributes:
+        tensordict: what `fake_tensordict` gives; None where nobody asked for it.
+        specs: `env.specs`.
+        batch_size: of the environment.
+        env_str: its `repr`.
+        device: where inputs and outputs live; None where that is not said.
+        batch_locked: whether only this batch size will do.
+        device_map: the device of every leaf, by its key.
+        supports_set_state: whether a state can be given to `reset`.
+
+    >>> from vecrl.envs import GymEnv
+    >>> meta = EnvMetaData.metadata_from_env(GymEnv("CartPole-v1"))
+    >>> meta.batch_size, meta.spec("action").shape
+    (torch.Size([]), torch.Size([2]))
+    """
+
+    tensordict: TensorDictBase | None = field(repr=False)
+    specs: Composite = field(repr=False)
+    batch_size: torch.Size
+    env_str: str
+    device: torch.device | None
+    batch_locked: bool
+    device_map: dict[Any, torch.device | None] = field(repr=False)
+    supports_set_state: bool = False
+
+    @classmethod
+    def metadata_from_env(cls, env: EnvBase, *, fake: bool = True) -> EnvMetaData:
+        """That of `env`.
+
+        Args:
+            fake: have the `tensordict` too.
+        """
+        specs = env.specs
+        return cls(
+            tensordict=env.fake_tensordict() if fake else None,
+            specs=specs,
+            batch_size=env.batch_size,
+            env_str=repr(env),
+            device=env.device,
+            batch_locked=env.batch_locked,
+            device_map={key: None if leaf is None else leaf.device for key, leaf in specs.items(True, True)},
+        )
+
+    def full(self, name: str) -> Composite:
+        """The `Composite` of "action", "state", "observation", "reward" or "done"."""
+        side = "input_spec" if name in INPUTS else "output_spec"
+        assert name in (*INPUTS, *OUTPUTS)
+        return self.specs[side, f"full_{name}_spec"]
+
+    def spec(self, name: str) -> Any:
+        """The same, or the leaf where there is only one."""
+        full = self.full(name)
+        leaves = list(full.values(True, True))
+        return leaves[0] if len(leaves) == 1 else full

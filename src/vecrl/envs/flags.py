@@ -1,0 +1,40 @@
+"""Done flags that complete each other: "done" is any of the others, a lone "done" is "terminated".
+
+Knows TensorDicts and shapes, not environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+
+from .owner import FLAGS, joined
+
+
+def fill_flags(
+    tensordict: TensorDictBase, prefix: tuple[str, ...], with_truncated: bool, shape: Sequence[int]
+) -> TensorDictBase:
+    """Put in the flags at `prefix` that `tensordict` lacks, and give those it has the same shape.
+
+    Args:
+        tensordict: is written into, and returned.
+        prefix: where the flags are.
+        with_truncated: whether "truncated" is one of them.
+        shape: of a flag behind the batch size.
+    """
+    zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
+    given = {name: tensordict.get(joined(prefix, name), None) for name in FLAGS}
+    flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
+    ends = [flags[name] for name in FLAGS[1:] if name in flags]
+    if "done" not in flags:
+        flags["done"] = torch.stack(ends).any(0) if ends else zero
+    if "terminated" not in flags:
+        truncated = flags.get("truncated")
+        flags["terminated"] = flags["done"].clone() if truncated is None else flags["done"] & ~truncated
+    if "truncated" not in flags and with_truncated:
+        flags["truncated"] = zero.clone()
+    for name, value in flags.items():
+        tensordict.set(joined(prefix, name), value)
+    return tensordict

@@ -1,0 +1,14 @@
+"""The chain of seeds that environments hand on to one another. Knows numbers only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def next_seed(seed: int) -> int:
+    """The seed after `seed`, in [0, 2**32 - 1); a chain that TorchRL's environments go through too.
+
+    >>> next_seed(0)
+    795726461
+    """
+    return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)
