@@ -72,14 +72,10 @@ def workloads() -> list[Workload]:
         *(_policy(n) for n in (10, 256, 4096)),
         _population(256),
         _native_population(256),
-        *(_gym_env(1000, way) for way in ("", "ready", "transformed")),
+        *(_gym_env(1000, way) for way in ("", "ready")),
         _serial_env(64, 50),
         *(_parallel(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
         _parallel_start(8),
-        _native_env(4096, 256),
-        _pendulum(4096, 256),
-        _pixels(8),
-        _normed(64),
         _memory(16, 1000),
     ]
 
@@ -238,16 +234,17 @@ def _rollout(n: int, steps: int) -> Workload:
 def _gym_env(steps: int, way: str) -> Workload:
     entry = "on_tensordict:rollout_cartpole"
     title = {"": "random actions", "ready": "actions made beforehand", "transformed": "through five transforms"}[way]
+    how = {way: True} if way else {}
     targets = {"": [("TorchRL", 7.0), ("bare loop", 1 / 3.5)], "ready": [("TorchRL", 10.0)]}
     return Workload(
         name=f"gymenv-rollout{f'-{way}' if way else ''}",
         title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, {title}",
         contestants=[
-            C(OURS, "main", entry, {"library": "vecrl"}),
+            C(OURS, "main", entry, {"library": "vecrl", **how}),
             C("bare loop", "main", "by_hand:rollout_cartpole"),
-            C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl", **how}),
         ],
-        parameters={"steps": steps, **({way: True} if way else {})},
+        parameters={"steps": steps},
         targets=[Target((rival,), ratio) for rival, ratio in targets.get(way, [("TorchRL", 8.0)])],
         rows=steps,
         quick=True,

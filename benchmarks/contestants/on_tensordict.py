@@ -231,7 +231,7 @@ def peak(library: str, num_envs: int, steps: int) -> Contest:
         before = _peak_bytes(reset=True)
         played = env.rollout(steps)
         size = sum(leaf.numel() * leaf.element_size() for leaf in played.values(True, True))
-        return Lap((_peak_bytes() - before) / size, 1)
+        return Lap((_peak_bytes() - before) / size * units, units)
 
     yield run
     env.close()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
-from .dialects import to_tensordict, to_vector
 from .transforms import *  # noqa: F403 (its own list of names says which)
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
 
@@ -28,8 +27,6 @@ __all__ = [
     "check_env_specs",
     "step_mdp",
     "terminated_or_truncated",
-    "to_tensordict",
-    "to_vector",
 ]
 __all__ += transforms.__all__
 

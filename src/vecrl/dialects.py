@@ -14,13 +14,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..engine.simulator import BatchStep
-from ..errors import SpaceError
-from ..specs.conversions import space_from_spec
-from ..vector.base import BaseVectorEnv
-from ..vector.batched import BatchedVectorEnv
-from .base import EnvBase
-from .owner import Key
+from .engine.simulator import BatchStep
+from .envs import EnvBase
+from .envs.owner import Key
+from .errors import SpaceError
+from .specs.conversions import space_from_spec
+from .vector.base import BaseVectorEnv
+from .vector.batched import BatchedVectorEnv
 
 
 class EnvBatch:
@@ -151,7 +151,7 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     if isinstance(env, EnvBase):
         return env
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):
-        from .libs.gym import GymWrapper
+        from .envs.libs.gym import GymWrapper
 
         return GymWrapper(env, **kwargs)
     raise TypeError(f"Expected an environment of gymnasium or vecrl, but {env!r} came.")
