@@ -73,8 +73,10 @@ class EnvBatch:
         return self._root.get(self._obs)
 
     def step(self, actions: Tensor) -> BatchStep:
-        """Advance every row."""
-        stepped = self._env.step(self._acted(actions))
+        """Advance every row but those that are over, which stay as they are."""
+        over = self._root.get("done")
+        acted = self._acted(actions)
+        stepped = self._env.step(acted.set("_step", ~over) if bool(over.any()) else acted)
         self._root = self._env.step_mdp(stepped)
         return self._seen(stepped.get("next"))
 

@@ -251,6 +251,8 @@ class SpecOwner(nn.Module):
             "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in _leaves(self._full(n)))
         )
 
+    _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
+
     # -- the keys
 
     def _leaf_keys(self, name: str) -> list[Key]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import InteractionType as ExplorationType
-from tensordict.nn import interaction_type as exploration_type
-from tensordict.nn import set_interaction_type as set_exploration_type
+from tensordict.nn.probabilistic import InteractionType as ExplorationType
+from tensordict.nn.probabilistic import interaction_type as exploration_type
+from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
 
 from ..specs import Composite, TensorSpec
 from .check import check_env_specs

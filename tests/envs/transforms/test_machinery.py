@@ -1,0 +1,252 @@
+"""`Transform`, `Compose` and `TransformedEnv`: who belongs to whom, what passes where, and which specs follow."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from vecrl.envs import EnvBase, GymEnv, SerialEnv, check_env_specs
+from vecrl.envs.transforms import (
+    Compose,
+    InitTracker,
+    ObservationNorm,
+    RewardSum,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+)
+from vecrl.specs import Bounded, Composite, Unbounded
+
+from ..rows import Rows
+
+
+class Add(Transform):
+    """Adds to an entry on the way out, and to another on the way in."""
+
+    def __init__(self, amount: float = 1.0, in_keys: Any = ("observation",), in_keys_inv: Any = None, **kwargs: Any):
+        super().__init__(in_keys=list(in_keys), in_keys_inv=in_keys_inv, **kwargs)
+        self.amount = amount
+
+    def _apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.amount
+
+    def _inv_apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.amount
+
+
+def test_a_transform_of_values_is_applied_to_resets_and_steps() -> None:
+    plain, env = Rows((0, 1)), TransformedEnv(Rows((0, 1)), Add(5))
+    torch.manual_seed(0)
+    expected = plain.rollout(3)
+    torch.manual_seed(0)
+    played = env.rollout(3)
+    assert played["observation"].equal(expected["observation"] + 5)
+    assert played["next", "observation"].equal(expected["next", "observation"] + 5)
+
+
+def test_out_keys_are_what_the_user_sees_and_in_keys_what_the_environment_gives() -> None:
+    env = TransformedEnv(Rows((0, 1)), Add(out_keys=["more"]))
+    root = env.reset()
+    assert root["more"].equal(root["observation"] + 1)
+    assert env.observation_spec["more"] == Unbounded((2, 3))
+
+
+def test_a_call_of_ones_own_is_for_steps_unless_a_reset_says_otherwise() -> None:
+    class Doubled(Transform):
+        def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+            return next_tensordict.set("reward", next_tensordict["reward"] * 2)
+
+    root, plain = TransformedEnv(Rows(), Doubled()).rollout(2), Rows().rollout(2)
+    assert root.get("reward", None) is None
+    assert root["next", "reward"].shape == plain["next", "reward"].shape
+
+
+def test_what_goes_in_passes_the_last_transform_first() -> None:
+    seen: list[float] = []
+
+    class Sees(Rows):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            seen.append(tensordict["action"].mean().item())
+            return super()._step(tensordict)
+
+    class Times(Add):
+        def _inv_apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+            return value * self.amount
+
+    env = TransformedEnv(Sees(), Compose(Add(1, (), ["action"]), Times(10, (), ["action"])))
+    given = env.rand_action(env.reset()).set("action", torch.ones(2))
+    stepped = env.step(given)
+    assert seen == [11.0]
+    assert stepped["action"].tolist() == [1.0, 1.0], "the caller's own action stays"
+
+
+def test_the_user_gives_out_keys_inv_and_the_environment_gets_in_keys_inv() -> None:
+    env = TransformedEnv(Rows((0, 1)), Add(1, (), ["action"], out_keys_inv=["wanted"]))
+    assert set(env.action_keys) == {"wanted", "choice"}
+    check_env_specs(env)
+
+
+def test_a_function_is_a_transform() -> None:
+    env = Rows((0, 1)).append_transform(lambda td: td.set("twice", td["observation"] * 2))
+    check_env_specs(env)
+    assert env.rollout(2)["next", "twice"].shape == (2, 2, 3)
+    with pytest.raises(TypeError, match="function from TensorDict"):
+        TransformedEnv(Rows(), 3)
+
+
+def test_the_parent_is_the_environment_up_to_the_transform() -> None:
+    env = TransformedEnv(Rows(), Compose(StepCounter(), RewardSum(), InitTracker()))
+    parent = env.transform[1].parent
+    assert isinstance(parent, TransformedEnv)
+    assert [type(t) for t in parent.transform] == [StepCounter]
+    assert parent.base_env is env.base_env
+    assert "step_count" in parent.observation_spec
+    assert "episode_reward" not in parent.observation_spec
+    assert env.transform[1].parent is parent, "it is made once"
+    assert env.transform.parent is not None
+    assert not len(env.transform.parent.transform)
+
+
+def test_the_parent_within_a_compose_within_a_compose() -> None:
+    env = TransformedEnv(Rows(), Compose(StepCounter(), Compose(RewardSum(), InitTracker())))
+    assert [type(t) for t in env.transform[1][1].parent.transform] == [StepCounter, RewardSum]
+    assert [type(t) for t in env.transform[1].parent.transform] == [StepCounter]
+
+
+def test_a_slice_is_made_of_clones_and_belongs_to_nobody() -> None:
+    norm = ObservationNorm(0.0, 1.0, in_keys=["observation"])
+    env = TransformedEnv(Rows(), Compose(StepCounter(), norm, InitTracker()))
+    last = env.transform[-2:]
+    assert isinstance(last, Compose)
+    assert last.parent is None
+    assert last[0] is not norm
+    assert last[0].loc is norm.loc
+    assert env.transform[1] is norm
+
+
+def test_a_transform_belongs_to_one_environment() -> None:
+    env = TransformedEnv(Rows(), Compose(StepCounter(), RewardSum()))
+    with pytest.raises(AttributeError, match=r"transform\.clone\(\)"):
+        TransformedEnv(Rows(), env.transform[1])
+    with pytest.raises(AttributeError, match=r"transform\.clone\(\)"):
+        Compose(env.transform[1])
+    TransformedEnv(Rows(), env.transform[1].clone())
+
+
+def test_specs_follow_every_edit() -> None:
+    base = Rows((0, 1))
+    env = TransformedEnv(base, StepCounter())
+    assert isinstance(env.transform, StepCounter)
+    assert "step_count" in env.observation_spec
+    assert env.append_transform(RewardSum()) is env
+    assert "episode_reward" in env.observation_spec
+    assert "episode_reward" in env.state_keys
+    env.insert_transform(0, InitTracker())
+    assert [type(t) for t in env.transform] == [InitTracker, StepCounter, RewardSum]
+    check_env_specs(env)
+    counter = env.transform.pop(1)
+    assert counter.parent is None
+    assert "step_count" not in env.observation_spec
+    base.observation_spec = base.observation_spec.clone().exclude("pixels")
+    assert "pixels" not in env.observation_spec
+    assert "pixels" not in env.transform[1].parent.observation_spec
+    with pytest.raises(AttributeError, match="base_env"):
+        env.reward_spec = Unbounded((2, 1))
+
+
+def test_indices_that_do_not_exist_are_told() -> None:
+    with pytest.raises(IndexError, match="between -1 and 1"):
+        Compose(StepCounter()).insert(2, RewardSum())
+
+
+def test_keys_come_in_pairs() -> None:
+    with pytest.raises(ValueError, match="a key in out_keys for each in in_keys"):
+        Transform(in_keys=["a", "b"], out_keys=["c"])
+
+
+def test_a_missing_entry_is_told_where_it_is_read() -> None:
+    with pytest.raises(KeyError, match=r"Add expects an entry 'observation', but there are only \['x'\]"):
+        Add()(TensorDict({"x": torch.zeros(1)}))
+
+
+def test_attributes_are_those_of_the_environment() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1", g=5.0), StepCounter())
+    assert env.base_env is env.append_transform(RewardSum()).base_env
+    assert env.frame_skip == 1
+    with pytest.raises(AttributeError):
+        env.nothing_of_that_name  # noqa: B018
+    env.close()
+    assert env.is_closed
+
+
+def test_environments_go_with_their_last_user() -> None:
+    """Transforms do not keep an environment, and no cycle does."""
+    env = TransformedEnv(Rows(), Compose(StepCounter(), RewardSum()))
+    env.rollout(2)
+    kept, base = env.transform[0], weakref.ref(env.base_env)
+    gc.collect()
+    gc.disable()
+    try:
+        del env
+        assert kept.parent is None
+        assert base() is None
+    finally:
+        gc.enable()
+
+
+def test_time_limits_of_transforms_end_episodes_of_batches_too() -> None:
+    """In one round trip: the environments begin some rows anew by themselves, and the time limit ends others."""
+    env = TransformedEnv(SerialEnv(3, [lambda i=i: Rows(i) for i in range(3)]), StepCounter(max_steps=2))
+    played = env.rollout(8, break_when_any_done=False)
+    assert played["next", "step_count"].max() == 2
+    done = played["next", "done"]
+    assert played["step_count"][:, 1:][done[:, :-1]].eq(0).all()
+    assert played["next", "truncated"].any()
+    assert played["next", "terminated"].any()
+
+
+class Skip(Transform):
+    """Lets only some rows step."""
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("_step", tensordict["ticks"] < 1)
+
+
+def test_a_transform_may_ask_for_a_partial_step() -> None:
+    env = TransformedEnv(Rows((0, 1)), Compose(StepCounter(), Skip()))
+    root = env.reset()
+    stepped = env.step(env.rand_action(root))
+    assert stepped["next", "ticks"].squeeze(-1).tolist() == [1, 1]
+    again = env.step(env.rand_action(env.step_mdp(stepped)))
+    assert again["next", "ticks"].squeeze(-1).tolist() == [1, 1]
+    assert again["next", "step_count"].squeeze(-1).tolist() == [1, 1]
+    assert again.get("_step", None) is None
+
+
+def test_an_environment_that_begins_anew_by_itself() -> None:
+    class Renewing(EnvBase):
+        def __init__(self) -> None:
+            super().__init__(auto_reset=True)
+            self.observation_spec = Composite(observation=Unbounded((1,)))
+            self.action_spec = Bounded(-1, 1, (1,))
+            self.ticks = 0
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            self.ticks = 0
+            return TensorDict({"observation": torch.zeros(1)})
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            self.ticks = (self.ticks + 1) % 3
+            done = torch.tensor([self.ticks == 0])
+            return TensorDict({"observation": torch.tensor([float(self.ticks)]), "reward": torch.ones(1), "done": done})
+
+        def _set_seed(self, seed: int | None) -> None: ...
+
+    played = TransformedEnv(Renewing(), Compose(Add(10), StepCounter())).rollout(7, break_when_any_done=False)
+    assert played["observation"].squeeze(-1).tolist() == [10, 11, 12, 10, 11, 12, 10]
+    assert played["step_count"].squeeze(-1).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert played["next", "observation"].squeeze(-1)[:2].tolist() == [11, 12]
+    assert played["next", "observation"][2].isnan().all()
