@@ -16,15 +16,18 @@ export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-.PHONY: demo test test-main test-brax test-brax-v1 check format bench docs clean
+# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time.
+OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3
+
+.PHONY: demo test test-main test-brax test-brax-v1 test-tensordict check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1
+test: test-main test-brax test-brax-v1 test-tensordict
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1"
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
 
 test-brax: .venv-brax/.ready
@@ -33,6 +36,9 @@ test-brax: .venv-brax/.ready
 
 test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
+
+test-tensordict: .venv-tensordict/.ready
+	.venv-tensordict/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax" tests/envs tests/specs tests/page
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -63,6 +69,12 @@ docs: .venv/.ready
 .venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml
 	$(PYTHON) -m venv .venv-brax-v1
 	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
+	touch $@
+
+.venv-tensordict/.ready: constraints.txt pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-tensordict
+	PIP_CONSTRAINT=constraints.txt .venv-tensordict/bin/python $(PIP) -e ".[classic,mujoco,test]"
+	.venv-tensordict/bin/python $(PIP) --no-deps $(OLD_TENSORDICT)
 	touch $@
 
 clean:
