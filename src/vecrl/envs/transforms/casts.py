@@ -84,10 +84,10 @@ class DTypeCastTransform(Throughout):
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """With bounds that are rounded inwards, so that whatever is in it is still inside once it is cast back."""
-        outer = spec.to(self.dtype_out)
-        if not isinstance(spec, Bounded) or not (self.dtype_in.is_floating_point and self.dtype_out.is_floating_point):
-            return outer
-        low, high = outer.low, outer.high
+        floating = self.dtype_in.is_floating_point and self.dtype_out.is_floating_point
+        if not isinstance(spec, Bounded) or not floating:
+            return spec.to(self.dtype_out)
+        low, high = spec.low.to(self.dtype_out), spec.high.to(self.dtype_out)
         low = torch.where(low.to(self.dtype_in) < spec.low, low.nextafter(torch.full_like(low, torch.inf)), low)
         high = torch.where(high.to(self.dtype_in) > spec.high, high.nextafter(torch.full_like(high, -torch.inf)), high)
         return Bounded(low, high, spec.shape, dtype=self.dtype_out, device=spec.device)
@@ -201,7 +201,9 @@ class DeviceCastTransform(Throughout):
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """The specs of all that goes in, on the device."""
-        return input_spec.to(self.device) if self._whole else super().transform_input_spec(input_spec.clear_device_())
+        if self._whole:
+            return input_spec.to(self.device)
+        return super().transform_input_spec(input_spec.clear_device_())
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return spec.to(self.device)
@@ -223,9 +225,8 @@ def _leaves(specs: Composite) -> Iterable[TensorSpec]:
 class PinMemoryTransform(Throughout):
     """Puts what comes out into pinned memory, from which copies to a GPU need not wait.
 
-    Raises:
-        RuntimeError: by torch, where there is no GPU.
+    Where there is no GPU, nothing happens. (TorchRL raises an error.)
     """
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict.pin_memory()
+        return next_tensordict.pin_memory() if torch.cuda.is_available() else next_tensordict

@@ -111,8 +111,9 @@ class CatTensors(ObservationTransform):
         bounded = [spec for spec in specs if isinstance(spec, Bounded)]
         if len(bounded) < len(specs):
             return Unbounded(joined.shape, dtype=joined.dtype, device=joined.device)
-        ends = [self._joined([getattr(s, end) for s in bounded], batch_dims) for end in ("low", "high")]
-        return Bounded(*ends, joined.shape, dtype=joined.dtype, device=joined.device)
+        low = self._joined([spec.low for spec in bounded], batch_dims)
+        high = self._joined([spec.high for spec in bounded], batch_dims)
+        return Bounded(low, high, joined.shape, dtype=joined.dtype, device=joined.device)
 
 
 class RenameTransform(Throughout):
@@ -223,6 +224,12 @@ class SelectTransform(Throughout):
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict.select(*self._kept, inplace=True, strict=False)
 
+    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+        parent = self._require_parent()  # what went in, such as actions, stays in the roots
+        outputs: list[Key] = [*parent.observation_keys, *parent.done_keys]
+        roots.exclude(*(key for key in outputs if key not in self._kept), inplace=True)
+        self._call(following)
+
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Of the chosen entries alone."""
         return observation_spec.select(*self.selected_keys, strict=False)
@@ -271,7 +278,7 @@ class ExcludeTransform(Throughout):
         """Without the entries."""
         if self.inverse:
             return output_spec
-        parts = list(output_spec.values())
+        parts: list[Any] = list(output_spec.values())
         for key in self.excluded_keys:
             holders = [part for part in parts if key in part]
             if not holders:

@@ -165,8 +165,7 @@ class ObservationNorm(ObservationTransform):
         deviation = deviation.clamp_min(self.eps)
         self.loc = mean if self.standard_normal else -mean / deviation
         self.scale = deviation if self.standard_normal else 1 / deviation
-        if (holder := self.container) is not None:
-            holder._changed()
+        self._tell()
 
     def _gather(self, steps: int, key: Key, dim: int) -> Tensor:
         parent = self._require_parent()
@@ -202,11 +201,17 @@ class ObservationNorm(ObservationTransform):
         """The outer values are those that the inverse maps into `spec`."""
         return mapped(spec, self._apply_transform) if self.initialized else spec
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         for name in ("loc", "scale"):
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._tell()
+
+    def _tell(self) -> None:
+        """The specs follow from loc and scale."""
+        if (holder := self.container) is not None:
+            holder._changed()
 
 
 class ClipTransform(ObservationTransform):
