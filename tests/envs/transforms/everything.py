@@ -81,6 +81,10 @@ CASES: dict[str, Case] = {
     "UnsqueezeTransform: from the front": Case(
         lambda: transforms.UnsqueezeTransform(0, allow_positive_dim=True, in_keys=["pixels"], out_keys=["frames"])
     ),
+    "VecNorm": Case(transforms.VecNorm, shared="statistics"),
+    "VecNorm: elsewhere": Case(
+        lambda: transforms.VecNorm(["position", "pixels"], ["place", "light"], decay=0.9), shared="statistics"
+    ),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

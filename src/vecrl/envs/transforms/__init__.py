@@ -11,6 +11,7 @@ from .numbers import ClipTransform, ObservationNorm, SignTransform, UnaryTransfo
 from .rewards import BinarizeReward, RewardClipping, RewardScaling
 from .shapes import FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform
 from .throughout import ObservationTransform
+from .vecnorm import VecNorm
 
 __all__ = [
     "BinarizeReward",
@@ -41,4 +42,5 @@ __all__ = [
     "TransformedEnv",
     "UnaryTransform",
     "UnsqueezeTransform",
+    "VecNorm",
 ]
