@@ -32,6 +32,7 @@ class RunningStats:
         epsilon: added to the variance before the root is taken.
         min_variance: smaller variances count as this one.
         clip: normalised values are clipped to `[-clip, clip]`, or to `(low, high)`; None leaves them.
+        decay: what rows of before count for, each time that new ones come; 1 for as much as new ones.
         device: None for NumPy, else the torch device ("cpu", "cuda:0", …) that holds the statistics.
 
     Attributes:
@@ -53,12 +54,16 @@ class RunningStats:
         epsilon: float = 1e-8,
         min_variance: float = 0.0,
         clip: float | tuple[float, float] | None = None,
+        decay: float = 1.0,
         device: Any = None,
     ):
+        if not 0 < decay <= 1:
+            raise ValueError(f"Expected a decay above 0, up to 1, but {decay} came.")
         self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
         self.epsilon = float(epsilon)
         self.min_variance = float(min_variance)
         self.clip = bounds_of(clip)
+        self.decay = float(decay)
         self.device = None if device is None else _torch().device(device)
         self.training = True
         self.reset()
@@ -71,8 +76,13 @@ class RunningStats:
 
     @property
     def count(self) -> int:
-        """How many rows were seen."""
-        return int(self._count)
+        """How many rows were seen, as far as they still count; where elements were masked, of the element with most."""
+        return int(self._count if _ndim(self._count) == 0 else self._count.max())
+
+    @property
+    def weight(self) -> Array:
+        """What the rows seen count for: a number, or `[*shape]` where elements were masked."""
+        return self._count
 
     @property
     def mean(self) -> Array:
@@ -96,7 +106,8 @@ class RunningStats:
 
         Args:
             batch: numbers of any dtype. Gradients do not flow into the statistics.
-            mask: bool `[*lead]`; rows where it is False are left out, whatever they hold (nan included).
+            mask: bool `[*lead]`; rows where it is False are left out, whatever they hold (nan included). Or
+                `[*lead, *shape]`, which leaves out single elements, each of which then has a count of its own.
 
         Raises:
             SpaceError: the shape of `batch` does not end in `shape`, or `mask` does not have the leading shape.
@@ -109,10 +120,11 @@ class RunningStats:
             mask = self._mask_at_home(mask, lead)
         if len(lead) != 1:
             rows = rows.reshape(math.prod(lead), *self.shape)
-        if self.device is None:
-            self._absorb(*_moments_numpy(rows if mask is None else rows[mask]))
-        else:
-            self._absorb(*_moments_torch(rows, mask))
+        moments = (_moments_numpy if self.device is None else _moments_torch)(rows, mask)
+        if self.decay != 1.0:
+            keep = 1.0 - (1.0 - self.decay) * (moments[0] > 0)
+            self._count, self._m2 = self._count * keep, self._m2 * keep
+        self._absorb(*moments)
 
     def merge(self, other: RunningStats) -> RunningStats:
         """Take in all rows that `other` has seen, as if they had been seen here; returns itself.
@@ -162,7 +174,7 @@ class RunningStats:
             return self._normalize_torch(x, bounds)
         x = np.asarray(x)
         _lead(x.shape, self.shape)
-        mean, scale = self._affine()
+        mean, scale = self.affine()
         if self.device is not None:
             mean, scale = mean.numpy(force=True), scale.numpy(force=True)
         out = np.subtract(x, mean, dtype=np.float64)
@@ -174,13 +186,14 @@ class RunningStats:
     def _normalize_torch(self, x: Any, bounds: tuple[float, float] | None) -> Any:
         torch = _torch()
         _lead(tuple(x.shape), self.shape)
-        mean, scale = (torch.as_tensor(a, dtype=torch.float64, device=x.device) for a in self._affine())
+        mean, scale = (torch.as_tensor(a, dtype=torch.float64, device=x.device) for a in self.affine())
         out = (x.double() - mean) * scale
         if bounds is not None:
             out = out.clamp(*bounds)
         return out.to(x.dtype if x.is_floating_point() else torch.float32)
 
-    def _affine(self) -> tuple[Array, Array]:
+    def affine(self) -> tuple[Array, Array]:
+        """`mean` and `scale`, `[*shape]` float64 each, so that `(x - mean) * scale` is normalised."""
         if self._scale is None:
             var = self.var
             if self.min_variance:
@@ -197,15 +210,16 @@ class RunningStats:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state_dict` gave, at whichever home that was."""
-        for name in ("mean", "m2"):
-            if tuple(state[name].shape) != self.shape:
-                raise SpaceError(f"{name!r} should have the shape {self.shape}, not {tuple(state[name].shape)}")
+        for name in ("count", "mean", "m2"):
+            shape = tuple(getattr(state[name], "shape", ()))
+            if shape != self.shape and not (name == "count" and not shape):
+                raise SpaceError(f"{name!r} should have the shape {self.shape}, not {shape}")
         self._set(state["count"], state["mean"], state["m2"])
 
     def to(self, device: Any) -> RunningStats:
         """A copy of these statistics at another home: a torch device, or None for NumPy."""
         options = {"epsilon": self.epsilon, "min_variance": self.min_variance}
-        other = RunningStats(self.shape, **options, clip=self.clip, device=device)
+        other = RunningStats(self.shape, **options, clip=self.clip, decay=self.decay, device=device)
         other.load_state_dict(self.state_dict())
         return other.train(self.training)
 
@@ -224,17 +238,18 @@ class RunningStats:
         self._m2 = self._m2 + m2 + delta * delta * (self._count * share)
         self._count = total
         self._scale = None
-        self.empty = self.device is None and not total
+        self.empty = self.device is None and self.empty and not np.any(total)
 
     def _set(self, count: Any, mean: Array, m2: Array) -> None:
-        self.empty = not count
         self._count = self._scalar(count)
+        self.empty = not bool((self._count > 0).any()) if _ndim(self._count) else not self._count
         self._mean, self._m2 = (_copy(self._at_home(a)) for a in (mean, m2))
         self._scale: Array | None = None
 
     def _scalar(self, count: Any) -> Any:
-        """A count at home: a Python number for NumPy; a tensor on a device, where reading it would wait."""
-        return int(count) if self.device is None else self._at_home(count)
+        """A count at home: for NumPy a Python number, or one an element; a tensor on a device, where reading waits."""
+        home = self._at_home(count)
+        return home.copy() if home.ndim else home.item() if self.device is None else home
 
     def _at_home(self, x: Array) -> Array:
         if self.device is None:
@@ -250,9 +265,12 @@ class RunningStats:
         else:
             torch = _torch()
             mask = torch.as_tensor(mask, dtype=torch.bool, device=self.device)
-        if tuple(mask.shape) != lead:
-            raise SpaceError(f"the mask should have the batch's leading shape {lead}, not {tuple(mask.shape)}")
-        return mask.reshape(-1)
+        shape = tuple(mask.shape)
+        if shape == lead:
+            return mask.reshape(-1)
+        if shape == (*lead, *self.shape):
+            return mask.reshape(-1, *self.shape)
+        raise SpaceError(f"the mask should have the batch's leading shape {lead}, or all of its shape, not {shape}")
 
 
 def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] | None:
@@ -269,7 +287,14 @@ def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] |
     return float(low), float(high)
 
 
-def _moments_numpy(rows: np.ndarray) -> tuple[int, Array, Array]:
+def _moments_numpy(rows: np.ndarray, mask: Any | None) -> tuple[Any, Array, Array]:
+    if mask is not None and mask.ndim > 1:
+        count = np.add.reduce(mask, 0, np.float64)
+        mean = np.add.reduce(np.where(mask, rows, 0.0), 0) / np.maximum(count, 1.0)
+        deviations = np.where(mask, rows, mean) - mean
+        return count, mean, np.add.reduce(deviations * deviations, 0)
+    if mask is not None:
+        rows = rows[mask]
     count = len(rows)
     mean = np.add.reduce(rows, 0) / max(count, 1)
     deviations = rows - mean
@@ -283,14 +308,20 @@ def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
         count = rows.new_full((), len(rows))
         mean = rows.sum(0) / max(len(rows), 1)
         return count, mean, (rows - mean).square().sum(0)
-    keep = mask.reshape(-1, *[1] * (rows.ndim - 1))
-    count = mask.sum(dtype=torch.float64)
+    keep = mask if mask.ndim == rows.ndim else mask.reshape(-1, *[1] * (rows.ndim - 1))
+    count = mask.sum(0, dtype=torch.float64)
     mean = torch.where(keep, rows, 0.0).sum(0) / count.clamp(min=1)
     return count, mean, torch.where(keep, rows - mean, 0.0).square().sum(0)
 
 
 def _at_least_one(count: Any) -> Any:
-    return count.clamp(min=1) if hasattr(count, "clamp") else max(count, 1)
+    if hasattr(count, "clamp"):
+        return count.clamp(min=1)
+    return np.maximum(count, 1) if _ndim(count) else max(count, 1)
+
+
+def _ndim(x: Any) -> int:
+    return getattr(x, "ndim", 0)
 
 
 def _copy(x: Array) -> Array:

@@ -66,3 +66,9 @@ def test_ends_of_groups() -> None:
     assert quiet.get("_reset", None) is None
     assert not terminated_or_truncated(quiet, write_full_false=True, key="who")
     assert quiet["who"].tolist() == [False]
+
+
+def test_a_group_of_which_nothing_is_left_goes_too() -> None:
+    data = TensorDict({"next": TensorDict({"x": 1, "pays": TensorDict({"reward": 1.0}), "empty": TensorDict()})})
+    root = step_mdp(data, reward_keys=("pays", "reward"))
+    assert sorted(root.keys()) == ["empty", "x"]

@@ -234,6 +234,20 @@ class Unsqueeze(Move):
 
 
 @dataclass(frozen=True)
+class Permute(Move):
+    """Dimensions in another order; `dims` are counted from the front."""
+
+    dims: tuple[int, ...]
+    verb: ClassVar[str] = "permute"
+
+    def run(self, tensor: Tensor, tail: int) -> Tensor:
+        return tensor.permute(*self.dims, *range(tensor.ndim - tail, tensor.ndim))
+
+    def names(self, names: Names) -> Names:
+        return [names[dim] for dim in self.dims]
+
+
+@dataclass(frozen=True)
 class Index(Move):
     """As `tensor[index]`. A slice of a dynamic dimension stays dynamic."""
 

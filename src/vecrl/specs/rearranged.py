@@ -87,6 +87,16 @@ class Rearranged:
             raise SpaceError(f"Cannot unsqueeze {self!r} behind its last dimension, which is one choice.")
         return self._moved(moves.Unsqueeze(self._lead(), dim))
 
+    def permute(self, *dims: Any) -> Self:
+        """The spec of values permuted as by `torch.permute`."""
+        order = tuple(moves.nonnegative(dim, self.ndim, "permute") for dim in moves.sizes_of(dims))
+        front = self.ndim - self._depth
+        if order[front:] != tuple(range(front, self.ndim)):
+            raise SpaceError(
+                f"Cannot permute {self!r} to {order}: its last dimension is one choice and must stay last."
+            )
+        return self._moved(moves.Permute(self._lead(), order[:front]))
+
     def make_neg_dim(self, dim: int) -> Self:
         """The spec with the size of `dim` left open (-1)."""
         return self._moved(moves.Forget(self._lead(), self._movable(dim, "make dynamic")))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 import vecrl.envs.transforms as transforms
 from vecrl.envs.transforms import Transform
 
@@ -24,15 +26,65 @@ class Case:
 
 
 CASES: dict[str, Case] = {
+    "BinarizeReward": Case(transforms.BinarizeReward),
+    "CatTensors": Case(lambda: transforms.CatTensors(["position", "observation"])),
+    "CatTensors: after other observations": Case(
+        lambda: transforms.Compose(transforms.StepCounter(), transforms.CatTensors(out_key="all", del_keys=False))
+    ),
     "ClipTransform": Case(lambda: transforms.ClipTransform(in_keys=["observation"], low=-1.0, high=2.0)),
+    "ClipTransform: of actions": Case(lambda: transforms.ClipTransform(in_keys_inv=["action"], low=-0.5)),
     "Compose": Case(lambda: transforms.Compose(transforms.StepCounter(), transforms.RewardSum())),
+    "DTypeCastTransform": Case(lambda: transforms.DTypeCastTransform(torch.uint8, torch.float32)),
+    "DTypeCastTransform: of actions": Case(lambda: transforms.DTypeCastTransform(torch.float32, torch.float64)),
+    "DeviceCastTransform": Case(lambda: transforms.DeviceCastTransform("cpu")),
+    "DeviceCastTransform: of some": Case(
+        lambda: transforms.DeviceCastTransform("cpu", in_keys=["observation"], in_keys_inv=["action"])
+    ),
+    "DoubleToFloat": Case(transforms.DoubleToFloat),
+    "ExcludeTransform": Case(lambda: transforms.ExcludeTransform("position", "reward")),
+    "ExcludeTransform: inverse": Case(lambda: transforms.ExcludeTransform("position", inverse=True)),
+    "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
+    "FlattenObservation": Case(lambda: transforms.FlattenObservation(-3, -1)),
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
     "InitTracker": Case(transforms.InitTracker),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
     ),
+    "ObservationNorm: of all and of actions": Case(
+        lambda: transforms.ObservationNorm(-0.5, 0.3, in_keys_inv=["action"], out_keys_inv=["given"])
+    ),
+    "PermuteTransform": Case(lambda: transforms.PermuteTransform((-1, -3, -2), in_keys=["pixels"])),
+    "PinMemoryTransform": Case(transforms.PinMemoryTransform),
+    "RenameTransform": Case(
+        lambda: transforms.RenameTransform(["observation", "reward"], ["seen", ("a", "pay")], ["action"], ["act"])
+    ),
+    "RenameTransform: copies": Case(
+        lambda: transforms.RenameTransform(
+            ["observation", "reward", "done"], ["seen", "pay", "over"], ["action"], ["act"], create_copy=True
+        )
+    ),
+    "RewardClipping": Case(lambda: transforms.RewardClipping(-0.5, 1.5)),
+    "RewardScaling": Case(lambda: transforms.RewardScaling(0.5, -3.0)),
+    "RewardScaling: elsewhere": Case(lambda: transforms.RewardScaling(1, 2, ["reward"], ["pay"], standard_normal=True)),
     "RewardSum": Case(transforms.RewardSum),
+    "SelectTransform": Case(lambda: transforms.SelectTransform("observation")),
+    "SelectTransform: without rewards": Case(lambda: transforms.SelectTransform("ticks", keep_rewards=False)),
+    "SignTransform": Case(lambda: transforms.SignTransform(["observation", "reward"], in_keys_inv=["action"])),
+    "SqueezeTransform": Case(lambda: transforms.SqueezeTransform(-1, in_keys=["ticks"])),
     "StepCounter": Case(lambda: transforms.StepCounter(max_steps=3)),
+    "UnaryTransform": Case(
+        lambda: transforms.UnaryTransform(["pixels"], ["mean"], fn=lambda pixels: pixels.float().mean((-3, -2, -1)))
+    ),
+    "UnsqueezeTransform": Case(
+        lambda: transforms.UnsqueezeTransform(-1, in_keys=["observation"], in_keys_inv=["action"])
+    ),
+    "UnsqueezeTransform: from the front": Case(
+        lambda: transforms.UnsqueezeTransform(0, allow_positive_dim=True, in_keys=["pixels"], out_keys=["frames"])
+    ),
+    "VecNorm": Case(transforms.VecNorm, shared="statistics"),
+    "VecNorm: elsewhere": Case(
+        lambda: transforms.VecNorm(["position", "pixels"], ["place", "light"], decay=0.9), shared="statistics"
+    ),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

@@ -1,4 +1,4 @@
-"""Transforms of numbers, each value by itself: norms, clips, signs, dtypes, and any function."""
+"""Transforms of numbers, each value by itself: any function, norms, clips and signs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,71 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tensordict import NonTensorStack, is_non_tensor
 from torch import Tensor
 
-from ...specs import Bounded, TensorSpec
+from ...specs import Bounded, NonTensor, TensorSpec, Unbounded
 from ..owner import Key
-from .base import Transform, inferred
+from .throughout import ObservationTransform
 
 
-class ObservationTransform(Transform):
-    """The base of transforms of observations: where no `in_keys` are given, they are all that the environment has.
+class UnaryTransform(ObservationTransform):
+    """Any function of one entry.
+
+    The spec of what it makes has the shape and dtype of what it makes of zeros, and no bounds.
 
     Args:
-        in_keys, out_keys, in_keys_inv, out_keys_inv: see `Transform`.
+        in_keys, out_keys: what `fn` reads and writes, of what comes out.
+        in_keys_inv, out_keys_inv: what `inv_fn` writes and reads, of what goes in.
+        fn: takes a tensor with all its batch dimensions (or a non-tensor) and returns a new one, or anything else; it
+            also says what users are to give for `inv_fn`, which it is the inverse of.
+        inv_fn: the same, on the way in.
+        use_raw_nontensor: give the functions what is inside a non-tensor (a list of it where there is a batch).
+
+    >>> from tensordict import TensorDict
+    >>> half = UnaryTransform(["x"], ["half"], fn=lambda x: x / 2)
+    >>> half(TensorDict({"x": torch.tensor([3.0])}))["half"]
+    tensor([1.5000])
     """
 
-    keeps_done = True
+    def __init__(
+        self,
+        in_keys: Any,
+        out_keys: Any,
+        in_keys_inv: Any = None,
+        out_keys_inv: Any = None,
+        *,
+        fn: Callable[[Any], Any],
+        inv_fn: Callable[[Any], Any] | None = None,
+        use_raw_nontensor: bool = False,
+    ):
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        if inv_fn is None and self._in_keys_inv:
+            raise ValueError(f"Expected inv_fn, which makes {self.in_keys_inv} of {self.out_keys_inv}, but None came.")
+        self._fn = fn
+        self._inv_fn = inv_fn
+        self._raw = use_raw_nontensor
 
-    def _default_in_keys(self) -> list[Key]:
-        parent = self.parent
-        return [] if parent is None else list(parent.observation_keys)
+    def _of(self, function: Callable[[Any], Any], value: Any) -> Any:
+        if self._raw and is_non_tensor(value):
+            value = value.tolist()
+        made = function(value)
+        return NonTensorStack(*made) if isinstance(made, list) else made
+
+    def _apply_transform(self, value: Any) -> Any:
+        return self._of(self._fn, value)
+
+    def _inv_apply_transform(self, value: Any) -> Any:
+        assert self._inv_fn is not None
+        return self._of(self._inv_fn, value)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        made = self._apply_transform(spec.zero())
+        if isinstance(made, Tensor):
+            return Unbounded(made.shape, dtype=made.dtype, device=spec.device)
+        return NonTensor(spec.shape, device=spec.device)
+
+    _inv_spec = _spec  # the outer values are what fn makes of inner ones
 
 
 class ObservationNorm(ObservationTransform):
@@ -66,15 +112,15 @@ class ObservationNorm(ObservationTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.standard_normal = standard_normal
         self.eps = 1e-6 if eps is None else eps
-        self.register_buffer("loc", _number(loc))
-        self.register_buffer("scale", _number(scale))
+        self.register_buffer("loc", as_number(loc))
+        self.register_buffer("scale", as_number(scale))
 
     def _default_in_keys(self) -> list[Key]:
         parent = self.parent
         if parent is None:
             return []
         specs = parent.full_observation_spec
-        return [key for key in parent.observation_keys if specs[key].dtype.is_floating_point]
+        return [key for key in parent.observation_keys if is_floating(specs[key])]
 
     @property
     def initialized(self) -> bool:
@@ -97,6 +143,10 @@ class ObservationNorm(ObservationTransform):
             cat_dim: where rollouts are put behind one another; `reduce_dim` where that is one dimension.
             key: which entry, where there are several in_keys.
             keep_dims: dimensions that the result keeps, with size 1.
+
+        Raises:
+            RuntimeError: loc and scale are known already, or the values have no finite mean and deviation.
+            ValueError: `key` or `cat_dim` is needed.
         """
         if self.initialized:
             raise RuntimeError("loc and scale are known already: init_stats would replace them.")
@@ -106,20 +156,16 @@ class ObservationNorm(ObservationTransform):
         dims = (reduce_dim,) if isinstance(reduce_dim, int) else tuple(reduce_dim)
         if cat_dim is None:
             if len(dims) != 1:
-                raise ValueError("Where reduce_dim has several dimensions, give cat_dim too.")
+                raise ValueError(f"Where reduce_dim has several dimensions, {dims}, give cat_dim too.")
             cat_dim = dims[0]
         data = self._gather(num_iter, keys[0] if key is None else key, cat_dim)
-        kept = tuple(dim % data.ndim for dim in keep_dims or ())
-        mean, deviation = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)
-        for dim in sorted({dim % data.ndim for dim in dims} - set(kept), reverse=True):
-            mean, deviation = mean.squeeze(dim), deviation.squeeze(dim)
+        mean, deviation = _moments(data, dims, keep_dims or ())
         if not (torch.isfinite(mean).all() and torch.isfinite(deviation).all()):
             raise RuntimeError(f"The values have no finite mean and deviation over {num_iter} steps.")
         deviation = deviation.clamp_min(self.eps)
         self.loc = mean if self.standard_normal else -mean / deviation
         self.scale = deviation if self.standard_normal else 1 / deviation
-        if (holder := self.container) is not None:
-            holder._changed()
+        self._tell()
 
     def _gather(self, steps: int, key: Key, dim: int) -> Tensor:
         parent = self._require_parent()
@@ -149,51 +195,32 @@ class ObservationNorm(ObservationTransform):
         return (value - loc) / scale
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return _mapped(spec, self._apply_transform) if self.initialized else spec
+        return mapped(spec, self._apply_transform) if self.initialized else spec
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """The outer values are those that the inverse maps into `spec`."""
-        if not self.initialized:
-            return spec
-        loc, scale = self._known()
-        if self.standard_normal:
-            return _mapped(spec, lambda value: (value - loc) / scale)
-        return _mapped(spec, lambda value: value * scale + loc)
+        return mapped(spec, self._apply_transform) if self.initialized else spec
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         for name in ("loc", "scale"):
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._tell()
 
-
-def _number(value: Any) -> Tensor | None:
-    if value is None:
-        return None
-    value = torch.as_tensor(value)
-    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
-
-
-def _mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """The spec of what a monotonous function makes of values of `spec`: its bounds are mapped along."""
-    value = function(spec.zero())
-    if not isinstance(spec, Bounded):
-        return inferred(spec, value)
-    ends = [function(end.expand(spec.shape)) for end in (spec.low, spec.high)]
-    low, high = torch.minimum(*ends), torch.maximum(*ends)
-    return Bounded(
-        low.nan_to_num(-torch.inf), high.nan_to_num(torch.inf), value.shape, dtype=value.dtype, device=spec.device
-    )
+    def _tell(self) -> None:
+        """The specs follow from loc and scale."""
+        if (holder := self.container) is not None:
+            holder._changed()
 
 
 class ClipTransform(ObservationTransform):
     """Clips values to [low, high].
 
     Args:
-        in_keys, out_keys: what is clipped on the way out.
-        in_keys_inv, out_keys_inv: what is clipped on the way in.
-        low, high: the ends; a number alone as `high` stands for [-high, high] where `low` is left out, and the other
-            way round.
+        in_keys, out_keys: what is clipped on the way out; nothing by default.
+        in_keys_inv, out_keys_inv: what is clipped on the way in; nothing by default.
+        low, high: the ends, numbers or tensors; None for no end.
     """
 
     pointwise = True
@@ -217,12 +244,75 @@ class ClipTransform(ObservationTransform):
         self.register_buffer("high", torch.as_tensor(torch.inf if high is None else high))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return value.clamp(self.low.to(value.dtype), self.high.to(value.dtype))
+        return torch.maximum(torch.minimum(value, self.high), self.low).to(value.dtype)
 
     _inv_apply_transform = _apply_transform
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        low, high = self.low.expand(spec.shape), self.high.expand(spec.shape)
-        if isinstance(spec, Bounded):
-            low, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
-        return Bounded(low, high, spec.shape, dtype=spec.dtype, device=spec.device)
+        return clipped(spec, self._apply_transform, self.low, self.high)
+
+
+class SignTransform(ObservationTransform):
+    """The sign of values: -1, 0 or 1.
+
+    Args:
+        in_keys, out_keys: what is replaced by its sign on the way out; nothing by default.
+        in_keys_inv, out_keys_inv: what is replaced by its sign on the way in; nothing by default.
+    """
+
+    pointwise = True
+
+    def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
+        super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return value.sign()
+
+    _inv_apply_transform = _apply_transform
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return clipped(spec, self._apply_transform, -1, 1)
+
+
+# -- specs
+
+
+def as_number(value: Any) -> Tensor | None:
+    """A floating-point tensor of `value`; None for None."""
+    if value is None:
+        return None
+    value = torch.as_tensor(value)
+    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+
+
+def is_floating(spec: TensorSpec) -> bool:
+    """Whether its values are floating-point tensors."""
+    return spec.dtype is not None and spec.dtype.is_floating_point
+
+
+def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
+    """The spec of what a monotonous function makes of values of `spec`: its bounds are mapped along."""
+    zero = spec.zero()
+    value = function(zero)
+    shape = spec.shape if value.shape == zero.shape else value.shape
+    if not isinstance(spec, Bounded):
+        return Unbounded(shape, dtype=value.dtype, device=spec.device)
+    ends = [function(end) for end in (spec.low, spec.high)]
+    low, high = torch.minimum(*ends).nan_to_num(-torch.inf), torch.maximum(*ends).nan_to_num(torch.inf)
+    return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
+
+
+def clipped(spec: TensorSpec, function: Callable[[Tensor], Tensor], low: Any, high: Any) -> TensorSpec:
+    """The spec of what a monotonous function with values in [low, high] makes of values of `spec`."""
+    if isinstance(spec, Bounded):
+        return mapped(spec, function)
+    value = function(spec.zero())
+    return Bounded(low, high, spec.shape, dtype=value.dtype, device=spec.device)
+
+
+def _moments(data: Tensor, dims: tuple[int, ...], kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over `dims`, of which those in `kept` stay with size 1."""
+    keep = {dim % data.ndim for dim in kept}
+    gone = tuple(dim for dim in sorted({dim % data.ndim for dim in dims}) if dim not in keep)
+    mean, deviation = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)
+    return mean.squeeze(gone), deviation.squeeze(gone)

@@ -1,0 +1,292 @@
+"""Transforms of keys: entries joined, renamed, chosen or left out. Values stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...specs import Bounded, Composite, TensorSpec, Unbounded
+from ..owner import FLAGS, Key, split
+from ..successor import as_keys
+from .throughout import ObservationTransform, Throughout
+
+
+class CatTensors(ObservationTransform):
+    """Puts tensors behind one another, into one entry.
+
+    Args:
+        in_keys: what is joined; by default the environment's observations of one dimension (after those of the batch).
+        out_key: the result; in the dtype that torch promotes them to.
+        dim: along which dimension, counted from the end; from 0 on it is counted after those of the batch.
+        del_keys: take the `in_keys` out. An environment whose next step needs them must keep them.
+        unsqueeze_if_oor: where the entries have no such dimension, give it to them.
+        sort: join them in the order of their names.
+
+    >>> from tensordict import TensorDict
+    >>> td = TensorDict({"b": torch.ones(3, 1), "a": torch.zeros(3, 2)}, [3])
+    >>> CatTensors(["b", "a"], "both")(td)["both"][0]
+    tensor([0., 0., 1.])
+    """
+
+    pointwise = True
+
+    def __init__(
+        self,
+        in_keys: Any = None,
+        out_key: Key = "observation_vector",
+        dim: int = -1,
+        *,
+        del_keys: bool = True,
+        unsqueeze_if_oor: bool = False,
+        sort: bool = True,
+    ):
+        super().__init__()
+        self._sorts = sort
+        self.in_keys = None if in_keys is None else self._ordered(as_keys(in_keys))
+        self.out_key: Key = as_keys(out_key)[0]
+        self.dim = dim
+        self.del_keys = del_keys
+        self.unsqueeze_if_oor = unsqueeze_if_oor
+
+    def _ordered(self, keys: list[Key]) -> list[Key]:
+        return sorted(keys, key=lambda key: key if isinstance(key, str) else ".".join(key)) if self._sorts else keys
+
+    def _default_in_keys(self) -> list[Key]:
+        parent = self.parent
+        if parent is None:
+            return []
+        specs = parent.full_observation_spec
+        return self._ordered([key for key in parent.observation_keys if specs[key].ndim == parent.batch_dims + 1])
+
+    @property
+    def out_keys(self) -> list[Key]:
+        """The result."""
+        return [self.out_key]
+
+    @out_keys.setter
+    def out_keys(self, keys: Any) -> None:
+        if keys is not None:
+            (self.out_key,) = as_keys(keys)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        values: list[Any] = [next_tensordict.get(key, None) for key in self.in_keys]
+        if any(value is None for value in values):
+            if self._tolerant:
+                return next_tensordict
+            raise self._missing(self.in_keys[values.index(None)], next_tensordict)
+        if values:
+            if self.del_keys:
+                next_tensordict.exclude(*self.in_keys, inplace=True)
+            next_tensordict.set(self.out_key, self._joined(values, next_tensordict.batch_dims))
+        return next_tensordict
+
+    def _joined(self, values: list[Tensor], batch_dims: int) -> Tensor:
+        dim = self.dim if self.dim < 0 else self.dim + batch_dims
+        if self.unsqueeze_if_oor:
+            least = -dim if dim < 0 else self.dim + 1
+            values = [value if value.ndim - batch_dims >= least else value.unsqueeze(dim) for value in values]
+        return torch.cat(values, dim)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """With the result, whose bounds are those of its parts where all of them have some."""
+        specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
+        if not specs:
+            return observation_spec
+        joined = self._joined([spec.zero() for spec in specs], observation_spec.ndim)
+        if self.del_keys:
+            for key in self.in_keys:
+                del observation_spec[key]
+        observation_spec[self.out_key] = self._spec_of(specs, joined, observation_spec.ndim)
+        return observation_spec
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """As they are: observations are joined."""
+        return reward_spec
+
+    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, batch_dims: int) -> TensorSpec:
+        bounded = [spec for spec in specs if isinstance(spec, Bounded)]
+        if len(bounded) < len(specs):
+            return Unbounded(joined.shape, dtype=joined.dtype, device=joined.device)
+        low = self._joined([spec.low for spec in bounded], batch_dims)
+        high = self._joined([spec.high for spec in bounded], batch_dims)
+        return Bounded(low, high, joined.shape, dtype=joined.dtype, device=joined.device)
+
+
+class RenameTransform(Throughout):
+    """Gives entries other names.
+
+    Args:
+        in_keys, out_keys: the names inside and outside, of observations and rewards (and, as copies, done flags).
+        in_keys_inv, out_keys_inv: the names inside and outside, of actions and other inputs.
+        create_copy: have both names, each with a tensor of its own.
+
+    Raises:
+        SpaceError: a done flag is renamed, by which environments know where episodes end.
+
+    >>> from tensordict import TensorDict
+    >>> sorted(RenameTransform(["a"], ["b"])(TensorDict({"a": 1})).keys())
+    ['b']
+    """
+
+    pointwise = True
+
+    def __init__(
+        self, in_keys: Any, out_keys: Any, in_keys_inv: Any = None, out_keys_inv: Any = None, create_copy: bool = False
+    ):
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.create_copy = create_copy
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._renamed(next_tensordict, self._routes)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._renamed(tensordict, self._routes_inv)
+
+    def _renamed(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
+        found: list[tuple[Key, Any]] = []
+        for before, after in routes:
+            value = td.get(before, None)
+            if value is not None:
+                found.append((after, value.clone() if self.create_copy else value))
+            elif not self._tolerant:
+                raise self._missing(before, td)
+        if not self.create_copy:
+            td.exclude(*[before for before, _ in routes], inplace=True)
+        for after, value in found:
+            td.set(after, value)
+        return td
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """With the new names."""
+        return self._with_names(observation_spec)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """With the new names."""
+        return self._with_names(reward_spec)
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """With copies under the new names."""
+        for before, after in self._routes:
+            if not self.create_copy and split(before)[1] in FLAGS and before in done_spec:
+                raise SpaceError(
+                    f"{before!r} says where episodes end, so it cannot be renamed to {after!r}; RenameTransform(…, "
+                    "create_copy=True) gives it a second name."
+                )
+        return self._with_names(done_spec)
+
+    def _with_names(self, specs: Composite) -> Composite:
+        found = [(before, after, specs[before]) for before, after in self._routes if before in specs]
+        if not self.create_copy:
+            for before, _, _ in found:
+                del specs[before]
+        for _, after, spec in found:
+            specs[after] = spec.clone()
+        return specs
+
+
+class SelectTransform(Throughout):
+    """Keeps the chosen entries alone, of what comes out.
+
+    Args:
+        selected_keys: the entries.
+        keep_rewards: keep the rewards too; of stored data "reward".
+        keep_dones: keep the done flags too; of stored data "done", "terminated" and "truncated". Without them no
+            episode ends.
+
+    >>> from tensordict import TensorDict
+    >>> sorted(SelectTransform("a")(TensorDict({"a": 1, "b": 2, "reward": 3.0})).keys())
+    ['a', 'reward']
+    """
+
+    pointwise = True
+
+    def __init__(self, *selected_keys: Any, keep_rewards: bool = True, keep_dones: bool = True):
+        super().__init__()
+        self.selected_keys: list[Key] = [as_keys(key)[0] for key in selected_keys]
+        self.keep_rewards = keep_rewards
+        self.keep_dones = keep_dones
+
+    @property
+    def _kept(self) -> list[Key]:
+        return self._once("kept", self._keys_kept)
+
+    def _keys_kept(self) -> list[Key]:
+        parent = self.parent
+        rewards: list[Key] = ["reward"] if parent is None else parent.reward_keys
+        flags: list[Key] = list(FLAGS) if parent is None else parent.done_keys
+        more = [*(rewards if self.keep_rewards else []), *(flags if self.keep_dones else [])]
+        return list(dict.fromkeys([*self.selected_keys, *more]))
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.select(*self._kept, inplace=True, strict=False)
+
+    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+        parent = self._require_parent()  # what went in, such as actions, stays in the roots
+        outputs: list[Key] = [*parent.observation_keys, *parent.done_keys]
+        roots.exclude(*(key for key in outputs if key not in self._kept), inplace=True)
+        self._call(following)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Of the chosen entries alone."""
+        return observation_spec.select(*self.selected_keys, strict=False)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """All of them, or the chosen ones."""
+        return reward_spec if self.keep_rewards else reward_spec.select(*self.selected_keys, strict=False)
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """All of them, or the chosen ones."""
+        return done_spec if self.keep_dones else done_spec.select(*self.selected_keys, strict=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(keys={self.selected_keys})"
+
+
+class ExcludeTransform(Throughout):
+    """Leaves entries out, of what comes out or, with `inverse`, of what goes in.
+
+    Args:
+        excluded_keys: the entries.
+        inverse: leave them out of what goes in (into a store, for instance), and nothing of what comes out.
+
+    Raises:
+        KeyError: the environment has no such entry.
+    """
+
+    pointwise = True
+
+    def __init__(self, *excluded_keys: Any, inverse: bool = False):
+        super().__init__()
+        self.excluded_keys: list[Key] = [as_keys(key)[0] for key in excluded_keys]
+        self.inverse = inverse
+
+    @property
+    def _inverts(self) -> bool:
+        return self.inverse
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict if self.inverse else next_tensordict.exclude(*self.excluded_keys, inplace=True)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.exclude(*self.excluded_keys, inplace=True) if self.inverse else tensordict
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Without the entries."""
+        if self.inverse:
+            return output_spec
+        parts: list[Any] = list(output_spec.values())
+        for key in self.excluded_keys:
+            holders = [part for part in parts if key in part]
+            if not holders:
+                there = [found for part in parts for found in part.keys(include_nested=True, leaves_only=True)]
+                raise KeyError(f"There is no {key!r} to leave out; the environment gives {there}.")
+            for part in holders:
+                del part[key]
+        return output_spec
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(keys={self.excluded_keys})"

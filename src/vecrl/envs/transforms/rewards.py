@@ -1,0 +1,102 @@
+"""Transforms of rewards, each by itself: scale, clip, make binary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...specs import Binary, TensorSpec
+from ..owner import Key
+from .numbers import as_number, clipped, mapped
+from .throughout import Throughout
+
+
+class RewardTransform(Throughout):
+    """The base of transforms of rewards: where no `in_keys` are given, they are the environment's rewards.
+
+    Stored data have theirs under "reward". Resets give no rewards, so nothing happens to what they give.
+
+    Args:
+        in_keys, out_keys: see `Transform`.
+    """
+
+    pointwise = True
+
+    def __init__(self, in_keys: Any = None, out_keys: Any = None):
+        super().__init__(in_keys, out_keys)
+
+    def _default_in_keys(self) -> list[Key]:
+        parent = self.parent
+        return ["reward"] if parent is None else list(parent.reward_keys)
+
+
+class RewardScaling(RewardTransform):
+    """An affine map of rewards: `reward * scale + loc`, or `(reward - loc) / scale` where `standard_normal` is set.
+
+    Args:
+        loc, scale: numbers or tensors that broadcast with the rewards.
+        in_keys, out_keys: see `RewardTransform`.
+        standard_normal: whether the result has mean 0 and deviation 1 where `loc` and `scale` are mean and deviation.
+
+    >>> from tensordict import TensorDict
+    >>> RewardScaling(loc=1.0, scale=2.0)(TensorDict({"reward": torch.tensor([3.0])}))["reward"]
+    tensor([7.])
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Any, scale: Any, in_keys: Any = None, out_keys: Any = None, standard_normal: bool = False):
+        super().__init__(in_keys, out_keys)
+        self.standard_normal = standard_normal
+        self.register_buffer("loc", as_number(loc))
+        self.register_buffer("scale", as_number(scale))
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        if self.standard_normal:
+            return (value - self.loc) / self.scale
+        return value * self.scale + self.loc
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return mapped(spec, self._apply_transform)
+
+
+class RewardClipping(RewardTransform):
+    """Clips rewards to [clamp_min, clamp_max].
+
+    Args:
+        clamp_min, clamp_max: the ends; None for no end.
+        in_keys, out_keys: see `RewardTransform`.
+    """
+
+    clamp_min: Tensor
+    clamp_max: Tensor
+
+    def __init__(
+        self, clamp_min: float | None = None, clamp_max: float | None = None, in_keys: Any = None, out_keys: Any = None
+    ):
+        super().__init__(in_keys, out_keys)
+        self.register_buffer("clamp_min", torch.as_tensor(-torch.inf if clamp_min is None else clamp_min))
+        self.register_buffer("clamp_max", torch.as_tensor(torch.inf if clamp_max is None else clamp_max))
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return torch.maximum(torch.minimum(value, self.clamp_max), self.clamp_min).to(value.dtype)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return clipped(spec, self._apply_transform, self.clamp_min, self.clamp_max)
+
+
+class BinarizeReward(RewardTransform):
+    """1 for rewards above zero, 0 for the others, as int8.
+
+    Args:
+        in_keys, out_keys: see `RewardTransform`.
+    """
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return (value > 0).to(torch.int8)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return Binary(shape=spec.shape, device=spec.device)

@@ -1,0 +1,205 @@
+"""Transforms of shapes: flatten, squeeze, unsqueeze, permute.
+
+Each says once what becomes of a shape; tensors and specs follow alike. Dimensions are counted from the end, so that
+batches in front do not matter; those counted from the front begin after the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...specs import TensorSpec
+from .base import inferred
+from .throughout import ObservationTransform
+
+
+class ShapeTransform(ObservationTransform):
+    """The base of transforms of shapes.
+
+    Args:
+        in_keys, out_keys, in_keys_inv, out_keys_inv: see `Transform`; nothing by default.
+    """
+
+    pointwise = True
+
+    def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
+        super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
+
+    def _turned(self, x: Any, features: int) -> Any:
+        """A tensor or a spec in its new shape; `features` of its dimensions are not those of the batch."""
+        raise NotImplementedError
+
+    def _turned_back(self, x: Any, features: int) -> Any:
+        """The inverse of `_turned`."""
+        raise NotImplementedError(f"{type(self).__name__} has no inverse.")
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in self._routes:
+            value = next_tensordict.get(in_key, None)
+            if value is not None:
+                next_tensordict.set(out_key, self._turned(value, value.ndim - next_tensordict.batch_dims))
+            elif not self._tolerant:
+                raise self._missing(in_key, next_tensordict)
+        return next_tensordict
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for out_key, in_key in self._routes_inv:
+            value = tensordict.get(out_key, None)
+            if value is not None:
+                tensordict.set(in_key, self._turned_back(value, value.ndim - tensordict.batch_dims))
+            elif not self._tolerant:
+                raise self._missing(out_key, tensordict)
+        return tensordict
+
+    @property
+    def _inverts(self) -> bool:
+        return bool(self._routes_inv)
+
+    @property
+    def _batch_dims(self) -> int:
+        parent = self.parent
+        return 0 if parent is None else parent.batch_dims
+
+    def _apply_transform(self, value: Tensor) -> Tensor:
+        return self._turned(value, value.ndim - self._batch_dims)
+
+    def _inv_apply_transform(self, value: Tensor) -> Tensor:
+        return self._turned_back(value, value.ndim - self._batch_dims)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        try:
+            return self._turned(spec, spec.ndim - self._batch_dims)
+        except SpaceError:  # a dimension that is one choice is merged or moved
+            return inferred(spec, self._apply_transform(spec.zero()))
+
+    def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
+        return self._turned(spec, spec.ndim - self._batch_dims)
+
+
+def _from_the_end(dim: int, features: int) -> int:
+    return dim if dim < 0 else dim - features
+
+
+def _checked(dim: int, allow_positive_dim: bool, name: str) -> int:
+    if dim >= 0 and not allow_positive_dim:
+        raise ValueError(
+            f"Expected {name} to be counted from the end (-1 is the last one), but {dim} came; with "
+            "allow_positive_dim=True dimensions are counted from 0 after those of the batch."
+        )
+    return dim
+
+
+class FlattenObservation(ShapeTransform):
+    """Makes one dimension of neighbouring ones.
+
+    Args:
+        first_dim, last_dim: the first and the last of them.
+        in_keys: what is flattened; "pixels" by default.
+        out_keys: where to; in place by default.
+        allow_positive_dim: accept dimensions from 0 on, counted after those of the batch.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> FlattenObservation(-2, -1, in_keys=["x"])(TensorDict({"x": torch.zeros(5, 2, 3)}))["x"].shape
+    torch.Size([5, 6])
+    """
+
+    def __init__(
+        self, first_dim: int, last_dim: int, in_keys: Any = None, out_keys: Any = None, allow_positive_dim: bool = False
+    ):
+        super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
+        self.first_dim = _checked(first_dim, allow_positive_dim, "first_dim")
+        self.last_dim = _checked(last_dim, allow_positive_dim, "last_dim")
+
+    def _turned(self, x: Any, features: int) -> Any:
+        return x.flatten(_from_the_end(self.first_dim, features), _from_the_end(self.last_dim, features))
+
+
+class UnsqueezeTransform(ShapeTransform):
+    """Puts in a dimension of size one; on the way in, takes it out.
+
+    Args:
+        dim: where.
+        allow_positive_dim: accept a dimension from 0 on, counted after those of the batch.
+        in_keys, out_keys: what gets it on the way out; nothing by default.
+        in_keys_inv, out_keys_inv: what loses it on the way in; nothing by default.
+    """
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        *,
+        allow_positive_dim: bool = False,
+        in_keys: Any = None,
+        out_keys: Any = None,
+        in_keys_inv: Any = None,
+        out_keys_inv: Any = None,
+    ):
+        if dim is None:
+            raise TypeError(f"{type(self).__name__} needs dim, the dimension that comes or goes.")
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.dim = _checked(dim, allow_positive_dim, "dim")
+
+    def _wider(self, x: Any, features: int) -> Any:
+        return x.unsqueeze(_from_the_end(self.dim, features + 1))
+
+    def _narrower(self, x: Any, features: int) -> Any:
+        return x.squeeze(_from_the_end(self.dim, features))
+
+    _turned, _turned_back = _wider, _narrower
+
+
+class SqueezeTransform(UnsqueezeTransform):
+    """Takes out a dimension if its size is one; on the way in, puts it in.
+
+    Args:
+        dim: which.
+        allow_positive_dim: accept a dimension from 0 on, counted after those of the batch.
+        in_keys, out_keys: what loses it on the way out; nothing by default.
+        in_keys_inv, out_keys_inv: what gets it on the way in; nothing by default.
+    """
+
+    _turned, _turned_back = UnsqueezeTransform._narrower, UnsqueezeTransform._wider
+
+
+class PermuteTransform(ShapeTransform):
+    """Puts the last dimensions in another order; on the way in, back into the first one.
+
+    Args:
+        dims: the last dimensions in their new order, counted from the end: `(-1, -3, -2)` makes channels that come
+            last come first.
+        in_keys, out_keys: what is permuted on the way out; nothing by default.
+        in_keys_inv, out_keys_inv: what is permuted back on the way in; nothing by default.
+
+    Raises:
+        ValueError: `dims` are no order of the last dimensions.
+    """
+
+    def __init__(
+        self,
+        dims: Any,
+        in_keys: Any = None,
+        out_keys: Any = None,
+        in_keys_inv: Any = None,
+        out_keys_inv: Any = None,
+    ):
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.dims = tuple(dims)
+        count = len(self.dims)
+        if sorted(self.dims) != list(range(-count, 0)):
+            raise ValueError(f"Expected dims to be an order of {tuple(range(-count, 0))}, but {self.dims} came.")
+        self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
+
+    def _turned(self, x: Any, features: int) -> Any:
+        return _permuted(x, self.dims)
+
+    def _turned_back(self, x: Any, features: int) -> Any:
+        return _permuted(x, self._back)
+
+
+def _permuted(x: Any, dims: tuple[int, ...]) -> Any:
+    return x.permute(*range(x.ndim - len(dims)), *(x.ndim + dim for dim in dims))

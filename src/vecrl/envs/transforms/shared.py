@@ -1,0 +1,82 @@
+"""Statistics that processes share: arrays in files that are mapped into memory, and a lock that is such a file.
+
+A TensorDict of mapped files stays the same one wherever it is pickled to, which one in shared memory does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from ..owner import Key, joined, split
+
+PARTS = ("count", "mean", "m2")
+
+
+def part_key(key: Key, part: str) -> Key:
+    """Where a part of the statistics of an entry is: beside it, with the part behind its name.
+
+    >>> part_key("observation", "mean"), part_key(("agents", "reward"), "m2")
+    ('observation_mean', ('agents', 'reward_m2'))
+    """
+    prefix, name = split(key)
+    return joined(prefix, f"{name}_{part}")
+
+
+def mapped_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
+    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros in mapped files.
+
+    The files go with the TensorDict that is returned; copies that were unpickled elsewhere do not keep them.
+    """
+    data = TensorDict({})
+    for key, shape in shapes.items():
+        for part in PARTS:
+            data.set(part_key(key, part), torch.zeros(shape, dtype=torch.float64))
+    folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
+    mapped = data.memmap_(prefix=folder)
+    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
+    return mapped
+
+
+def guard_of(shared: TensorDictBase) -> Any:
+    """A lock for statistics in mapped files; one that does nothing for others."""
+    leaf: Any = next(iter(shared.values(include_nested=True, leaves_only=True)))
+    path = getattr(leaf, "filename", None)
+    return nullcontext() if path is None else FileLock(str(path))
+
+
+class FileLock:
+    """A lock among processes that know the same file, as a context; it can be pickled.
+
+    Args:
+        path: of a file that is there.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._opened: tuple[int, int] = (-1, -1)
+
+    def __enter__(self) -> Self:
+        import fcntl  # which Windows lacks
+
+        if self._opened[0] != os.getpid():  # a fork shares the lock of what it inherits
+            self._opened = os.getpid(), os.open(self._path, os.O_RDWR)
+            weakref.finalize(self, os.close, self._opened[1])
+        fcntl.flock(self._opened[1], fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import fcntl
+
+        fcntl.flock(self._opened[1], fcntl.LOCK_UN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_opened": (-1, -1)}

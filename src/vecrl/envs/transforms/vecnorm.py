@@ -1,0 +1,384 @@
+"""`VecNorm`: entries normalised by the mean and deviation of all that was seen of them so far.
+
+The entries are the columns of one table, so that a step costs one update of `RunningStats` however many there are.
+On the CPU that happens in NumPy, elsewhere where the tensors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...specs import TensorSpec, Unbounded
+from ...stats import RunningStats
+from ..owner import Key
+from ..partial import Masks
+from ..successor import as_keys
+from .base import Transform
+from .compose import Compose
+from .numbers import ObservationNorm, is_floating
+from .shared import PARTS, guard_of, mapped_statistics, part_key
+
+DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
+
+
+class VecNorm(Transform):
+    """Normalises entries by their running mean and deviation: `(value - mean) / max(var, eps) ** 0.5`.
+
+    Every reset, every step and every `forward` is taken in before it is normalised; of partial resets and steps, the
+    rows that moved alone. (TorchRL counts all rows.) A row is one environment; statistics have the shape of what one
+    gives. They are kept in float64, and the result has the dtype that came, float32 for integers.
+
+    Nothing is taken in after `freeze()`, nor while the module is in evaluation mode (`eval()`), which TorchRL
+    overlooks. Clones share the statistics.
+
+    Args:
+        in_keys: what is normalised; "observation" and "reward" by default.
+        out_keys: where to; in place by default.
+        shared_td: statistics that processes share, of `VecNorm.build_td_for_shared_vecnorm`.
+        lock: a context that is held while they are changed; those that the function above makes bring their own.
+        decay: what earlier rows count for with each update.
+        eps: the least variance.
+        shapes: of what one environment gives, one for each of `in_keys`; by default what the environment's specs say.
+        new_api: taken, and without effect.
+
+    >>> norm = VecNorm(in_keys=["x"], decay=1.0)
+    >>> norm(TensorDict({"x": torch.tensor([[1.0], [3.0]])}, [2]))["x"].squeeze(-1)
+    tensor([-1.,  1.])
+    >>> norm.freeze()(TensorDict({"x": torch.tensor([[4.0]])}, [1]))["x"].squeeze(-1)
+    tensor([2.])
+    """
+
+    keeps_done = True
+
+    def __init__(
+        self,
+        in_keys: Any = None,
+        out_keys: Any = None,
+        shared_td: TensorDictBase | None = None,
+        lock: Any = None,
+        decay: float = 0.9999,
+        eps: float = 1e-4,
+        shapes: Sequence[Any] | None = None,
+        new_api: bool | None = None,
+    ):
+        super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
+        if shapes is not None and len(shapes) != len(self.in_keys):
+            raise ValueError(f"Expected a shape for each of {self.in_keys}, but {shapes} came.")
+        self.decay = decay
+        self.eps = eps
+        self._frozen = False
+        self._shared = shared_td
+        self.lock = lock if lock is not None else nullcontext() if shared_td is None else guard_of(shared_td)
+        known = None if shapes is None else [torch.Size(shape) for shape in shapes]
+        self._table = Table(self.in_keys, decay, eps, known)
+
+    # -- values
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self._normalised(next_tensordict, None)
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get("_step", None)
+        return self._normalised(next_tensordict, None if mask is None else Masks({(): mask}, [()]))
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        parent = self.parent
+        masks = Masks.read(tensordict, "_reset", [()] if parent is None else parent.done_prefixes)
+        return self._normalised(tensordict_reset, masks or None, tolerant=True)
+
+    def _normalised(self, td: TensorDictBase, masks: Masks | None, tolerant: bool = False) -> TensorDictBase:
+        values: list[Tensor | None] = []
+        for key, _ in self._routes:
+            value: Any = td.get(key, None)
+            if value is None and not (tolerant or self._tolerant):
+                raise self._missing(key, td)
+            values.append(value)
+        table = self._table
+        if all(value is None for value in values):
+            return td
+        if table.stats is None:
+            self._open(values, td.batch_dims)
+        rows = table.rows(values, td.batch_size)
+        self._learn(rows, None if masks is None and None not in values else table.mask(values, masks, td.batch_size))
+        for (_, out_key), value in zip(self._routes, table.normalised(rows, values), strict=True):
+            if value is not None:
+                td.set(out_key, value)
+        return td
+
+    def _learn(self, rows: Any, mask: Any) -> None:
+        stats = self._table.stats
+        assert stats is not None
+        learns = self.training and not self._frozen
+        if self._shared is None:
+            if learns:
+                stats.update(rows, mask)
+            return
+        with self.lock:
+            self._table.load(_read(self._shared, self.in_keys))
+            if learns:
+                stats.update(rows, mask)
+                _write(self._shared, self._table.state())
+
+    def _open(self, values: Sequence[Tensor | None], batch_dims: int) -> None:
+        """Begin the statistics, now that it is known where they are to live."""
+        shapes = self._table.shapes or [
+            self._shape_of(key) if value is None else value.shape[batch_dims:]
+            for key, value in zip(self.in_keys, values, strict=True)
+        ]
+        device = next(value.device for value in values if value is not None)
+        self._table.open(shapes, None if device.type == "cpu" else device)
+
+    def _shape_of(self, key: Key) -> torch.Size:
+        parent = self._require_parent()
+        return _shapes(parent, [key])[key]
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        dtype = spec.dtype if is_floating(spec) else torch.float32
+        return Unbounded(spec.shape, dtype=dtype, device=spec.device)
+
+    def _apply_transform(self, value: Any) -> Any:
+        raise NotImplementedError("VecNorm normalises TensorDicts, whose batch size says what a row is.")
+
+    # -- what was learnt
+
+    def freeze(self) -> Self:
+        """Take nothing in any more; returns itself."""
+        self._frozen = True
+        return self
+
+    def unfreeze(self) -> Self:
+        """Take in again what comes; returns itself."""
+        self._frozen = False
+        return self
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing is taken in any more."""
+        return self._frozen
+
+    def frozen_copy(self) -> VecNorm:
+        """One that belongs to nobody, with a copy of the statistics that stays as it is."""
+        new = VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
+        new.set_extra_state(self.get_extra_state())
+        return new.freeze()
+
+    standard_normal = True
+
+    @property
+    def loc(self) -> TensorDict:
+        """The means, by the `in_keys`, of the shapes of what one environment gives."""
+        return self._affine()[0]
+
+    @property
+    def scale(self) -> TensorDict:
+        """The deviations that are divided by, by the `in_keys`."""
+        return self._affine()[1]
+
+    def _affine(self) -> tuple[TensorDict, TensorDict]:
+        loc, scale = TensorDict({}), TensorDict({})
+        for key, mean, deviation in self._table.affine():
+            loc.set(key, mean)
+            scale.set(key, deviation)
+        return loc, scale
+
+    def to_observation_norm(self) -> ObservationNorm | Compose:
+        """What it does now, fixed: an `ObservationNorm`, or a `Compose` of one an entry."""
+        norms = [
+            ObservationNorm(mean, scale, in_keys=[in_key], out_keys=[out_key], standard_normal=True)
+            for (in_key, out_key), (_, mean, scale) in zip(self._routes, self._table.affine(), strict=True)
+        ]
+        return norms[0] if len(norms) == 1 else Compose(*norms)
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """The statistics, for `state_dict`: of each entry its "count", "mean" and "m2", float64; empty before the
+        first data."""
+        if self._table.stats is None:
+            return {}
+        return {_flat(key): torch.from_numpy(value) for key, value in self._table.state().items()}
+
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `get_extra_state` gave."""
+        if not state:
+            return
+        values = {part_key(key, part): state[_flat(part_key(key, part))] for key in self.in_keys for part in PARTS}
+        if self._table.stats is None:
+            self._table.open([state[_flat(part_key(key, "mean"))].shape for key in self.in_keys], None)
+        self._table.load(values)
+        if self._shared is not None:
+            with self.lock:
+                _write(self._shared, self._table.state())
+
+    @staticmethod
+    def build_td_for_shared_vecnorm(env: Any, keys: Any = None) -> TensorDictBase:
+        """Statistics for the `shared_td` of several, in this process and in others.
+
+        They lie in files that are mapped into memory and go with what is returned: keep it while they are in use.
+
+        Args:
+            env: what gives the entries.
+            keys: the entries; those that VecNorm takes by default.
+        """
+        return mapped_statistics(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(keys={self.in_keys}, decay={self.decay}, eps={self.eps}, frozen={self.frozen})"
+
+
+class Table:
+    """Statistics of several entries as columns of one table.
+
+    Args:
+        keys: the entries.
+        decay, eps: see `VecNorm`.
+        shapes: of what one row has of each; None where that is not known yet.
+
+    Attributes:
+        stats: None before `open`.
+    """
+
+    def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
+        self.keys, self.shapes = list(keys), shapes
+        self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}
+        self.stats: RunningStats | None = None
+        self._parts: list[slice] = []
+
+    def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
+        """Begin, with columns for rows of these shapes; in NumPy where `device` is None."""
+        self.shapes = list(shapes)
+        ends = np.cumsum([shape.numel() for shape in shapes]).tolist()
+        self._parts = [slice(end - shape.numel(), end) for end, shape in zip(ends, shapes, strict=True)]
+        self.stats = RunningStats((ends[-1],), **self._options, device=device)
+
+    def rows(self, values: Sequence[Tensor | None], batch: torch.Size) -> Any:
+        """`[rows, columns]` float64, with zeros for entries that are missing: an array where that is quicker."""
+        assert self.stats is not None
+        n = batch.numel()
+        parts = list(zip(self.keys, values, self._parts, strict=True))
+        plain = all(value is None or (value.is_cpu and not value.requires_grad) for value in values)
+        if not plain or self.stats.device is not None:
+            device = next(value.device for value in values if value is not None)
+            nothing = torch.zeros(n, 1, dtype=torch.float64, device=device)
+            return torch.cat(
+                [
+                    nothing.expand(n, part.stop - part.start) if v is None else _flattened(key, v, n, part).double()
+                    for key, v, part in parts
+                ],
+                1,
+            )
+        table = np.zeros((n, self._parts[-1].stop))
+        for key, value, part in parts:
+            if value is not None:
+                table[:, part] = _flattened(key, value, n, part).numpy()
+        return table
+
+    def mask(self, values: Sequence[Tensor | None], masks: Masks | None, batch: torch.Size) -> Any:
+        """What is taken in: `[rows]` bool where that is the same for all columns, else `[rows, columns]`."""
+        n = batch.numel()
+        each: list[Tensor | None] = [None if masks is None else masks.of(key) for key in self.keys]
+        if None not in values and all(mask is each[0] for mask in each) and each[0] is not None:
+            return _whole_rows(each[0], batch)
+        device = next(value.device for value in values if value is not None)
+        table = torch.zeros(n, self._parts[-1].stop, dtype=torch.bool, device=device)
+        for value, mask, part in zip(values, each, self._parts, strict=True):
+            if value is not None:
+                table[:, part] = True if mask is None else _whole_rows(mask, batch).unsqueeze(-1)
+        return table
+
+    def normalised(self, rows: Any, values: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The entries from the rows, each in the shape and floating dtype that it came in."""
+        assert self.stats is not None
+        mean, scale = self.stats.affine()
+        if isinstance(rows, np.ndarray):
+            if self.stats.device is not None:
+                mean, scale = mean.numpy(force=True), scale.numpy(force=True)
+            done: Any = (rows - mean) * scale
+        else:
+            mean, scale = (torch.as_tensor(part, device=rows.device) for part in (mean, scale))
+            done = (rows - mean) * scale
+        return [
+            None if value is None else _like(done[:, part], value)
+            for value, part in zip(values, self._parts, strict=True)
+        ]
+
+    def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
+        """Of each entry its key, mean and deviation, `[*shape]` in torch's default dtype."""
+        if self.stats is None or self.shapes is None:
+            raise RuntimeError("VecNorm has seen nothing yet, so there is no mean and no deviation.")
+        mean, scale = (torch.as_tensor(part).to("cpu", torch.get_default_dtype()) for part in self.stats.affine())
+        columns = zip(self.keys, self._parts, self.shapes, strict=True)
+        return [(key, mean[part].reshape(shape), 1 / scale[part].reshape(shape)) for key, part, shape in columns]
+
+    def state(self) -> dict[Key, np.ndarray]:
+        """Counts, means and sums of squared deviations, `[*shape]` float64 an entry, as copies."""
+        assert self.stats is not None
+        assert self.shapes is not None
+        state = {name: torch.as_tensor(value).numpy(force=True) for name, value in self.stats.state_dict().items()}
+        state["count"] = np.broadcast_to(state["count"], state["mean"].shape)
+        columns = list(zip(self.keys, self._parts, self.shapes, strict=True))
+        return {part_key(k, name): state[name][p].reshape(shape).copy() for k, p, shape in columns for name in PARTS}
+
+    def load(self, state: dict[Key, Any]) -> None:
+        """Go on from what `state` gave."""
+        assert self.stats is not None
+        self.stats.load_state_dict(
+            {
+                name: np.concatenate([np.asarray(state[part_key(key, name)]).reshape(-1) for key in self.keys])
+                for name in PARTS
+            }
+        )
+
+
+def _flattened(key: Key, value: Tensor, rows: int, part: slice) -> Tensor:
+    try:
+        return value.reshape(rows, part.stop - part.start)
+    except RuntimeError as error:
+        raise SpaceError(
+            f"Expected {rows} rows of {part.stop - part.start} numbers at {key!r}, as before, but the shape "
+            f"{tuple(value.shape)} came."
+        ) from error
+
+
+def _like(columns: Any, value: Tensor) -> Tensor:
+    dtype = value.dtype if value.is_floating_point() else torch.float32
+    if isinstance(columns, np.ndarray):
+        narrow = columns.astype(np.float32) if dtype == torch.float32 else columns.copy()
+        columns = torch.from_numpy(narrow)
+    return columns.to(dtype).reshape(value.shape)
+
+
+def _whole_rows(mask: Tensor, batch: torch.Size) -> Tensor:
+    """`[rows]` of a mask; a row of which anything is meant is meant."""
+    return mask.reshape(batch.numel(), -1).any(-1)
+
+
+def _flat(key: Key) -> str:
+    return key if isinstance(key, str) else ".".join(key)
+
+
+def _read(shared: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
+    return {part_key(key, part): shared.get(part_key(key, part)).numpy() for key in keys for part in PARTS}
+
+
+def _write(shared: TensorDictBase, state: dict[Key, np.ndarray]) -> None:
+    for key, value in state.items():
+        np.copyto(shared.get(key).numpy(), value)
+
+
+def _shapes(env: Any, keys: Sequence[Key]) -> dict[Key, torch.Size]:
+    """What one row has of each entry."""
+    parts = (env.full_observation_spec, env.full_reward_spec)
+    found: dict[Key, torch.Size] = {}
+    for key in keys:
+        holder = next((part for part in parts if key in part), None)
+        if holder is None:
+            raise KeyError(f"The environment gives no {key!r}, but {[*env.observation_keys, *env.reward_keys]}.")
+        found[key] = holder[key].shape[env.batch_dims :]
+    return found
