@@ -4,17 +4,23 @@ from .base import FunctionTransform, Transform
 from .compose import Compose
 from .counting import InitTracker, RewardSum, StepCounter
 from .env import TransformedEnv
+from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .numbers import ClipTransform, ObservationNorm, ObservationTransform
 
 __all__ = [
+    "CenterCrop",
     "ClipTransform",
     "Compose",
+    "Crop",
     "FunctionTransform",
+    "GrayScale",
     "InitTracker",
     "ObservationNorm",
     "ObservationTransform",
+    "Resize",
     "RewardSum",
     "StepCounter",
+    "ToTensorImage",
     "Transform",
     "TransformedEnv",
 ]
