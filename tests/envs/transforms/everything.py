@@ -23,16 +23,36 @@ class Case:
     needs: str = ""
 
 
+def _stopped(timer: transforms.Timer) -> transforms.Timer:
+    """One whose clock stands still, so that two of them say the same."""
+    timer._now = _zero
+    return timer
+
+
+def _zero() -> float:
+    return 0.0
+
+
 CASES: dict[str, Case] = {
+    "CatFrames": Case(lambda: transforms.CatFrames(3, -3, padding="constant", padding_value=7)),
+    "CatFrames: vectors": Case(lambda: transforms.CatFrames(3, -1, in_keys=["observation"], out_keys=["last"])),
+    "CenterCrop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.CenterCrop(5, 10))),
     "ClipTransform": Case(lambda: transforms.ClipTransform(in_keys=["observation"], low=-1.0, high=2.0)),
     "Compose": Case(lambda: transforms.Compose(transforms.StepCounter(), transforms.RewardSum())),
+    "Crop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Crop(3, 4, 1, 2))),
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
+    "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
     "InitTracker": Case(transforms.InitTracker),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
     ),
+    "Resize": Case(lambda: transforms.Resize(4, 5, out_keys=["small"])),
+    "Resize: bicubic": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Resize(4, 5, "bicubic"))),
     "RewardSum": Case(transforms.RewardSum),
     "StepCounter": Case(lambda: transforms.StepCounter(max_steps=3)),
+    "Timer": Case(lambda: _stopped(transforms.Timer())),
+    "ToTensorImage": Case(transforms.ToTensorImage),
+    "TrajCounter": Case(lambda: transforms.TrajCounter(repeats=2), shared="numbers are taken in turn"),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

@@ -4,10 +4,13 @@ from .base import FunctionTransform, Transform
 from .compose import Compose
 from .counting import InitTracker, RewardSum, StepCounter
 from .env import TransformedEnv
+from .frames import CatFrames
 from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .numbers import ClipTransform, ObservationNorm, ObservationTransform
+from .timing import Timer, TrajCounter
 
 __all__ = [
+    "CatFrames",
     "CenterCrop",
     "ClipTransform",
     "Compose",
@@ -20,7 +23,9 @@ __all__ = [
     "Resize",
     "RewardSum",
     "StepCounter",
+    "Timer",
     "ToTensorImage",
+    "TrajCounter",
     "Transform",
     "TransformedEnv",
 ]
