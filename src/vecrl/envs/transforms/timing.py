@@ -35,7 +35,7 @@ class Timer(Transform):
     """
 
     keeps_done = True
-    _now = staticmethod(perf_counter)
+    _now: Any = staticmethod(perf_counter)
 
     def __init__(self, out_keys: Any = None, time_key: str = "time"):
         super().__init__()
