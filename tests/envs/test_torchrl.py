@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, ProbabilisticTensorDictSequential
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, RandomPolicy, SerialEnv

@@ -25,12 +25,25 @@ class Case:
     needs: str = ""
 
 
+def _stopped(timer: transforms.Timer) -> transforms.Timer:
+    """One whose clock stands still, so that two of them say the same."""
+    timer._now = _zero
+    return timer
+
+
+def _zero() -> float:
+    return 0.0
+
+
 CASES: dict[str, Case] = {
     "BinarizeReward": Case(transforms.BinarizeReward),
     "CatTensors": Case(lambda: transforms.CatTensors(["position", "observation"])),
     "CatTensors: after other observations": Case(
         lambda: transforms.Compose(transforms.StepCounter(), transforms.CatTensors(out_key="all", del_keys=False))
     ),
+    "CatFrames": Case(lambda: transforms.CatFrames(3, -3, padding="constant", padding_value=7)),
+    "CatFrames: vectors": Case(lambda: transforms.CatFrames(3, -1, in_keys=["observation"], out_keys=["last"])),
+    "CenterCrop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.CenterCrop(5, 10))),
     "ClipTransform": Case(lambda: transforms.ClipTransform(in_keys=["observation"], low=-1.0, high=2.0)),
     "ClipTransform: of actions": Case(lambda: transforms.ClipTransform(in_keys_inv=["action"], low=-0.5)),
     "Compose": Case(lambda: transforms.Compose(transforms.StepCounter(), transforms.RewardSum())),
@@ -45,7 +58,9 @@ CASES: dict[str, Case] = {
     "ExcludeTransform: inverse": Case(lambda: transforms.ExcludeTransform("position", inverse=True)),
     "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
     "FlattenObservation": Case(lambda: transforms.FlattenObservation(-3, -1)),
+    "Crop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Crop(3, 4, 1, 2))),
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
+    "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
     "InitTracker": Case(transforms.InitTracker),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
@@ -66,6 +81,8 @@ CASES: dict[str, Case] = {
     "RewardClipping": Case(lambda: transforms.RewardClipping(-0.5, 1.5)),
     "RewardScaling": Case(lambda: transforms.RewardScaling(0.5, -3.0)),
     "RewardScaling: elsewhere": Case(lambda: transforms.RewardScaling(1, 2, ["reward"], ["pay"], standard_normal=True)),
+    "Resize": Case(lambda: transforms.Resize(4, 5, out_keys=["small"])),
+    "Resize: bicubic": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Resize(4, 5, "bicubic"))),
     "RewardSum": Case(transforms.RewardSum),
     "SelectTransform": Case(lambda: transforms.SelectTransform("observation")),
     "SelectTransform: without rewards": Case(lambda: transforms.SelectTransform("ticks", keep_rewards=False)),
@@ -85,6 +102,9 @@ CASES: dict[str, Case] = {
     "VecNorm: elsewhere": Case(
         lambda: transforms.VecNorm(["position", "pixels"], ["place", "light"], decay=0.9), shared="statistics"
     ),
+    "Timer": Case(lambda: _stopped(transforms.Timer())),
+    "ToTensorImage": Case(transforms.ToTensorImage),
+    "TrajCounter": Case(lambda: transforms.TrajCounter(repeats=2), shared="numbers are taken in turn"),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

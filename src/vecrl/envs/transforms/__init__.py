@@ -6,18 +6,24 @@ from .checks import FiniteTensorDictCheck
 from .compose import Compose
 from .counting import InitTracker, RewardSum, StepCounter
 from .env import TransformedEnv
+from .frames import CatFrames
+from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .keys import CatTensors, ExcludeTransform, RenameTransform, SelectTransform
 from .numbers import ClipTransform, ObservationNorm, SignTransform, UnaryTransform
 from .rewards import BinarizeReward, RewardClipping, RewardScaling
 from .shapes import FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform
 from .throughout import ObservationTransform
+from .timing import Timer, TrajCounter
 from .vecnorm import VecNorm
 
 __all__ = [
     "BinarizeReward",
+    "CatFrames",
     "CatTensors",
+    "CenterCrop",
     "ClipTransform",
     "Compose",
+    "Crop",
     "DTypeCastTransform",
     "DeviceCastTransform",
     "DoubleToFloat",
@@ -25,12 +31,14 @@ __all__ = [
     "FiniteTensorDictCheck",
     "FlattenObservation",
     "FunctionTransform",
+    "GrayScale",
     "InitTracker",
     "ObservationNorm",
     "ObservationTransform",
     "PermuteTransform",
     "PinMemoryTransform",
     "RenameTransform",
+    "Resize",
     "RewardClipping",
     "RewardScaling",
     "RewardSum",
@@ -38,6 +46,9 @@ __all__ = [
     "SignTransform",
     "SqueezeTransform",
     "StepCounter",
+    "Timer",
+    "ToTensorImage",
+    "TrajCounter",
     "Transform",
     "TransformedEnv",
     "UnaryTransform",

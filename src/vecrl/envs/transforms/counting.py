@@ -51,10 +51,10 @@ class Tracker(Transform):
         return Masks.read(tensordict, "_reset", self._places)
 
 
-def beginnings(following: TensorDictBase) -> Tensor:
-    """`[..., time]` bool: which steps of stored trajectories begin an episode, by the "done" in what followed them."""
+def beginnings(following: TensorDictBase, done_key: Key = "done") -> Tensor:
+    """`[..., time]` bool: which steps of stored trajectories begin an episode, by the flags in what followed them."""
     first = torch.ones(following.batch_size, dtype=torch.bool, device=following.device)
-    done = following.get("done")
+    done = following.get(done_key)
     first[..., 1:] = done.reshape(*following.batch_size, -1).any(-1)[..., :-1]
     return first
 

@@ -1,0 +1,129 @@
+"""Images against plain torch, and against values that TorchRL gives (through torchvision)."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.nn import functional
+
+from vecrl.envs.transforms import CenterCrop, Compose, Crop, GrayScale, Resize, ToTensorImage, TransformedEnv
+from vecrl.specs import Bounded, Composite, Unbounded
+
+from ..rows import Rows
+
+SCREEN = (torch.arange(2 * 8 * 6 * 3) * 37 % 256).to(torch.uint8).view(2, 8, 6, 3)
+
+
+def through(transform: Any, pixels: torch.Tensor) -> torch.Tensor:
+    return transform(TensorDict({"pixels": pixels}))["pixels"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_to_tensor_image_is_255ths(dtype: torch.dtype) -> None:
+    made = through(ToTensorImage(dtype=dtype), SCREEN)
+    assert made.dtype == dtype
+    assert torch.equal(made, SCREEN.movedim(-1, -3).to(dtype) / 255)
+
+
+def test_to_tensor_image_leaves_floats_unless_asked() -> None:
+    pixels = SCREEN.float()
+    kept = pixels.clone()
+    assert torch.equal(through(ToTensorImage(), pixels), kept.movedim(-1, -3))
+    assert torch.equal(through(ToTensorImage(from_int=True), pixels), kept.movedim(-1, -3) / 255)
+    assert torch.equal(through(ToTensorImage(from_int=False), SCREEN), kept.movedim(-1, -3))
+    assert torch.equal(pixels, kept)
+
+
+def test_to_tensor_image_unsqueezes_single_images_alone() -> None:
+    assert through(ToTensorImage(unsqueeze=True), SCREEN[0]).shape == (1, 3, 8, 6)
+    assert through(ToTensorImage(unsqueeze=True), SCREEN).shape == (2, 3, 8, 6)
+
+
+def test_to_tensor_image_tolerates_what_is_an_image_already() -> None:
+    channels_first = SCREEN.movedim(-1, -3)
+    assert through(ToTensorImage(shape_tolerant=True), channels_first).shape == (2, 3, 8, 6)
+    assert through(ToTensorImage(), channels_first).shape == (2, 6, 3, 8)
+
+
+def test_grey_is_a_weighted_sum() -> None:
+    red, green, blue = SCREEN.movedim(-1, 0).float()
+    expected = (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
+    for image in (SCREEN.movedim(-1, -3), SCREEN.movedim(-1, -3).contiguous()):
+        torch.testing.assert_close(through(GrayScale(), image.float()), expected, rtol=1e-6, atol=1e-5)
+        assert torch.equal(through(GrayScale(), image), expected.to(torch.uint8))
+    assert torch.equal(through(GrayScale(), expected), expected)
+    with pytest.raises(ValueError, match="3 \\(or 1\\)"):
+        through(GrayScale(), torch.zeros(2, 8, 6))
+
+
+@pytest.mark.parametrize("size", [(4, 3), (4, 9), (20, 13), (8, 3)])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
+def test_resize_is_torch_interpolation(size: tuple[int, int], mode: str, last: bool) -> None:
+    image = torch.rand(2, 8, 6, 3).movedim(-1, -3)
+    image = image if last else image.contiguous()
+    expected = functional.interpolate(image, size, mode=mode, antialias=mode.startswith("bi"))
+    for given in (image, image.unsqueeze(1), image[0], image.requires_grad_()):
+        made = through(Resize(*size, mode), given)
+        assert made.shape == (*given.shape[:-2], *size)
+        wanted = expected[0] if given.ndim == 3 else expected.reshape(made.shape)
+        torch.testing.assert_close(made.detach(), wanted, rtol=1e-6, atol=1e-6)
+
+
+# What TorchRL 0.14.1 with torchvision 0.28.0 makes of SCREEN as [channels, height, width] by Resize(3, 4, mode).
+PEER = {
+    "bilinear": [[86, 115, 148, 141], [120, 123, 118, 146], [90, 113, 154, 138]],
+    "bicubic": [[80, 112, 154, 141], [124, 125, 112, 149], [84, 111, 161, 135]],
+    "nearest": [[0, 111, 77, 188], [52, 163, 129, 240], [2, 113, 79, 190]],
+}
+
+
+@pytest.mark.parametrize("mode", sorted(PEER))
+def test_whole_numbers_are_rounded_as_the_peer_rounds_them(mode: str) -> None:
+    made = through(Resize(3, 4, mode), SCREEN.movedim(-1, -3))
+    assert made.dtype == torch.uint8
+    assert made[0, 0].tolist() == PEER[mode]
+
+
+def test_an_image_of_the_size_stays_itself() -> None:
+    image = SCREEN.movedim(-1, -3)
+    assert through(Resize(8, 6), image) is image
+
+
+def test_crops() -> None:
+    image = SCREEN.movedim(-1, -3)
+    assert torch.equal(through(Crop(4, 2, top=1, left=3), image), image[..., 1:5, 3:5])
+    assert torch.equal(through(Crop(3), image), image[..., :3, :3])
+    assert torch.equal(through(CenterCrop(4, 2), image), image[..., 2:6, 2:4])
+    assert torch.equal(through(CenterCrop(5, 3), image), image[..., 2:7, 2:5])  # 1.5 is rounded to the even 2
+
+
+def test_crops_are_zero_beyond_the_image() -> None:
+    image = SCREEN.movedim(-1, -3)
+    beyond = through(Crop(4, 2, top=6), image)
+    assert torch.equal(beyond[..., :2, :], image[..., 6:, :2])
+    assert not beyond[..., 2:, :].any()
+    around = through(CenterCrop(11, 9), image)
+    assert around.shape == (2, 3, 11, 9)
+    assert torch.equal(around[..., 1:9, 1:7], image)  # the margin before is the smaller one
+    assert int(around.sum()) == int(image.sum())
+
+
+@pytest.mark.parametrize("bad", ["lanczos", "box", ""])
+def test_unknown_interpolations_are_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="interpolation"):
+        Resize(4, interpolation=bad)
+
+
+def test_specs_keep_the_bounds_that_hold() -> None:
+    env = TransformedEnv(Rows((0, 1)), Compose(ToTensorImage(), GrayScale(), Resize(4, 5)))
+    spec = env.observation_spec["pixels"]
+    assert isinstance(spec, Bounded)
+    assert spec.shape == (2, 1, 4, 5)
+    assert spec.low.max() == 0
+    assert spec.high.min() > 0.99
+    overshoots = TransformedEnv(Rows((0, 1)), Compose(ToTensorImage(), Resize(4, 5, "bicubic")))
+    assert isinstance(overshoots.observation_spec["pixels"], Unbounded)
+    dynamic = Composite(pixels=Unbounded((-1, 8, 6, 3), dtype=torch.uint8))
+    assert ToTensorImage().transform_observation_spec(dynamic)["pixels"].shape == (-1, 3, 8, 6)
