@@ -255,8 +255,10 @@ class EnvBase(SpecOwner):
             stepped = self.step(tensordict)
             return stepped, self.maybe_reset(self.step_mdp(stepped))
         following, renewed = self._step_and_renew(tensordict)
-        root = self.step_mdp(tensordict.set("next", following))
-        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
+        tensordict.set("next", following)
+        if renewed is None:
+            return tensordict, self.maybe_reset(self.step_mdp(tensordict))
+        return tensordict, self._renew(self.step_mdp(tensordict), renewed)
 
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         """What follows, and, where what ended began anew in the same go, the roots of the new episodes.

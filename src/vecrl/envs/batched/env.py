@@ -24,6 +24,7 @@ from ..partial import Masks, is_leaf, overlaid
 from .codecs import BareCodec, PathCodec
 from .makers import Kwargs, makers_of, share_out
 from .metadata import EnvMetaData
+from .playing import fits, play
 from .simulator import METHOD, MISSING, agree
 from .wiring import is_by_path
 
@@ -151,11 +152,10 @@ class BatchedEnv(EnvBase):
         for name in (*INPUTS, *OUTPUTS):
             self._set_full(name, torch.stack([meta.full(name) for meta in metas], 0))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
-        self._is_bare = not is_by_path(outputs)
-        if self._is_bare:
-            self._codec: BareCodec | PathCodec = BareCodec(first, pool.card.metadata["keys"], outputs)
+        if is_by_path(outputs):
+            self._codec: BareCodec | PathCodec = PathCodec(metas, outputs, inputs, self.reward_keys)
         else:
-            self._codec = PathCodec(metas, outputs, inputs, self.reward_keys)
+            self._codec = BareCodec(first, pool.card.metadata["keys"], outputs)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
@@ -214,16 +214,19 @@ class BatchedEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         masks = None if tensordict is None else Masks.read(tensordict, "_reset", self.done_prefixes)
         ids, whole = self._whom(masks)
-        if self._is_bare:
-            rows = range(self.num_workers) if ids is None else ids.tolist()
-            seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
-            transition = self._asked(self._codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
+        if isinstance(self._codec, BareCodec):
+            transition = self._begin(self._codec, ids, kwargs)
         else:
             data = self._data_of_resets(tensordict, ids, whole)
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
             transition = self._asked(self._codec.root, "reset", None, options, ids)
         first = self._here(self._codec.root(transition))
         return first if ids is None or tensordict is None else self._spread(first, ids, tensordict)
+
+    def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
+        rows = range(self.num_workers) if ids is None else ids.tolist()
+        seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+        return self._asked(codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
 
     def _whom(self, masks: Masks | None) -> tuple[np.ndarray | None, bool]:
         """The rows that masks mean (None: all), and whether they mean all of each."""
@@ -280,17 +283,20 @@ class BatchedEnv(EnvBase):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
         codec = self._codec
-        return self._checked(codec.following(self._asked(codec.following, "step", codec.inputs(tensordict))))
+        return self._checked(codec.following(self._take(codec, codec.inputs(tensordict), False)))
 
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
         at_once = not self._seeds  # a seed waits for its reset
-        transition = self._asked(codec.following, "step", codec.inputs(tensordict), eager=at_once)
+        transition = self._take(codec, codec.inputs(tensordict), at_once)
         following = self._checked(codec.following(transition))
         return following, self._here(codec.root(transition)) if len(transition.ended) else None
 
     def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
         return overlaid(root, renewed)  # whose other rows are those of the root
+
+    def _take(self, codec: BareCodec | PathCodec, inputs: Any, anew: bool) -> Transition:
+        return self._asked(codec.following, "step", inputs, eager=anew)
 
     def _asked(self, read: Callable[[Transition], TensorDictBase], what: str, *args: Any, **how: Any) -> Transition:
         """What the pool answers; where environments fail, what the others yielded is read from its transition."""
@@ -317,6 +323,22 @@ class BatchedEnv(EnvBase):
     def _here(self, data: TensorDictBase) -> TensorDictBase:
         return data if self.device is None else data.to(self.device)
 
+    # -- a rollout at once
+
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        codec = self._codec
+        if (
+            isinstance(codec, PathCodec)
+            or self.run_type_checks
+            or not fits(codec.layout, self.num_workers, steps, stop)
+        ):
+            return None
+        actions = self.action_spec.rand((steps,)).transpose(0, 1) if actions is None else actions[:, :steps]
+        ready = list(codec.actions(actions.transpose(0, 1)))
+        first = self._begin(codec, None, {})
+        played = play(first, lambda action, anew: self._take(codec, action, anew), ready, codec.layout, stop)
+        return self._here(codec.played(played, actions))
+
     # -- seeds, attributes, states
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
@@ -328,7 +350,7 @@ class BatchedEnv(EnvBase):
         """
         pool = self._running()
         for row in range(self.num_workers):
-            if self._is_bare:
+            if isinstance(self._codec, BareCodec):
                 self._seeds[row] = seed
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
