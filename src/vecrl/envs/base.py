@@ -298,11 +298,10 @@ class EnvBase(SpecOwner):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
-        free = not self.batch_locked and not self.batch_size and tensordict is not None
-        drawn = self.full_action_spec.rand(tensordict.batch_size if free else ())
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
-        return overlaid(tensordict, drawn)
+        whole = self.batch_locked or self.batch_size
+        return overlaid(tensordict, self.full_action_spec.rand(() if whole else tensordict.batch_size))
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""

@@ -23,7 +23,7 @@ from ...specs import Composite, TensorSpec
 from ..owner import FLAGS, OUTPUTS, Key
 from .metadata import EnvMetaData
 from .playing import Play
-from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects
+from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects, paths_of
 
 Rows = np.ndarray | None
 """Which rows are meant, `[m]`; None for all."""
@@ -48,13 +48,13 @@ class PathCodec:
         inputs: spaces.Space[Any],
         reward_keys: Sequence[Key],
     ):
-        self._inputs = [(leaf.path[0], key_of(leaf.path[0])) for leaf in Layout(inputs).leaves if leaf.path[0]]
-        self._odd_inputs = PARCEL in _names(inputs)
-        odd = PARCEL in _names(outputs)
+        self._inputs = [(path, key_of(path)) for path in paths_of(inputs) if path]
+        self._odd_inputs = PARCEL in paths_of(inputs)
+        odd = PARCEL in paths_of(outputs)
         self.lazy = odd and not only_objects(metas)
         self._unpack: Any = None if not odd else with_parcels if self.lazy else with_objects
         self._by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
-        paths = [path for path in _names(outputs) if path]
+        paths = [path for path in paths_of(outputs) if path]
         rewards = set(reward_keys)
         sizes = _nested_sizes(metas[0])
         self._following = _Tree(paths, sizes)
@@ -121,9 +121,10 @@ class BareCodec:
             (key[0] if len(key) == 1 else key, spec, _lies_alike(spec, leaf))
             for key, spec, leaf in zip(keys, specs, self.layout.leaves, strict=True)
         ]
-        [(self._action_key, self._action_spec)] = meta.full("action").items(True, True)
-        [(self._reward_key, reward)] = meta.full("reward").items(True, True)
-        self._reward_dtype = reward.dtype
+        [self._action_key] = meta.full("action").keys(True, True)
+        [self._reward_key] = meta.full("reward").keys(True, True)
+        self._action_spec: TensorSpec = meta.full("action")[self._action_key]
+        self._reward_dtype: Any = meta.full("reward")[self._reward_key].dtype
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(self, data: TensorDictBase, rows: Rows = None, mask: Tensor | None = None) -> np.ndarray:
@@ -223,7 +224,7 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
         sizes[place] = max(sizes.get(place, torch.Size()), spec.shape, key=len)
         for name, below in spec.items():
             if isinstance(below, Composite):
-                look(below, (*place, name))
+                look(below, (*place, str(name)))
 
     for name in OUTPUTS:
         look(meta.full(name), ())
@@ -255,10 +256,6 @@ def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) 
 def _lies_alike(spec: TensorSpec, leaf: Leaf) -> bool:
     """Whether an array of the engine is a value of the spec as it is."""
     return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
-
-
-def _names(space: spaces.Space[Any]) -> list[Path]:
-    return [leaf.path[0] for leaf in Layout(space).leaves]  # pyright: ignore[reportReturnType]
 
 
 def _whole(data: TensorDictBase) -> Tensor:
