@@ -83,6 +83,8 @@ def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> 
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
             assert _strangers(f"envs/{path.name}", below, libraries) == []
+    with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
+    assert _strangers("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}}
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(path.stem, set())) == []

@@ -264,8 +264,10 @@ class EnvBase(SpecOwner):
             stepped = self.step(tensordict)
             return stepped, self.maybe_reset(self.step_mdp(stepped))
         following, renewed = self._step_and_renew(tensordict)
-        root = self.step_mdp(tensordict.set("next", following))
-        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
+        tensordict.set("next", following)
+        if renewed is None:
+            return tensordict, self.maybe_reset(self.step_mdp(tensordict))
+        return tensordict, self._renew(self.step_mdp(tensordict), renewed)
 
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
@@ -305,11 +307,10 @@ class EnvBase(SpecOwner):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
-        free = not self.batch_locked and not self.batch_size and tensordict is not None
-        drawn = self.full_action_spec.rand(tensordict.batch_size if free else ())
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
-        return overlaid(tensordict, drawn)
+        whole = self.batch_locked or self.batch_size
+        return overlaid(tensordict, self.full_action_spec.rand(() if whole else tensordict.batch_size))
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vecrl.envs import ParallelEnv, SerialEnv, check_env_specs
+from vecrl.envs.batched.codecs import BareCodec, PathCodec
 
 from .zoo import MAKERS, Loop, assert_same
 
@@ -168,7 +169,7 @@ def test_bare_gymnasium_environments_give_what_their_wrappers_give() -> None:
     makers = [lambda: Wrapped("CartPole-v1", max_episode_steps=7)] * 3
     bare = [lambda: MAKERS["cartpole"][0].func("CartPole-v1", max_episode_steps=7)] * 3
     with SerialEnv(3, makers) as slow, SerialEnv(3, bare) as quick:
-        assert (slow._is_bare, quick._is_bare) == (False, True)
+        assert [type(env._codec) for env in (slow, quick)] == [PathCodec, BareCodec]
         for env in (slow, quick):
             env.set_seed(11)
         actions = torch.stack([slow.action_spec.rand() for _ in range(60)], 1)

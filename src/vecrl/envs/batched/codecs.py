@@ -16,13 +16,14 @@ from gymnasium import spaces
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.layout import Layout
+from ...engine.layout import Layout, Leaf
 from ...engine.transitions import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ..owner import FLAGS, OUTPUTS, Key
 from .metadata import EnvMetaData
-from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects
+from .playing import Play
+from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects, paths_of
 
 Rows = np.ndarray | None
 """Which rows are meant, `[m]`; None for all."""
@@ -47,13 +48,13 @@ class PathCodec:
         inputs: spaces.Space[Any],
         reward_keys: Sequence[Key],
     ):
-        self._inputs = [(leaf.path[0], key_of(leaf.path[0])) for leaf in Layout(inputs).leaves if leaf.path[0]]
-        self._odd_inputs = PARCEL in _names(inputs)
-        odd = PARCEL in _names(outputs)
+        self._inputs = [(path, key_of(path)) for path in paths_of(inputs) if path]
+        self._odd_inputs = PARCEL in paths_of(inputs)
+        odd = PARCEL in paths_of(outputs)
         self.lazy = odd and not only_objects(metas)
         self._unpack: Any = None if not odd else with_parcels if self.lazy else with_objects
         self._by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
-        paths = [path for path in _names(outputs) if path]
+        paths = [path for path in paths_of(outputs) if path]
         rewards = set(reward_keys)
         sizes = _nested_sizes(metas[0])
         self._following = _Tree(paths, sizes)
@@ -105,17 +106,25 @@ class BareCodec:
         meta: of one environment, like all others.
         keys: where the leaves of observations lie.
         outputs: the observation space of the gymnasium environments.
+
+    Attributes:
+        layout: of their observations.
     """
 
     lazy = False
 
     def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: spaces.Space[Any]):
-        self._layout = Layout(outputs)
+        self.layout = Layout(outputs)
         observation = meta.full("observation")
-        self._leaves: list[tuple[Key, TensorSpec]] = [(key, observation[key].to("cpu")) for key in keys]
-        [(self._action_key, self._action_spec)] = meta.full("action").items(True, True)
-        [(self._reward_key, reward)] = meta.full("reward").items(True, True)
-        self._reward_dtype = reward.dtype
+        specs: list[TensorSpec] = [observation[key].to("cpu") for key in keys]
+        self._leaves = [
+            (key[0] if len(key) == 1 else key, spec, _lies_alike(spec, leaf))
+            for key, spec, leaf in zip(keys, specs, self.layout.leaves, strict=True)
+        ]
+        [self._action_key] = meta.full("action").keys(True, True)
+        [self._reward_key] = meta.full("reward").keys(True, True)
+        self._action_spec: TensorSpec = meta.full("action")[self._action_key]
+        self._reward_dtype: Any = meta.full("reward")[self._reward_key].dtype
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(self, data: TensorDictBase, rows: Rows = None, mask: Tensor | None = None) -> np.ndarray:
@@ -123,28 +132,61 @@ class BareCodec:
         actions = data.get(self._action_key, None)
         if actions is None:
             raise SpaceError(f"Expected {self._action_key!r} among what is to be stepped, but there are {_keys(data)}.")
-        return self._action_spec.to_numpy(actions if rows is None else actions[torch.from_numpy(rows)])
+        return self.actions(actions if rows is None else actions[torch.from_numpy(rows)])
+
+    def actions(self, actions: Tensor) -> np.ndarray:
+        """Actions of any batch as gymnasium's environments take them."""
+        return self._action_spec.to_numpy(actions)
+
+    def played(self, play: Play, actions: Tensor) -> TensorDict:
+        """A whole rollout, `[n, T]`; `actions` are `[n, T, ...]`."""
+        n, steps = play.reward.shape
+        ends = play.terminated | play.truncated, play.terminated, play.truncated
+        flags = [torch.from_numpy(flag[..., None].copy()) for flag in ends]
+        reward = torch.from_numpy(play.reward[..., None]).to(self._reward_dtype, copy=True).contiguous()
+        following = self._filled(play.next_obs, flags, [n, steps], {self._reward_key: reward})
+        nothing = [torch.zeros(n, steps, 1, dtype=torch.bool) for _ in FLAGS]
+        root = self._filled(
+            play.obs,
+            nothing,
+            [n, steps],
+            {self._action_key: actions[:, :steps].clone(memory_format=torch.contiguous_format)},
+        )
+        root.set("next", following)
+        root.names = [None, "time"]
+        return root
 
     def following(self, transition: Transition) -> TensorDict:
         """What followed, final observations included."""
-        ends = torch.from_numpy(transition.terminated), torch.from_numpy(transition.truncated)
-        values = {name: flag.unsqueeze(-1) for name, flag in zip(FLAGS, (ends[0] | ends[1], *ends), strict=True)}
-        values[self._reward_key] = torch.from_numpy(transition.reward).to(self._reward_dtype).unsqueeze(-1)
-        return self._packed(transition.next_obs, values, len(transition.ids))
+        t = transition
+        flags = [torch.from_numpy(flag[:, None]) for flag in (t.terminated | t.truncated, t.terminated, t.truncated)]
+        reward = torch.from_numpy(t.reward[:, None]).to(self._reward_dtype)
+        return self._packed(t.next_obs, flags, len(t.ids), {self._reward_key: reward})
 
     def root(self, transition: Transition) -> TensorDict:
         """What to act on next."""
         rows = len(transition.ids)
-        values = dict(zip(FLAGS, torch.zeros((3, rows, 1), dtype=torch.bool).unbind(0), strict=True))
-        return self._packed(transition.obs, values, rows)
+        flags = [torch.zeros(rows, 1, dtype=torch.bool) for _ in FLAGS]
+        return self._packed(transition.obs, flags, rows, {})
 
-    def _packed(self, obs: Any, values: dict[Any, Tensor], rows: int) -> TensorDict:
-        flags = {name: value for name, value in values.items() if name not in FLAGS or name in self._flags}
-        data = TensorDict(flags, [rows])
-        for (key, spec), leaf in zip(self._leaves, self._layout.split(obs), strict=True):
-            value = torch.from_numpy(leaf)
-            plain = value.dtype == spec.dtype and value.shape[1:] == spec.shape
-            data.set(key, value if plain else spec.expand(rows, *spec.shape).encode(leaf))
+    def _packed(self, obs: Any, flags: Sequence[Tensor], rows: int, values: dict[Any, Any]) -> TensorDict:
+        return self._filled(self.layout.split(obs), flags, [rows], values)
+
+    def _filled(
+        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Any, Any]
+    ) -> TensorDict:
+        """All in one go: to put entries into a TensorDict one by one takes longer than to make it."""
+        nested: list[tuple[Key, Tensor]] = []
+        for (key, spec, plain), leaf in zip(self._leaves, obs, strict=True):
+            value = torch.from_numpy(leaf) if plain else spec.expand(*size, *spec.shape).encode(leaf)
+            if isinstance(key, str):
+                values[key] = value
+            else:
+                nested.append((key, value))
+        values |= {name: flag for name, flag in zip(FLAGS, flags, strict=True) if name in self._flags}
+        data = TensorDict(values, size)
+        for key, value in nested:
+            data.set(key, value)
         return data
 
 
@@ -182,7 +224,7 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
         sizes[place] = max(sizes.get(place, torch.Size()), spec.shape, key=len)
         for name, below in spec.items():
             if isinstance(below, Composite):
-                look(below, (*place, name))
+                look(below, (*place, str(name)))
 
     for name in OUTPUTS:
         look(meta.full(name), ())
@@ -211,8 +253,9 @@ def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) 
     return LazyStackedTensorDict.lazy_stack(rows, 0)
 
 
-def _names(space: spaces.Space[Any]) -> list[Path]:
-    return [leaf.path[0] for leaf in Layout(space).leaves]  # pyright: ignore[reportReturnType]
+def _lies_alike(spec: TensorSpec, leaf: Leaf) -> bool:
+    """Whether an array of the engine is a value of the spec as it is."""
+    return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
 
 
 def _whole(data: TensorDictBase) -> Tensor:

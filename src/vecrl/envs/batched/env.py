@@ -18,16 +18,20 @@ from ...engine.pool import BackendName, Pool
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
+from ...specs.stacked import stack_specs
 from ..base import EnvBase, next_seed
-from ..owner import INPUTS, OUTPUTS, joined
-from ..partial import Masks, is_leaf, overlaid
+from ..owner import INPUTS, OUTPUTS
+from ..partial import Masks, overlaid
 from .codecs import BareCodec, PathCodec
 from .makers import Kwargs, makers_of, share_out
 from .metadata import EnvMetaData
+from .playing import fits, play
 from .simulator import METHOD, MISSING, agree
+from .some import spread, standing_still, whom
 from .wiring import is_by_path
 
 EnvFn = Callable[..., EnvBase]
+Codec = PathCodec | BareCodec
 
 
 class BatchedEnv(EnvBase):
@@ -149,13 +153,12 @@ class BatchedEnv(EnvBase):
         self._device = self._wish or (first.device if len(devices) == 1 else None)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
         for name in (*INPUTS, *OUTPUTS):
-            self._set_full(name, torch.stack([meta.full(name) for meta in metas], 0))
+            self._set_full(name, stack_specs([meta.full(name) for meta in metas]))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
-        self._is_bare = not is_by_path(outputs)
-        if self._is_bare:
-            self._codec: BareCodec | PathCodec = BareCodec(first, pool.card.metadata["keys"], outputs)
+        if is_by_path(outputs):
+            self._codec: Codec = PathCodec(metas, outputs, inputs, self.reward_keys)
         else:
-            self._codec = PathCodec(metas, outputs, inputs, self.reward_keys)
+            self._codec = BareCodec(first, pool.card.metadata["keys"], outputs)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
@@ -213,30 +216,20 @@ class BatchedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         masks = None if tensordict is None else Masks.read(tensordict, "_reset", self.done_prefixes)
-        ids, whole = self._whom(masks)
-        if self._is_bare:
-            rows = range(self.num_workers) if ids is None else ids.tolist()
-            seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
-            transition = self._asked(self._codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
+        ids, whole = whom(masks, self.done_prefixes, self.num_workers)
+        if isinstance(self._codec, BareCodec):
+            transition = self._begin(self._codec, ids, kwargs)
         else:
             data = self._data_of_resets(tensordict, ids, whole)
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
             transition = self._asked(self._codec.root, "reset", None, options, ids)
         first = self._here(self._codec.root(transition))
-        return first if ids is None or tensordict is None else self._spread(first, ids, tensordict)
+        return first if ids is None or tensordict is None else spread(first, ids, tensordict, self._still)
 
-    def _whom(self, masks: Masks | None) -> tuple[np.ndarray | None, bool]:
-        """The rows that masks mean (None: all), and whether they mean all of each."""
-        found = [masks.of(joined(prefix, "done")) if masks else None for prefix in self.done_prefixes]
-        flat = [mask.reshape(self.num_workers, -1) for mask in found if mask is not None]
-        if not flat:
-            return None, True
-        meant = torch.stack([mask.any(1) for mask in flat]).any(0)
-        fully = torch.stack([mask.all(1) for mask in flat]).all(0)
-        if len(flat) < len(found):  # there is a place without a mask: all of it is meant
-            return None, bool(fully.all())
-        rows = None if bool(meant.all()) else meant.nonzero()[:, 0].cpu().numpy()
-        return rows, bool((fully | ~meant).all())
+    def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
+        rows = range(self.num_workers) if ids is None else ids.tolist()
+        seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+        return self._asked(codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
 
     def _data_of_resets(
         self, tensordict: TensorDictBase | None, ids: np.ndarray | None, whole: bool
@@ -248,27 +241,8 @@ class BatchedEnv(EnvBase):
         parts = tensordict.select(*keys, strict=False).unbind(0)
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
-    def _spread(self, some: Any, ids: np.ndarray, other: TensorDictBase) -> TensorDictBase:
-        """Rows of some as rows of all; the others as they are in `other`, or zero."""
-        meant = torch.from_numpy(ids)
-        if isinstance(some, LazyStackedTensorDict):
-            new = dict(zip(ids.tolist(), some.unbind(0), strict=True))
-            rows: list[Any] = [
-                new[row] if row in new else self._still(row, before) for row, before in enumerate(other.unbind(0))
-            ]
-            return LazyStackedTensorDict.lazy_stack(rows, 0)
-        place = torch.zeros(self.num_workers, dtype=torch.int64)
-        place[meant] = torch.arange(len(ids))
-        mask = torch.zeros(self.num_workers, dtype=torch.bool)
-        mask[meant] = True
-        return Masks({(): mask.to(some.device or "cpu")}, [()]).merge(some[place], other)
-
     def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
-        """A row as it was before, and zeros where it held nothing."""
-        still = self._full("done")[row].zero()
-        for name in ("observation", "reward"):
-            still.update(self._full(name)[row].zero())
-        return still.update(before.select(*still.keys(True, True, is_leaf=is_leaf), strict=False))
+        return standing_still([self._full(name)[row] for name in OUTPUTS], before)
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._codec.lazy:
@@ -280,17 +254,19 @@ class BatchedEnv(EnvBase):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
         codec = self._codec
-        return self._checked(codec.following(self._asked(codec.following, "step", codec.inputs(tensordict))))
+        return self._checked(codec.following(self._take(codec, codec.inputs(tensordict), False)))
 
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
-        at_once = not self._seeds  # a seed waits for its reset
-        transition = self._asked(codec.following, "step", codec.inputs(tensordict), eager=at_once)
+        transition = self._take(codec, codec.inputs(tensordict), not self._seeds)  # a seed waits for its reset
         following = self._checked(codec.following(transition))
         return following, self._here(codec.root(transition)) if len(transition.ended) else None
 
     def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
         return overlaid(root, renewed)  # whose other rows are those of the root
+
+    def _take(self, codec: Codec, inputs: Any, anew: bool) -> Transition:
+        return self._asked(codec.following, "step", inputs, eager=anew)
 
     def _asked(self, read: Callable[[Transition], TensorDictBase], what: str, *args: Any, **how: Any) -> Transition:
         """What the pool answers; where environments fail, what the others yielded is read from its transition."""
@@ -307,7 +283,7 @@ class BatchedEnv(EnvBase):
         fine = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
         self._running().send(ids, self._codec.inputs(tensordict, ids, fine))
         transition = self._asked(self._codec.following, "recv")
-        return self._spread(self._checked(self._codec.following(transition)), ids, tensordict)
+        return spread(self._checked(self._codec.following(transition)), ids, tensordict, self._still)
 
     def _checked(self, following: TensorDictBase) -> TensorDictBase:
         if self.run_type_checks:
@@ -316,6 +292,22 @@ class BatchedEnv(EnvBase):
 
     def _here(self, data: TensorDictBase) -> TensorDictBase:
         return data if self.device is None else data.to(self.device)
+
+    # -- a rollout at once
+
+    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        codec = self._codec
+        if (
+            isinstance(codec, PathCodec)
+            or self.run_type_checks
+            or not fits(codec.layout, self.num_workers, steps, stop)
+        ):
+            return None
+        actions = self.action_spec.rand((steps,)).transpose(0, 1) if actions is None else actions[:, :steps]
+        ready = list(codec.actions(actions.transpose(0, 1)))
+        first = self._begin(codec, None, {})
+        played = play(first, lambda action, anew: self._take(codec, action, anew), ready, codec.layout, stop)
+        return self._here(codec.played(played, actions))
 
     # -- seeds, attributes, states
 
@@ -328,7 +320,7 @@ class BatchedEnv(EnvBase):
         """
         pool = self._running()
         for row in range(self.num_workers):
-            if self._is_bare:
+            if isinstance(self._codec, BareCodec):
                 self._seeds[row] = seed
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
@@ -362,7 +354,7 @@ class BatchedEnv(EnvBase):
         for row, state in enumerate(states):
             destination.update({f"{prefix}worker{row}.{key}": value for key, value in state.items()})
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any, **__: Any) -> None:
         states: list[dict[str, Any]] = []
         for row in range(self.num_workers):
             own = f"{prefix}worker{row}."

@@ -40,7 +40,7 @@ class EnvCreator:
         share_memory: bool = True,
         **kwargs: Any,
     ):
-        if not callable(create_env_fn):
+        if isinstance(create_env_fn, EnvBase) or not callable(create_env_fn):
             raise TypeError(f"Expected a function that makes an environment, but {create_env_fn!r:.80} came.")
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}

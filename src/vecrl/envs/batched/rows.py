@@ -22,7 +22,7 @@ from ...simulators.gymnasium import RAISED
 from ..base import EnvBase
 from ..owner import Key
 from .metadata import EnvMetaData
-from .wiring import PARCEL, STEP, Path, key_of, outputs_of
+from .wiring import PARCEL, STEP, Path, key_of, outputs_of, paths_of
 
 Options = Mapping[str, Any]
 """For a reset: "kwargs", the keywords for `reset`, and "data", by the number of an environment, a TensorDict with masks
@@ -43,16 +43,16 @@ class EnvRows:
         self._start = start
         self._all = range(len(envs))
         self._roots: list[TensorDictBase] = [TensorDict({}, env.batch_size, device=env.device) for env in envs]
-        layout, paths = Layout(outputs), {leaf.path[0] for leaf in Layout(outputs).leaves}
+        layout, paths = Layout(outputs), paths_of(outputs)
         self._parcel = layout.opaque[0] if layout.opaque else None
         self._ports = [
-            _Port(index, key_of(_path(leaf)), torch.Size(leaf.shape), leaf.dtype)
-            for index, leaf in enumerate(layout.leaves)
+            _Port(index, key_of(path), torch.Size(leaf.shape), leaf.dtype)
+            for index, (path, leaf) in enumerate(zip(paths, layout.leaves, strict=True))
             if leaf.dtype is not None
         ]
         sheets = [outputs_of(EnvMetaData.metadata_from_env(env, fake=False)) for env in envs]
         self._odd = [[key_of(path) for path in sheet if path not in paths] for sheet in sheets]
-        self._inputs = [_path(leaf) for leaf in Layout(inputs).leaves]
+        self._inputs = paths_of(inputs)
 
     def reset(
         self, rows: Sequence[int] | None, seeds: Sequence[int | None] | None, options: Options | None, out: Rows
@@ -166,10 +166,6 @@ class _Port:
                 "safely."
             )
         return array
-
-
-def _path(leaf: Any) -> Path:
-    return leaf.path[0]
 
 
 def _names(data: TensorDictBase) -> list[str]:

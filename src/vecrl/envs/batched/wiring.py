@@ -36,6 +36,12 @@ class Parcels(spaces.Space[Any]):
         super().__init__(None, None)
 
 
+def paths_of(space: spaces.Space[Any]) -> list[Path]:
+    """The names in a space that `space_of` made, in the order of its layout."""
+    names: list[Any] = list(space.spaces) if isinstance(space, spaces.Dict) else []
+    return names
+
+
 def key_of(path: Path) -> Key:
     """A path as the key of a TensorDict.
 
@@ -105,7 +111,7 @@ def _below(path: Path, other: Path) -> bool:
 
 def _sheet(composite: Composite, above: Path) -> Iterator[tuple[Path, Look | None]]:
     for name, spec in composite.items():
-        path = (*above, name)
+        path = (*above, str(name))
         if isinstance(spec, Composite) and not isinstance(spec, StackedComposite):
             yield from _sheet(spec, path)
         else:  # of stacked Composites some may have keys that others lack: they travel as a whole
@@ -123,10 +129,8 @@ def _look(spec: TensorSpec | None) -> Look | None:
 
 
 def _box(shape: tuple[int, ...], dtype: str) -> spaces.Box:
-    kind: Any = np.dtype(dtype).type
-    if kind is np.bool_:
-        return spaces.Box(0, 1, shape, kind)
-    if np.dtype(dtype).kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, kind)
-    info = np.iinfo(kind)
-    return spaces.Box(info.min, info.max, shape, kind)
+    kind: Any = np.dtype(dtype)
+    low, high = (0, 1) if kind.kind == "b" else (-np.inf, np.inf)
+    if kind.kind in "iu":
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    return spaces.Box(low, high, shape, kind.type)

@@ -1,0 +1,70 @@
+"""Some environments among all of a batch: whom masks mean, and how what some gave becomes a batch of all again.
+
+Knows masks, specs and TensorDicts, not pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+
+from ...specs import Composite
+from ..owner import joined
+from ..partial import Masks, is_leaf
+
+Still = Callable[[int, TensorDictBase], TensorDictBase]
+"""What a row that is left alone becomes, of its number and what it was."""
+
+
+def whom(masks: Masks | None, prefixes: Sequence[tuple[str, ...]], count: int) -> tuple[np.ndarray | None, bool]:
+    """The rows of `count` that masks mean (None: all), and whether they mean all of each.
+
+    Args:
+        masks: where there are any.
+        prefixes: the places of done flags.
+        count: of all rows.
+    """
+    found = [masks.of(joined(prefix, "done")) if masks else None for prefix in prefixes]
+    flat = [mask.reshape(count, -1) for mask in found if mask is not None]
+    if not flat:
+        return None, True
+    meant = torch.stack([mask.any(1) for mask in flat]).any(0)
+    fully = torch.stack([mask.all(1) for mask in flat]).all(0)
+    if len(flat) < len(found):  # there is a place without a mask: all of it is meant
+        return None, bool(fully.all())
+    rows = None if bool(meant.all()) else meant.nonzero()[:, 0].cpu().numpy()
+    return rows, bool((fully | ~meant).all())
+
+
+def spread(some: Any, ids: np.ndarray, other: TensorDictBase, still: Still) -> TensorDictBase:
+    """Rows of some as rows of all; the others as they are in `other`, or zero."""
+    count = other.batch_size[0]
+    if isinstance(some, LazyStackedTensorDict):
+        new = dict(zip(ids.tolist(), some.unbind(0), strict=True))
+        rows: list[Any] = [new.get(row) for row in range(count)]
+        parts = zip(rows, other.unbind(0), strict=True)
+        rows = [still(row, before) if given is None else given for row, (given, before) in enumerate(parts)]
+        return LazyStackedTensorDict.lazy_stack(rows, 0)
+    meant = torch.from_numpy(ids)
+    place = torch.zeros(count, dtype=torch.int64)
+    place[meant] = torch.arange(len(ids))
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[meant] = True
+    return Masks({(): mask.to(some.device or "cpu")}, [()]).merge(some[place], other)
+
+
+def standing_still(specs: Sequence[Composite], before: TensorDictBase) -> TensorDictBase:
+    """A row that is left alone: as it was before, and zeros where it held nothing.
+
+    Args:
+        specs: of what comes out of it.
+        before: what it was.
+    """
+    row, *rest = (spec.zero() for spec in specs)
+    for part in rest:
+        row.update(part)
+    return row.update(before.select(*row.keys(True, True, is_leaf=is_leaf), strict=False))

@@ -1,0 +1,315 @@
+"""`SerialEnv` and `ParallelEnv`: their lives, attributes, seeds, states, and what is whose."""
+
+import gc
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+
+from vecrl.envs import EnvBase, EnvCreator, EnvMetaData, GymEnv, ParallelEnv, SerialEnv
+from vecrl.envs.base import next_seed
+from vecrl.envs.batched.codecs import BareCodec
+from vecrl.errors import ClosedError, SpaceError
+from vecrl.specs import Composite, StackedComposite
+
+from ..counting import Counting
+from .zoo import MAKERS, Growing, Stateful, Talking, Tally, assert_same
+
+BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
+
+
+@BOTH
+def test_the_batch_size_and_specs_of_a_batch(kind: Any) -> None:
+    with kind(3, partial(Counting, 2, 3)) as env:
+        assert env.batch_size == (3, 2)
+        assert env.action_spec.shape == (3, 2, 2)
+        assert type(env.full_action_spec) is Composite
+        assert env.reset().batch_size == (3, 2)
+    with kind(3, MAKERS["classes"]) as env:
+        assert isinstance(env.observation_spec, StackedComposite)
+        assert env.observation_keys == ["count", "seen"]
+        assert sorted(env.reset()[1].keys()) == ["count", "done", "seen", "terminated", "text", "truncated"]
+
+
+@BOTH
+def test_attributes_and_methods_of_all(kind: Any) -> None:
+    with kind(3, [partial(Tally, limit) for limit in (4, 5, 6)]) as env:
+        assert env.limit == [4, 5, 6]
+        assert env.say("ho", times=2) == ["hoho"] * 3
+        assert env.words == [["ho"]] * 3
+        with pytest.raises(AttributeError, match=r"Neither .*Env nor its environments \[0, 1, 2\] have 'nothing'"):
+            _ = env.nothing
+        assert not hasattr(env, "_nothing")
+    with pytest.raises(AttributeError, match="closed"):
+        _ = env.limit
+
+
+class Watched(GymEnv):
+    def elapsed(self) -> int:
+        return self._env.get_wrapper_attr("_elapsed_steps")
+
+
+@BOTH
+def test_wrappers_of_bare_environments_are_up_to_date_for_who_looks(kind: Any) -> None:
+    with kind(2, partial(Watched, "CartPole-v1", max_episode_steps=9)) as env:
+        assert isinstance(env._codec, BareCodec)
+        env.rollout(3, break_when_any_done=False)
+        assert env.elapsed() == [3, 3]
+
+
+@BOTH
+def test_close_and_start_anew(kind: Any) -> None:
+    env = kind(2, Tally, create_env_kwargs={"limit": 2})
+    assert env.rollout(9).shape == (2, 2)
+    env.close()
+    env.close()
+    assert env.is_closed
+    with pytest.raises(ClosedError, match=r"start\(\) or reset\(\)"):
+        env.step(TensorDict({}, [2]))
+    with pytest.raises(ClosedError):
+        env.close(raise_if_closed=True)
+    env.update_kwargs({"limit": 4})
+    assert env.rollout(9).shape == (2, 4)
+    env.close()
+    env.update_kwargs([{"limit": 1}, {"limit": 7}])
+    env.start()
+    assert not env.is_closed
+    assert env.limit == [1, 7]
+    env.close()
+
+
+def test_keywords_one_each() -> None:
+    with SerialEnv(2, Tally, create_env_kwargs=[{"limit": 2}, {"limit": 3}]) as env:
+        assert env.limit == [2, 3]
+    with pytest.raises(SpaceError, match=r"create_env_kwargs .* list of 2, one an environment, but 1 came"):
+        SerialEnv(2, Tally, create_env_kwargs=[{}])
+    with pytest.raises(SpaceError, match="create_env_fn"):
+        SerialEnv(2, [Tally])
+    with pytest.raises(SpaceError, match="Give `lambda: GymEnv"):
+        SerialEnv(1, [Tally()])
+    with pytest.raises(SpaceError, match="1 or more"):
+        SerialEnv(0, Tally)
+
+
+def test_environments_that_do_not_fit_together() -> None:
+    with pytest.raises(SpaceError, match="one batch size"):
+        SerialEnv(2, [partial(Counting, 2), partial(Counting, 2, 3)])
+    with pytest.raises(RuntimeError, match=r"GymWrapper\(env\) makes one"):
+        SerialEnv(1, lambda: nn.Linear(1, 1))
+
+
+def test_there_is_no_fork() -> None:
+    with pytest.raises(ValueError, match="locks that its threads hold"):
+        ParallelEnv(1, Tally, mp_start_method="fork")
+
+
+def test_arguments_that_change_nothing() -> None:
+    nothing = {"pin_memory": True, "share_individual_td": True, "shared_memory": False, "memmap": True, "daemon": True}
+    with SerialEnv(2, Tally, **nothing, use_buffers=False, policy_proof=lambda td: td, consolidate=False) as env:
+        assert env.reset().batch_size == (2,)
+        assert env.non_blocking is False
+
+
+def test_one_environment_needs_no_process() -> None:
+    with ParallelEnv(1, Tally, serial_for_single=True) as env:
+        assert env.pid == [psutil.Process().pid]
+    with ParallelEnv(1, Tally) as env:
+        assert env.pid != [psutil.Process().pid]
+
+
+def test_how_many_share_a_worker() -> None:
+    for per_worker, workers in ((1, 4), (2, 2), (3, 2), (4, 1)):
+        with ParallelEnv(4, Tally, envs_per_worker=per_worker) as env:
+            assert len(set(env.pid)) == workers
+    with pytest.raises(SpaceError, match="envs_per_worker"):
+        SerialEnv(2, Tally, envs_per_worker=0)
+
+
+def test_threads_of_torch_in_workers() -> None:
+    class Telling(Tally):
+        def threads(self) -> int:
+            return torch.get_num_threads()
+
+    with ParallelEnv(1, Telling, num_sub_threads=2, mp_start_method="spawn") as env:
+        assert env.threads() == [2]
+
+
+def test_settings_count_from_the_next_start() -> None:
+    env = ParallelEnv(2, Tally).configure_parallel(envs_per_worker=1, use_buffers=False)
+    assert env.is_closed
+    env.reset()
+    assert len(set(env.pid)) == 2
+    with pytest.raises(TypeError, match="colour"):
+        env.configure_parallel(colour="red")
+    env.close()
+    assert (single := Tally()).configure_parallel(num_threads=1) is single
+    with EnvBase.make_parallel(Tally, num_envs=2, backend="serial") as env:
+        assert env.batch_size == (2,)
+
+
+@BOTH
+def test_seeds_run_through_all(kind: Any) -> None:
+    for make in (Tally, partial(GymEnv, "CartPole-v1")):
+        with kind(3, make) as env:
+            assert env.set_seed(0) == next_seed(next_seed(next_seed(0)))
+            first = env.reset()
+            assert env.set_seed(0) is not None
+            assert_same(env.reset(), first)
+            assert env.set_seed(4, static_seed=True) == 4
+            same = env.reset()
+            assert_same(same[0:1], same[1:2])
+            assert env.set_seed(None) is None
+
+
+def test_a_seed_waits_for_the_reset_of_its_row() -> None:
+    make = partial(GymEnv, "CartPole-v1", max_episode_steps=2)
+    with SerialEnv(2, make) as env:
+        env.set_seed(9)
+        expected = env.reset()["observation"]
+        env.set_seed(9)
+        root = env.step_and_maybe_reset(env.rand_action(TensorDict({}, [2])))[1]
+        root = env.step_and_maybe_reset(env.rand_action(root))[1]
+        assert root["observation"].equal(expected)
+
+
+@BOTH
+def test_results_are_the_callers_own(kind: Any) -> None:
+    for make in (partial(GymEnv, "Pendulum-v1"), Talking):
+        with kind(2, make) as env:
+            root, kept = env.reset(), []
+            for _ in range(9):
+                stepped, root = env.step_and_maybe_reset(env.rand_action(root))
+                kept.append((stepped, stepped.clone(), root, root.clone()))
+            for stepped, copy, following, another in kept:
+                if following is not kept[-1][2]:
+                    following = following.exclude("action", "next")
+                    another = another.exclude("action", "next")
+                assert_same(stepped, copy)
+                assert_same(following, another)
+            first = env.reset()["done"]
+            first.fill_(True)
+            assert not env.reset()["done"].any()
+
+
+@BOTH
+def test_keywords_and_states_reach_environments(kind: Any) -> None:
+    with kind(2, Tally) as env:
+        assert env.reset(count=7)["count"].flatten().tolist() == [7, 7]
+    with kind(2, Stateful) as env:
+        start = TensorDict({"place": torch.tensor([[0.5], [1.0]])}, [2])
+        assert env.reset(start)["place"].flatten().tolist() == [0.5, 1.0]
+        data = env.step(TensorDict({"place": torch.tensor([[0.0], [1.5]]), "action": torch.ones(2, 1)}, [2]))
+        assert data["next", "place"].flatten().tolist() == [1.0, 2.5]
+        with pytest.raises(SpaceError, match="Expected 'place' among what is to be stepped"):
+            env.step(env.rand_action(TensorDict({}, [2])))
+
+
+@BOTH
+def test_batches_of_batches(kind: Any) -> None:
+    inner = partial(SerialEnv, 2, [partial(Tally, 2), partial(Tally, 3)])
+    with kind(2, inner) as env:
+        assert env.batch_size == (2, 2)
+        assert env.set_seed(0) == next_seed(next_seed(next_seed(next_seed(0))))
+        played = env.rollout(6, break_when_any_done=False)
+        assert played["count"].squeeze(-1).tolist() == [[[0, 1] * 3, [0, 1, 2] * 2]] * 2
+        assert env.limit == [[2, 3]] * 2
+
+
+def test_processes_in_processes() -> None:
+    with ParallelEnv(2, partial(ParallelEnv, 2, Tally, envs_per_worker=1), envs_per_worker=1) as env:
+        assert env.rollout(2).shape == (2, 2, 2)
+        assert len({pid for pids in env.pid for pid in pids}) == 4
+
+
+@BOTH
+def test_objects(kind: Any) -> None:
+    with kind(2, [partial(Talking, 2), partial(Talking, 3)]) as env:
+        played = env.rollout(4, break_when_any_done=False)
+        assert played["text"] == [["at 0", "at 1", "at 0", "at 1"], ["at 0", "at 1", "at 2", "at 0"]]
+        assert played["next", "text"][1] == ["at 1", "at 2", "at 3", "at 1"]
+
+
+@BOTH
+def test_sizes_that_vary(kind: Any) -> None:
+    with kind(2, [partial(Growing, 2), partial(Growing, 5)]) as env:
+        assert env.has_dynamic_specs
+        played = env.rollout(4, return_contiguous=False, break_when_any_done=False)
+        sizes = [[step["observation"].shape[1] for step in row.unbind(0)] for row in played.unbind(0)]
+        assert sizes == [[1, 2, 1, 2], [1, 2, 3, 4]]
+        assert played.names[-1] == "time"
+
+
+class Learning(Tally):
+    def __init__(self, start: float = 0.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2,), start))
+
+
+@BOTH
+def test_states_of_all(kind: Any) -> None:
+    with kind(2, [partial(Learning, 1.0), partial(Learning, 2.0)]) as env:
+        state = env.state_dict()
+        assert {key: value.tolist() for key, value in state.items()} == {
+            "worker0.weight": [1, 1],
+            "worker1.weight": [2, 2],
+        }
+        holder = nn.ModuleDict({"env": env})
+        holder.load_state_dict({f"env.{key}": value + 5 for key, value in state.items()})
+        assert env.state_dict()["worker1.weight"].tolist() == [7, 7]
+
+
+def test_devices() -> None:
+    with SerialEnv(2, Tally, device="cpu") as env:
+        assert env.device == torch.device("cpu")
+        assert env.rollout(2).device == torch.device("cpu")
+    with SerialEnv(2, Tally) as env:
+        assert env.device is None
+        assert env.to("cpu").reset().device == torch.device("cpu")
+        assert env.action_spec.device == torch.device("cpu")
+    with SerialEnv(3, MAKERS["classes"]) as env:
+        assert sorted(env.to("cpu").observation_spec[1].keys()) == ["count", "seen", "text"]
+
+
+def test_creators() -> None:
+    make = EnvCreator(Tally, {"limit": 3}, size=5)
+    again = cloudpickle.loads(cloudpickle.dumps(make))
+    assert (again().limit, again(limit=9).limit, again.make_variant(size=1)().size) == (3, 9, 1)
+    assert make.meta_data.batch_size == ()
+    with ParallelEnv(2, make) as env:
+        assert (env.limit, env.size) == ([3, 3], [5, 5])
+    with pytest.raises(TypeError, match="a function"):
+        EnvCreator(Tally())  # pyright: ignore[reportArgumentType]
+
+
+def test_what_an_environment_says_of_itself() -> None:
+    meta = EnvMetaData.metadata_from_env(Counting(2, 3))
+    assert (meta.batch_size, meta.device, meta.batch_locked) == ((2,), None, True)
+    assert meta.tensordict is not None
+    assert meta.tensordict["next", "count"].shape == (2, 1)
+    assert meta.spec("action") == Counting(2, 3).action_spec
+    assert cloudpickle.loads(cloudpickle.dumps(meta)).specs == meta.specs
+
+
+def test_closures_reach_processes() -> None:
+    limit = 4
+
+    class Local(Tally):
+        def __init__(self) -> None:
+            super().__init__(limit)
+
+    with ParallelEnv(2, lambda: Local()) as env:
+        assert env.limit == [4, 4]
+
+
+def test_nothing_is_left_of_what_is_forgotten() -> None:
+    env: Any = ParallelEnv(2, Tally, envs_per_worker=1)
+    pids = env.pid
+    del env
+    gc.collect()
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=5)
+    assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -1,0 +1,138 @@
+"""Bad sub-environments: they are named with their own traceback, soon, and the others are unharmed."""
+
+import gc
+import time
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import ParallelEnv, SerialEnv
+from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
+from vecrl.specs import Unbounded
+
+from .zoo import Bad, Growing, Tally, dies, fails, sleeps
+
+BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
+
+
+@BOTH
+def test_one_that_cannot_be_made(kind: Any) -> None:
+    gc.collect()
+    before = len(psutil.Process().children(recursive=True))
+    with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in fails") as caught:
+        kind(3, [Tally, partial(Bad, "construct", fails), Tally])
+    assert caught.value.env_ids == (1,)
+    assert len(psutil.Process().children(recursive=True)) <= before + 1, "at most the process that workers come from"
+
+
+@BOTH
+def test_one_that_fails_to_begin(kind: Any) -> None:
+    with (
+        kind(3, [Tally, partial(Bad, "reset", fails), Tally]) as env,
+        pytest.raises(WorkerError, match=r"environment 1 .*'reset': ArithmeticError: went wrong on purpose"),
+    ):
+        env.reset()
+
+
+@BOTH
+def test_one_that_fails_to_step(kind: Any) -> None:
+    with kind(3, [partial(Tally, 99), partial(Bad, "step", fails), partial(Tally, 99)]) as env:
+        root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+        with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'step'.*in fails") as caught:
+            env.step_and_maybe_reset(env.rand_action(root))
+        yielded = caught.value.transition
+        assert yielded["count"].flatten()[[0, 2]].tolist() == [2, 2], "the others stepped"
+        data = env.rand_action(root.clone())
+        with pytest.raises(PendingError, match=r"\[1\] failed before; reset them"):
+            env.step(data)
+        root = env.reset(yielded.exclude("reward").set("_reset", torch.tensor([[False], [True], [False]])))
+        assert root["count"].flatten().tolist() == [2, 0, 2]
+        assert env.step(env.rand_action(root))["next", "count"].flatten().tolist() == [3, 1, 3]
+
+
+@BOTH
+def test_one_that_does_not_keep_to_its_specs(kind: Any) -> None:
+    class Wrong(Tally):
+        def _look(self) -> TensorDict:
+            look = super()._look()
+            return look.set("seen", torch.zeros(7)) if self.count else look
+
+    class Double(Tally):
+        def _look(self) -> TensorDict:
+            return super()._look().set("count", torch.tensor([0.5]))
+
+    class Less(Tally):
+        def _look(self) -> TensorDict:
+            return super()._look().exclude("seen")
+
+    with kind(1, Wrong) as env, pytest.raises(WorkerError, match=r"Expected shape \(3,\) at 'seen'.*\(7,\) came"):
+        env.rand_step(env.reset())
+    with kind(1, Double) as env, pytest.raises(WorkerError, match=r"Expected int64 at 'count'.*float32 came"):
+        env.reset()
+    with kind(1, Less) as env, pytest.raises(WorkerError, match=r"Expected 'seen', as the specs say"):
+        env.reset()
+
+
+def test_a_process_that_dies() -> None:
+    with ParallelEnv(3, [partial(Tally, 99), partial(Bad, "step", dies), Tally], envs_per_worker=1) as env:
+        root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+        begin = time.monotonic()
+        with pytest.raises(WorkerCrash, match=r"environment 1 .*was killed by SIGKILL"):
+            env.step(env.rand_action(root))
+        assert time.monotonic() - begin < 1
+        env.close()
+        assert env.reset()["count"].flatten().tolist() == [0, 0, 0], "closed and begun anew"
+
+
+def test_one_that_is_late() -> None:
+    with ParallelEnv(2, [Tally, partial(Bad, "step", sleeps)], envs_per_worker=1, step_timeout=0.3) as env:
+        root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+        with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0.3 s"):
+            env.step(env.rand_action(root))
+
+
+@BOTH
+def test_methods_that_fail(kind: Any) -> None:
+    class Fussy(Tally):
+        def fuss(self) -> None:
+            raise KeyError("no way")
+
+    with kind(2, Fussy) as env, pytest.raises(WorkerError, match=r"(?s)'fuss'.*no way"):
+        env.fuss()
+
+
+@BOTH
+def test_one_that_fails_to_close(kind: Any) -> None:
+    class Stubborn(Tally):
+        def close(self, *, raise_if_closed: bool = False) -> None:
+            raise OSError("will not")
+
+    env = kind(2, [Tally, Stubborn])
+    with pytest.raises(WorkerError, match=r"environment 1 .*'close': OSError: will not"):
+        env.close()
+    assert env.is_closed
+
+
+@BOTH
+def test_objects_of_rows_that_failed(kind: Any) -> None:
+    class Bursting(Growing):
+        def _step(self, tensordict: Any) -> Any:
+            if self.limit == 1:
+                raise ArithmeticError("burst")
+            return super()._step(tensordict)
+
+    with kind(2, [partial(Bursting, 3), partial(Bursting, 1)]) as env:
+        with pytest.raises(WorkerError, match="burst") as caught:
+            env.rand_step(env.reset())
+        assert caught.value.transition[0]["observation"].shape == (3, 2, 2)
+
+
+def test_actions_of_another_shape() -> None:
+    with SerialEnv(2, Tally) as env:
+        data = env.reset().set("action", Unbounded((2, 5)).rand())
+        with pytest.raises(ValueError, match=r"Expected shape \(2, 2\).*\(2, 5\) came"):
+            env.step(data)
