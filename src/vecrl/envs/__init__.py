@@ -7,22 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .base import EnvBase
+from .gym_like import GymLikeEnv, default_info_dict_reader
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
 
 if TYPE_CHECKING:
-    from .libs.gym import GymEnv, GymWrapper
+    from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
+    from .libs.mo_gym import MOGymEnv, MOGymWrapper
 
 __all__ = [
     "EnvBase",
     "GymEnv",
+    "GymLikeEnv",
     "GymWrapper",
+    "MOGymEnv",
+    "MOGymWrapper",
     "RandomPolicy",
     "check_env_specs",
+    "default_info_dict_reader",
+    "gym_backend",
+    "register_gym_spec_conversion",
+    "set_gym_backend",
     "step_mdp",
     "terminated_or_truncated",
 ]
 
-_LATER = {"GymEnv": "gym", "GymWrapper": "gym"}
+_LATER = {
+    **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
+    **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from . import rollout as rollouts
 from .autoreset import BegunThere
 from .owner import FLAGS, SpecOwner, joined
 from .partial import Masks, aligned
+from .registering import register_gym
 from .successor import successor_rule
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -65,6 +66,7 @@ class EnvBase(SpecOwner):
     """
 
     batch_locked = True
+    register_gym = classmethod(register_gym)
 
     def __init__(
         self,
@@ -212,7 +214,10 @@ class EnvBase(SpecOwner):
             raise TypeError(f"Expected {type(self).__name__}._step to return a TensorDict, but {following!r} came.")
         following = self._complete_flags(following)
         for key in self.reward_keys:
-            following.set(key, self._shaped(following.get(key, None), key))
+            came = following.get(key, None)
+            reward = self._shaped(came, key)
+            if reward is not came:
+                following.set(key, reward)
         if self.run_type_checks:
             self._check_types(following)
         if self._begun is not None:

@@ -1,37 +1,67 @@
-"""One gymnasium environment over TensorDicts.
+"""gymnasium's environments, single ones and vectors of them, over TensorDicts; those of the old gym as well.
 
 Observations that are no dict lie under "observation"; those of dicts under their own keys. Actions are one-hot where
-the space is discrete, unless categorical ones are asked for. Whatever an environment hands out is copied, since it may
-go on with it.
+the space is discrete, unless categorical ones are asked for. Whatever an environment hands out is copied, unless it is
+known to be the caller's.
 """
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ...engine.layout import Layout
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
-from ..base import EnvBase
+from ..base import next_seed
+from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..owner import FLAGS
 from ..tape import record
+from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
+from .gym_making import dressed, factory, make, modern
+from .gym_spaces import register_gym_spec_conversion
+from .gym_vector import VectorSteps, is_vector
+
+__all__ = [
+    "DEFAULT_GYM",
+    "GymEnv",
+    "GymWrapper",
+    "gym_backend",
+    "register_gym_spec_conversion",
+    "set_gym_backend",
+]
 
 
-class GymWrapper(EnvBase):
-    """A gymnasium environment as an `EnvBase`.
+class GymWrapper(GymLikeEnv):
+    """A gymnasium environment, or a vector of them, as an `EnvBase`.
+
+    A vector environment of n rows has the batch size (n,). Whatever its auto-reset mode, "next" holds the true
+    successors, final observations included, and rows that ended begin anew in the root that follows.
 
     Args:
-        env: what `gymnasium.make` returns, or any `gymnasium.Env`.
+        env: any `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).
         categorical_action_encoding: discrete actions and observations as indices instead of one-hot rows.
+        from_pixels: observe what the environment renders, under "pixels", uint8 `[H, W, C]`; its render mode must be
+            "rgb_array".
+        pixels_only: do so instead of what it observes itself, otherwise beside it.
         frame_skip: how many steps of the environment make one here; their rewards are added up.
-        kwargs: see `EnvBase`; environments are not batched here.
+        missing_obs_value: what stands for the final observation where a vector environment loses it.
+        kwargs: see `GymLikeEnv`.
 
+    Raises:
+        SpaceError: a batch size that is not the environment's; `from_pixels` or `frame_skip` for a vector, whose
+            environments must do that themselves.
+
+    >>> import gymnasium
     >>> env = GymWrapper(gymnasium.make("CartPole-v1"))
     >>> env.set_seed(0)
     795726461
@@ -39,50 +69,122 @@ class GymWrapper(EnvBase):
     torch.Size([3, 4])
     """
 
+    libname = "gym"
+
     def __init__(
         self,
-        env: Any,
+        env: Any = None,
         categorical_action_encoding: bool = False,
         *,
-        frame_skip: int = 1,
-        device: Any = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        missing_obs_value: float = math.nan,
         **kwargs: Any,
     ):
-        super().__init__(device=device, **kwargs)
-        if self.batch_size:
-            raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
-        if frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
-        self._env = env
+        self._categorical = categorical_action_encoding
+        self._missing = missing_obs_value
         self._seed: int | None = None
-        self.frame_skip = frame_skip
+        self._rows: VectorSteps | None = None
+        below = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
+        if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
+            below["frame_skip"], frame_skip = frame_skip, None
+        super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
+
+    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:
+        if not is_vector(env):
+            if self.batch_size:
+                raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
+            return dressed(modern(env), **below)
+        if self.batch_size not in ((), (env.num_envs,)):
+            raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, but {tuple(self.batch_size)} came.")
+        if below["from_pixels"] or below["frame_skip"] > 1 or self.frame_skip > 1:
+            raise SpaceError(
+                "from_pixels and frame_skip are for single environments: let those of the vector do it themselves, as "
+                "GymEnv(name, num_envs=n, frame_skip=k) has them do."
+            )
+        self.batch_size = [env.num_envs]
+        self._rows = VectorSteps(env, self._output_transform, self._missing)
+        return env
+
+    def _make_specs(self, env: Any) -> None:
+        rows = self._rows
         where = self.device or torch.device("cpu")
-        self._layout = Layout(env.observation_space)
-        seen = spec_from_gym(env.observation_space, device=where, categorical=categorical_action_encoding)
-        self.observation_spec = seen if isinstance(seen, Composite) else Composite(observation=seen)
-        self.action_spec = spec_from_gym(env.action_space, device=where, categorical=categorical_action_encoding)
-        self.reward_spec = Unbounded((1,), device=where)
-        self.full_done_spec = Composite({flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS})
-        flat = self._layout.flat
-        keys = [("observation",) if flat else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
+        how: dict[str, Any] = {"device": where, "categorical": self._categorical}
+        observed, acted = _spaces_of(env)
+        self._layout = Layout(observed) if rows is None else rows.layout
+        seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
+        self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
+        self.action_spec = self._batched(spec_from_gym(acted, **how))
+        self._tuples = _has_tuples(acted)
+        self.reward_spec = self._batched(self._reward_spec(where))
+        flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
+        self.full_done_spec = self._batched(Composite(flags))
+        keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
+        fresh = rows is not None and rows.fresh
+        self._encoders = [
+            (key, quick_encoder(spec, leaf.dtype, copy=not fresh))
+            for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
+        ]
+
+    def _reward_spec(self, device: torch.device) -> TensorSpec:
+        return Unbounded((1,), device=device)
 
     # -- step by step
 
-    def _read(self, obs: Any) -> TensorDict:
-        data = TensorDict({}, self.batch_size, device=self.device)
-        for (key, spec), value in zip(self._leaves, self._layout.split(obs), strict=True):
-            data.set(key, spec.encode(value))
-        return data
+    def read_obs(self, observations: Any) -> dict[str, Any]:
+        """An observation of the environment's as tensors by their keys."""
+        entries: dict[str, Any] = {}
+        for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
+            branch = entries
+            for step in path[:-1]:
+                branch = branch.setdefault(step, {})
+            branch[path[-1]] = encode(value)
+        return entries
+
+    def read_action(self, action: Any) -> Any:
+        """An action's tensor (of several, a TensorDict) as the environment wants it."""
+        ready = super().read_action(action)
+        return _as_tuples(ready, self._tuples) if self._tuples else ready
 
     def _begin(self, **kwargs: Any) -> Any:
         seed, self._seed = self._seed, None
-        return self._env.reset(seed=seed, **kwargs)[0]
+        return self._reset_output_transform(self._env.reset(seed=seed, **kwargs))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return self._read(self._begin(**kwargs))
+        if self._rows is None:
+            obs, info = self._begin(**kwargs)
+        else:
+            mask = None if tensordict is None else tensordict.get("_reset", None)
+            mask = None if mask is None else mask.reshape(self._rows.num_envs, -1).any(-1).cpu().numpy()
+            obs, info = self._rows.reset(mask, self._row_seeds(), **kwargs)
+        return self._with_info(self.read_obs(obs), info)
 
-    def _act(self, action: Any) -> tuple[Any, float, bool, bool]:
+    def _act(self, action: Any) -> Outcome:
+        if self._rows is not None:
+            return self._rows.step(action, bool(self.info_dict_reader))
+        return super()._act(action)
+
+    # -- seeds
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._seed = seed
+
+    def _row_seeds(self) -> list[int | None] | None:
+        seed, self._seed = self._seed, None
+        return None if seed is None else list(_chain(seed, self.numel()))
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """See `EnvBase.set_seed`; the rows of a vector get the seeds that as many environments would, one after another."""
+        following = super().set_seed(seed, static_seed)
+        if self._rows is None or static_seed or seed is None:
+            return following
+        return next_seed(_chain(seed, self.numel())[-1])
+
+    # -- a rollout at once
+
+    def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
         obs, reward, terminated, truncated, _ = self._env.step(action)
         for _ in range(self.frame_skip - 1):
             if terminated or truncated:
@@ -91,27 +193,15 @@ class GymWrapper(EnvBase):
             reward += more
         return obs, float(reward), bool(terminated), bool(truncated)
 
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        actions = tensordict.select(*self.action_keys) if len(self.action_keys) > 1 else tensordict.get(self.action_key)
-        obs, reward, terminated, truncated = self._act(_plain(self.action_spec.to_numpy(actions)))
-        data = self._read(obs)
-        data.set("reward", torch.tensor([reward]))
-        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
-            data.set(flag, torch.tensor([value]))
-        return data
-
-    def _set_seed(self, seed: int | None) -> None:
-        self._seed = seed
-
-    # -- a rollout at once
-
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        steady = type(self)._step is GymWrapper._step and type(self)._reset is GymWrapper._reset
+        steady = _is_steady(type(self)) and not self.info_dict_reader and self._rows is None
         if not steady or self._layout.opaque or len(self.action_keys) > 1 or self._begun is not None:
+            return None
+        if not self._convert_actions_to_numpy:
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps]
         ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
-        tape = record(self._begin, self._act, list(ready), self._layout, stop)
+        tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
         n = len(tape.reward)
         ends = torch.from_numpy(tape.terminated), torch.from_numpy(tape.truncated)
         flags = dict(zip(FLAGS, (ends[0] | ends[1], *ends), strict=True))
@@ -130,38 +220,146 @@ class GymWrapper(EnvBase):
             data.set(key, torch.from_numpy(values) if whole else spec.expand(n, *spec.shape).encode(values))
         return data
 
-    def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the environment; twice is harmless unless `raise_if_closed`."""
-        if not self.is_closed:
-            self._env.close()
-        super().close(raise_if_closed=raise_if_closed)
+    # -- the library's environment
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._env}, device={self.device})"
+    @property
+    def lib(self) -> Any:
+        """The library that the environment comes from: gymnasium, or gym."""
+        return import_module(self.get_library_name())
+
+    def get_library_name(self, env: Any = None) -> str:
+        """Which library an environment (this one by default) comes from: "gymnasium" or "gym"."""
+        env = self._env if env is None else env
+        kinds = type(getattr(env, "old", env)).__mro__
+        return "gym" if any(kind.__module__.partition(".")[0] == "gym" for kind in kinds) else "gymnasium"
+
+    def _look_up(self, name: str) -> Any:
+        if self._rows is None:
+            return self._env.get_wrapper_attr(name)
+        if hasattr(self._env, name):
+            return getattr(self._env, name)
+        try:
+            return list(self._env.get_attr(name))
+        except Exception as error:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from error
+
+
+class _Names:
+    """What the current backend can make, by name."""
+
+    def __get__(self, owner: Any, kind: Any = None) -> list[str]:
+        registry: Any = gym_backend("envs").registry
+        found = registry if isinstance(registry, dict) else [spec.id for spec in registry.all()]
+        return sorted(found)
 
 
 class GymEnv(GymWrapper):
-    """A gymnasium environment by its name, see `GymWrapper`.
+    """A gymnasium environment by its name, or several of them, see `GymWrapper`.
 
     Args:
-        env_name: as `gymnasium.make` takes it.
-        categorical_action_encoding: see `GymWrapper`.
-        kwargs: those of `GymWrapper` and `EnvBase`; the others go to `gymnasium.make`.
+        env_name: as the `make` of the current backend takes it, see `set_gym_backend`.
+        categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
+        num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
+        num_workers: how many worker processes share them; alone, it also says how many environments there are.
+        backend: of that `VectorEnv`: "serial", "threads" or "processes", which is the default for several workers.
+        kwargs: those of `GymWrapper`, `GymLikeEnv` and `EnvBase`; the others go to `make`. `disable_env_checker` is
+            true there unless said otherwise.
+
+    Attributes:
+        available_envs: of the class: the names that the current backend can make.
 
     >>> GymEnv("Pendulum-v1", g=9.81).rollout(5).shape
     torch.Size([5])
+    >>> GymEnv("Pendulum-v1", num_envs=3).rollout(5).shape
+    torch.Size([3, 5])
     """
 
-    _OWN = ("frame_skip", "device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked")
+    available_envs: Any = _Names()
+    _OWN = (
+        *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),
+        *("auto_reset_replace", "convert_actions_to_numpy", "missing_obs_value"),
+    )
 
-    def __init__(self, env_name: str, categorical_action_encoding: bool = False, **kwargs: Any):
-        own = {name: kwargs.pop(name) for name in (*self._OWN, "auto_reset", "auto_reset_replace") if name in kwargs}
-        super().__init__(gymnasium.make(env_name, **kwargs), categorical_action_encoding, **own)
+    def __init__(
+        self,
+        env_name: str,
+        categorical_action_encoding: bool = False,
+        *,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        num_envs: int | None = None,
+        num_workers: int | None = None,
+        backend: Any = None,
+        **kwargs: Any,
+    ):
+        own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
+        below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
+        many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
+        if many:
+            below["frame_skip"] = _checked_skip(frame_skip)
+            how = {"backend": backend, "num_workers": num_workers}
+            env, below = self._make_many(factory(env_name, kwargs, **below), many, **how), {}
+        else:
+            env = self._make_one(env_name, from_pixels=from_pixels, **kwargs)
+        super().__init__(env, categorical_action_encoding, **below, **own)
+
+    def _make_one(self, env_name: str, **kwargs: Any) -> Any:
+        return make(env_name, **kwargs)
+
+    def _make_many(self, make_env: Any, count: int, *, backend: Any, num_workers: int | None) -> Any:
+        from ...vector import VectorEnv
+
+        if backend is None:
+            backend = "serial" if (num_workers or 1) == 1 else "processes"
+        return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
 
 
-def _plain(action: Any) -> Any:
-    """A number rather than an array without dimensions, which some environments cannot look up."""
-    return action[()] if isinstance(action, np.ndarray) else action
+_TAPED = ("_reset", "_step", "_act", "_begin", "_taped", "_output_transform", "_reset_output_transform")
+_READ = ("read_obs", "read_action", "read_reward", "read_done", "read_info", "_with_info", "_flag", "reset", "step")
+
+
+@cache
+def _is_steady(kind: type) -> bool:
+    """Whether a class steps just as `GymWrapper` does."""
+    return all(getattr(kind, name) is getattr(GymWrapper, name) for name in (*_TAPED, *_READ))
+
+
+def _spaces_of(env: Any) -> tuple[Any, Any]:
+    """Of a single environment, or of one row of a vector."""
+    if is_vector(env):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _chain(seed: int, count: int) -> list[int]:
+    seeds = [seed]
+    while len(seeds) < count:
+        seeds.append(next_seed(seeds[-1]))
+    return seeds
+
+
+def _checked_skip(frame_skip: int | None) -> int:
+    if frame_skip is not None and frame_skip < 1:
+        raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+    return frame_skip or 1
+
+
+def _has_tuples(space: Any) -> Any:
+    """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
+    parts = getattr(space, "spaces", ())
+    below = parts.values() if hasattr(parts, "values") else parts
+    within = any(_has_tuples(part) is not None for part in below)
+    return space if within or type(space).__name__ == "Tuple" else None
+
+
+def _as_tuples(value: Any, space: Any) -> Any:
+    """An action with the keys "0", "1", … as the tuple that a Tuple space holds."""
+    if type(space).__name__ == "Tuple":
+        return tuple(_as_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
+    if isinstance(value, dict):
+        return {name: _as_tuples(part, space.spaces[name]) for name, part in value.items()}
+    return value
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:
