@@ -1,6 +1,7 @@
 """`implement_for`: which of several versions of a function is meant."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_methods_and_class_methods(libraries: Any) -> None:
             return self.name
 
         @implement_for("acrolib", class_method=True)
-        def make(cls) -> str:  # noqa: N805
+        def make(cls) -> str:
             return cls.__name__
 
     libraries(acrolib="2")
@@ -84,9 +85,7 @@ def test_methods_and_class_methods(libraries: Any) -> None:
 
 def test_a_library_found_by_a_function(libraries: Any) -> None:
     def either() -> Any:
-        import rightlib  # pyright: ignore
-
-        return rightlib
+        return import_module("rightlib")
 
     @implement_for(either, "2")
     def fun() -> str:

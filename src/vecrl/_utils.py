@@ -17,7 +17,7 @@ _VARIANTS: dict[str, list[implement_for]] = {}
 _SET_ASIDE: set[str] = set()
 
 
-class implement_for:  # noqa: N801 - a decorator
+class implement_for:
     """Decorator: this is what the function does where a library's version is in [from_version, to_version).
 
     Functions of one module and name that are decorated so become one. Which of them is meant is found when it is
@@ -85,8 +85,6 @@ class implement_for:  # noqa: N801 - a decorator
 
     def fits(self) -> bool:
         """Whether the library is here, in a version of the range."""
-        if self.module_name in _SET_ASIDE:
-            return False
         version = self.version()
         return version is not None and self.check_version(version, self.from_version, self.to_version)
 
@@ -108,13 +106,14 @@ class implement_for:  # noqa: N801 - a decorator
 
 
 def set_aside(modules: Iterable[str]) -> None:
-    """Have `implement_for` pass over what is for these libraries, and over nothing else."""
+    """Have `implement_for` pass over what is for these libraries, where there is something for others."""
     _SET_ASIDE.clear()
     _SET_ASIDE.update(modules)
 
 
 def _chosen(name: str, variants: list[implement_for]) -> Callable[..., Any]:
-    for variant in reversed(variants):
+    meant = [variant for variant in variants if variant.module_name not in _SET_ASIDE] or variants
+    for variant in reversed(meant):
         if variant.fits():
             assert variant.fn is not None
             return variant.fn

@@ -93,6 +93,7 @@ class GymLikeEnv(EnvBase):
             raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
         self.frame_skip = frame_skip or 1
         self.info_dict_reader: list[Reader] = []
+        self._info_keys: set[Key] = set()
         self._convert_actions_to_numpy = convert_actions_to_numpy
         if env is not None:
             kwargs["env"] = env
@@ -137,21 +138,20 @@ class GymLikeEnv(EnvBase):
         """An observation as tensors by their keys, nested in dicts as `observation_spec` nests."""
         if isinstance(observations, Mapping):
             return _encoded(self.observation_spec, observations)
-        wanted = self.observation_spec
+        wanted = [key for key in self.observation_keys if key not in self._info_keys]
         if len(wanted) != 1:
             raise SpaceError(
-                f"Expected a dict with the keys {list(wanted.keys())}, but {observations!r:.80} came: replace read_obs."
+                f"Expected a dict with the keys {wanted}, but {observations!r:.80} came: replace read_obs."
             )
-        ((name, spec),) = wanted.items()
-        return {name: spec.encode(observations)}
+        entries: dict[str, Any] = {}
+        _put(entries, wanted[0], self.observation_spec[wanted[0]].encode(observations))
+        return entries
 
     def read_reward(self, reward: Any) -> Tensor:
         """A reward as a tensor of `reward_spec`."""
         return self.reward_spec.encode(reward)
 
-    def read_done(
-        self, terminated: Any = None, truncated: Any = None, done: Any = None
-    ) -> tuple[Any, Any, Any, bool]:
+    def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> tuple[Any, Any, Any, bool]:
         """Complete the flags of a step.
 
         Returns:
@@ -184,12 +184,15 @@ class GymLikeEnv(EnvBase):
         Returns:
             The environment itself.
         """
-        reader = default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
+        reader = (
+            default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
+        )
         self.info_dict_reader.append(reader)
         if isinstance(reader, BaseInfoDictReader) and reader.info_spec:
             seen = self.observation_spec.clone().unlock_(recurse=True)
             for key, spec in reader.info_spec.items():
                 seen[key] = self._batched(spec)
+                self._info_keys.add(key)
             self.observation_spec = seen
         return self
 
@@ -221,9 +224,8 @@ class GymLikeEnv(EnvBase):
             info_dict_reader = default_info_dict_reader(spec=seen)
         return self.set_info_dict_reader(info_dict_reader)
 
-    def _batched(self, spec: TensorSpec) -> TensorSpec:
-        batch = self.batch_size
-        return spec if not batch or spec.shape[: len(batch)] == batch else spec.expand(*batch, *spec.shape)
+    def _batched(self, spec: Any) -> Any:
+        return spec.expand(*self.batch_size, *spec.shape) if self.batch_size else spec
 
     # -- steps
 
@@ -249,8 +251,9 @@ class GymLikeEnv(EnvBase):
         entries = self.read_obs(obs)
         _put(entries, self.reward_key, self.read_reward(reward))
         terminated, truncated, done, _ = self.read_done(terminated, truncated, done)
+        known = self.done_keys
         for name, flag in (("terminated", terminated), ("truncated", truncated), ("done", done)):
-            if flag is not None:
+            if flag is not None and name in known:
                 entries[name] = self._flag(flag)
         return self._with_info(entries, info)
 
@@ -321,6 +324,8 @@ def quick_encoder(spec: TensorSpec, dtype: Any, copy: bool = True) -> Callable[[
 
 def _encoded(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    part: Any
+    name: Any
     for name, part in spec.items():
         if name in values:
             value = values[name]

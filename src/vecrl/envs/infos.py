@@ -30,7 +30,7 @@ class BaseInfoDictReader:
         raise NotImplementedError(f"{type(self).__name__} does not say what it writes.")
 
 
-class default_info_dict_reader(BaseInfoDictReader):  # noqa: N801 - its public name
+class default_info_dict_reader(BaseInfoDictReader):
     """Reads the entries of infos under their own keys. One that an info lacks is read as zeros.
 
     Args:
@@ -56,7 +56,7 @@ class default_info_dict_reader(BaseInfoDictReader):  # noqa: N801 - its public n
         self.keys: list[Key] | None = None if keys is None else list(keys)
         self._specs: dict[Key, TensorSpec] = {}
         if isinstance(spec, Composite):
-            spec = dict(spec.items(include_nested=True, leaves_only=True))
+            spec = {key: part for key, part in spec.items(include_nested=True, leaves_only=True) if part is not None}
         if isinstance(spec, Mapping):
             self._specs.update(spec)
         elif spec is not None:
@@ -131,11 +131,11 @@ def _found(info: Info, key: Key) -> Any:
 
 
 def _read(value: Any, key: Key, spec: TensorSpec, batch: torch.Size) -> Tensor:
-    shape = spec.shape if batch and spec.shape[: len(batch)] == batch else (*batch, *spec.shape)
+    shape = (*batch, *spec.shape)
     if value is None:
         return torch.zeros(shape, dtype=spec.dtype, device=spec.device)
     if isinstance(value, np.ndarray) and value.dtype == object:  # some rows have none
-        blank = np.zeros(tuple(spec.shape) if spec.shape[: len(batch)] != batch else tuple(spec.shape)[len(batch) :])
+        blank = np.zeros(tuple(spec.shape))
         value = np.stack([blank if row is None else np.asarray(row) for row in value])
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
     tensor = tensor.to(device=spec.device, dtype=spec.dtype)

@@ -1,4 +1,4 @@
-"""`EnvBase.register_gym`: its arguments. What it does is in `vecrl.envs.libs.registered`, imported when it is called."""
+"""`EnvBase.register_gym`: its arguments. What it does is in `vecrl.envs.libs.registered`, imported by the call."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def old_gym(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     module.make = lambda name, **kwargs: Line()
     module.envs = ModuleType("gym.envs")
-    module.envs.registry = SimpleNamespace(all=lambda: [SimpleNamespace(id="Line-v0")])  # pyright: ignore
+    module.envs.registry = SimpleNamespace(all=lambda: [SimpleNamespace(id="Line-v0")])
     for cls in (Discrete, Box, Line):
         cls.__module__ = "gym.somewhere"
     monkeypatch.setitem(sys.modules, "gym", module)

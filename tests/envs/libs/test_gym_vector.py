@@ -267,5 +267,5 @@ def test_tuples_of_actions() -> None:
 
 def test_a_reset_mask_on_another_key_is_refused() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
-    with pytest.raises(SpaceError):
-        env.reset(TensorDict({"_reset": torch.ones(2, dtype=torch.bool)}, [3]))
+    with pytest.raises(SpaceError, match="no done flag beside it"):
+        env.reset(TensorDict({"deep": TensorDict({"_reset": torch.ones(3, 1, dtype=torch.bool)}, [3])}, [3]))

@@ -8,15 +8,12 @@ known to be the caller's.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 
 from ...engine.layout import Layout
 from ...errors import SpaceError
@@ -27,7 +24,7 @@ from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..owner import FLAGS
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
-from .gym_making import dressed, factory, make, modern
+from .gym_making import dressed, make, make_row, modern
 from .gym_spaces import register_gym_spec_conversion
 from .gym_vector import VectorSteps, is_vector
 
@@ -70,6 +67,7 @@ class GymWrapper(GymLikeEnv):
     """
 
     libname = "gym"
+    _objectives = False  # whether rewards are vectors
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class GymWrapper(GymLikeEnv):
             below["frame_skip"], frame_skip = frame_skip, None
         super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
 
-    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:
+    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not is_vector(env):
             if self.batch_size:
                 raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
@@ -163,7 +161,7 @@ class GymWrapper(GymLikeEnv):
 
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
-            return self._rows.step(action, bool(self.info_dict_reader))
+            return self._rows.step(action, self._objectives or bool(self.info_dict_reader))
         return super()._act(action)
 
     # -- seeds
@@ -176,7 +174,7 @@ class GymWrapper(GymLikeEnv):
         return None if seed is None else list(_chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """See `EnvBase.set_seed`; the rows of a vector get the seeds that as many environments would, one after another."""
+        """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
         following = super().set_seed(seed, static_seed)
         if self._rows is None or static_seed or seed is None:
             return following
@@ -245,12 +243,10 @@ class GymWrapper(GymLikeEnv):
 
 
 class _Names:
-    """What the current backend can make, by name."""
+    """A class's `_names()`, as an attribute of the class."""
 
     def __get__(self, owner: Any, kind: Any = None) -> list[str]:
-        registry: Any = gym_backend("envs").registry
-        found = registry if isinstance(registry, dict) else [spec.id for spec in registry.all()]
-        return sorted(found)
+        return kind._names()
 
 
 class GymEnv(GymWrapper):
@@ -295,24 +291,24 @@ class GymEnv(GymWrapper):
     ):
         own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
         below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
+        kwargs.update(library=self._library(), from_pixels=from_pixels)
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
-            below["frame_skip"] = _checked_skip(frame_skip)
-            how = {"backend": backend, "num_workers": num_workers}
-            env, below = self._make_many(factory(env_name, kwargs, **below), many, **how), {}
+            make_env = partial(make_row, env_name, kwargs, below, self._objectives)
+            env, below = _vector(make_env, many, backend, num_workers), {}
         else:
-            env = self._make_one(env_name, from_pixels=from_pixels, **kwargs)
+            env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)
 
-    def _make_one(self, env_name: str, **kwargs: Any) -> Any:
-        return make(env_name, **kwargs)
+    @classmethod
+    def _names(cls) -> list[str]:
+        registry: Any = gym_backend("envs").registry
+        return sorted(registry if isinstance(registry, dict) else [spec.id for spec in registry.all()])
 
-    def _make_many(self, make_env: Any, count: int, *, backend: Any, num_workers: int | None) -> Any:
-        from ...vector import VectorEnv
-
-        if backend is None:
-            backend = "serial" if (num_workers or 1) == 1 else "processes"
-        return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
+    @classmethod
+    def _library(cls) -> str:
+        """The name of the library whose `make` makes the environments."""
+        return gym_backend().__name__
 
 
 _TAPED = ("_reset", "_step", "_act", "_begin", "_taped", "_output_transform", "_reset_output_transform")
@@ -339,15 +335,17 @@ def _chain(seed: int, count: int) -> list[int]:
     return seeds
 
 
-def _checked_skip(frame_skip: int | None) -> int:
-    if frame_skip is not None and frame_skip < 1:
-        raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
-    return frame_skip or 1
+def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
+    from ...vector import VectorEnv
+
+    if backend is None:
+        backend = "serial" if (num_workers or 1) == 1 else "processes"
+    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
 
 
 def _has_tuples(space: Any) -> Any:
     """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
-    parts = getattr(space, "spaces", ())
+    parts: Any = getattr(space, "spaces", ())
     below = parts.values() if hasattr(parts, "values") else parts
     within = any(_has_tuples(part) is not None for part in below)
     return space if within or type(space).__name__ == "Tuple" else None

@@ -36,7 +36,7 @@ def gym_backend(submodule: str | None = None) -> ModuleType:
     return module if submodule is None else import_module(f"{module.__name__}.{submodule.lstrip('.')}")
 
 
-class set_gym_backend:  # noqa: N801 - a decorator and a context
+class set_gym_backend:
     """Take environments from this library: in a `with` block, in a decorated function, or from `set()` on.
 
     What `implement_for` has for the other one is passed over meanwhile.

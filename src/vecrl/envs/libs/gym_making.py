@@ -5,8 +5,6 @@ Knows spaces and steps, not TensorDicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +13,6 @@ import numpy as np
 from gymnasium import spaces
 
 from ...errors import SpaceError
-from .gym_backends import gym_backend
 from .old_gym import Modern
 
 
@@ -26,27 +23,27 @@ def modern(env: Any) -> Any:
 
 def make(
     env_name: str,
+    library: str,
     *,
-    backend: str | None = None,
     from_pixels: bool = False,
     disable_env_checker: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """What the backend's `make` gives, behind gymnasium's interface.
+    """What a library's `make` gives, behind gymnasium's interface.
 
     Args:
         env_name: as `make` takes it.
-        backend: "gymnasium" or "gym"; by default the current one.
+        library: "gymnasium", "gym", or another that has a `make` like theirs.
         from_pixels: have it render frames.
-        disable_env_checker: leave out the backend's own checks of every step, which is the default.
+        disable_env_checker: leave out the library's own checks of every step, which is the default.
         kwargs: for `make`.
     """
-    library = gym_backend() if backend is None else import_module(backend)
-    if _is_recent(library):
+    home = import_module(library)
+    if _is_recent(home):
         kwargs["disable_env_checker"] = True if disable_env_checker is None else disable_env_checker
         if from_pixels:
             kwargs.setdefault("render_mode", "rgb_array")
-    return modern(library.make(env_name, **kwargs))
+    return modern(home.make(env_name, **kwargs))
 
 
 def _is_recent(library: Any) -> bool:
@@ -54,24 +51,19 @@ def _is_recent(library: Any) -> bool:
     return tuple(int(part) for part in library.__version__.split(".")[:2]) >= (0, 25)
 
 
-def dressed(env: Any, *, from_pixels: bool, pixels_only: bool, frame_skip: int) -> Any:
+def dressed(env: Any, *, from_pixels: bool = False, pixels_only: bool = True, frame_skip: int | None = None) -> Any:
     """`env` with frames skipped and pixels observed, as far as that is asked for."""
-    if frame_skip > 1:
+    if frame_skip is not None and frame_skip < 1:
+        raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+    if frame_skip is not None and frame_skip > 1:
         env = SkipFrames(env, frame_skip)
     return ObservePixels(env, pixels_only) if from_pixels else env
 
 
-def factory(
-    env_name: str, make_arguments: dict[str, Any], *, from_pixels: bool, pixels_only: bool, frame_skip: int
-) -> Callable[[], Any]:
-    """A function that makes such an environment, here or in a worker process: it remembers the current backend."""
-    arguments = {"backend": gym_backend().__name__, "from_pixels": from_pixels, **make_arguments}
-    dress = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
-    return partial(_make_dressed, env_name, arguments, dress)
-
-
-def _make_dressed(env_name: str, arguments: dict[str, Any], dress: dict[str, Any]) -> Any:
-    return dressed(make(env_name, **arguments), **dress)
+def make_row(env_name: str, arguments: dict[str, Any], below: dict[str, Any], objectives: bool) -> Any:
+    """One environment of a vector, here or in a worker process; with `objectives`, one whose rewards are vectors."""
+    env = dressed(make(env_name, **arguments), **below)
+    return RewardInInfo(env) if objectives else env
 
 
 class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -88,7 +80,7 @@ class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
             if terminated or truncated:
                 break
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total = total + reward
+            total = total + reward  # pyright: ignore[reportOperatorIssue]
         return obs, total, terminated, truncated, info
 
 
@@ -134,3 +126,14 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         """As gymnasium's."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
+
+
+class RewardInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives a reward that is a vector in the info, since the engine's rewards are numbers."""
+
+    KEY = "_objectives"
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As gymnasium's, with a reward of 0."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, 0.0, terminated, truncated, {**info, self.KEY: np.asarray(reward)}

@@ -152,7 +152,7 @@ class VectorSteps:
         if finals is None:
             after = [_blank(leaf, rows, self._missing) for leaf in leaves]
         else:
-            ends = self.layout.columns([_row(finals, row) for row in rows])
+            ends = self.layout.columns([_row(finals, row) for row in rows.tolist()])
             after = [_with_rows(leaf, rows, end) for leaf, end in zip(leaves, ends, strict=True)]
         if infos:
             begun = overlaid(begun, info.get("final_info"), done)
@@ -160,7 +160,7 @@ class VectorSteps:
 
 
 def overlaid(info: Info, further: Any, rows: np.ndarray) -> Info:
-    """Infos of many rows: of `rows` those of `further` (nothing, where it says nothing), of the others those of `info`."""
+    """Infos of many rows: of `rows` what `further` says, be it nothing, of the others what `info` says."""
     if further is None:
         further = {}
     elif not isinstance(further, Mapping):  # an array of dicts

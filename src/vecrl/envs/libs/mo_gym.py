@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
-from ...errors import SpaceError, VersionError
+from ...errors import VersionError
 from ...specs import TensorSpec
 from ...specs.conversions import spec_from_gym
+from ..gym_like import Outcome
 from .gym import GymEnv, GymWrapper
-from .gym_making import dressed
-from .gym_vector import is_vector
+from .gym_making import RewardInInfo
 
 
 def _library() -> Any:
@@ -31,20 +30,38 @@ class MOGymWrapper(GymWrapper):
     Args:
         env: what `mo_gymnasium.make` returns, or a `mo_gymnasium.wrappers.vector.MOSyncVectorEnv`.
         categorical_action_encoding, kwargs: see `GymWrapper`.
-
-    >>> MOGymWrapper(_library().make("deep-sea-treasure-v0")).rollout(2)["next", "reward"].shape  # doctest: +SKIP
-    torch.Size([2, 2])
     """
 
     libname = "mo-gymnasium"
+    _objectives = True
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
-        env = self._env if not is_vector(self._env) else self._env
-        space = env.reward_space if is_vector(env) else env.get_wrapper_attr("reward_space")
-        if is_vector(env) and len(space.shape) > 1:
-            space = env.envs[0].get_wrapper_attr("reward_space")
-        return spec_from_gym(space, device=device)
+        space = self._look_up("reward_space")
+        return spec_from_gym(space[0] if isinstance(space, list) else space, device=device)
+
+    def _act(self, action: Any) -> Outcome:
+        outcome = super()._act(action)
+        if self._rows is None or RewardInInfo.KEY not in outcome[5]:
+            return outcome
+        return outcome[0], outcome[5][RewardInInfo.KEY], *outcome[2:]
 
     def read_reward(self, reward: Any) -> torch.Tensor:
-        """The vector of rewards as a tensor."""
+        """The vectors of rewards as a tensor."""
         return self.reward_spec.encode(np.asarray(reward))
+
+
+class MOGymEnv(GymEnv, MOGymWrapper):
+    """A mo-gymnasium environment by its name, or several of them; see `GymEnv` and `MOGymWrapper`.
+
+    Raises:
+        VersionError: mo-gymnasium is not installed.
+    """
+
+    @classmethod
+    def _library(cls) -> str:
+        return _library().__name__
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        home = cls._library()
+        return sorted(name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(home))

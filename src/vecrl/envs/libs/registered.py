@@ -16,7 +16,7 @@ from ...errors import SpaceError
 from ...specs import Composite
 from ...specs.conversions import space_from_spec
 from ..base import EnvBase
-from ..owner import Key
+from ..owner import Key, joined
 from .gym_backends import gym_backend, set_gym_backend
 from .old_gym import space_of
 
@@ -96,10 +96,7 @@ class Face:
         self.to_numpy = to_numpy
         self.render_mode = render_mode
         self.metadata = {"render_modes": [] if render_mode is None else [render_mode]}
-        seen: Composite = env.full_observation_spec.clone().unlock_(recurse=True)
-        for key in self.info_keys:
-            del seen[key]
-        self._seen = seen
+        self._seen = seen = _without(env.full_observation_spec, {*self.info_keys})
         acted = env.full_action_spec if len(env.action_keys) > 1 else env.action_spec
         self._acted: Any = acted
         native = spaces.__name__.startswith("gymnasium")
@@ -110,9 +107,10 @@ class Face:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """As gymnasium's."""
+        super().reset(seed=seed)  # pyright: ignore[reportAttributeAccessIssue] - of the library's Env
         if seed is not None:
             self.env_base.set_seed(seed)
-        self._root = self.env_base.reset() if options is None else self.env_base.reset(options=options)
+        self._root = self.env_base.reset(options=options) if options else self.env_base.reset()
         return self._look(self._root)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -149,6 +147,23 @@ class Face:
     def close(self) -> None:
         """Close it."""
         self.env_base.close()
+
+
+def _without(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> Composite:
+    """The spec without some keys, and without what holds nothing then, which gymnasium does not like."""
+    kept: dict[str, Any] = {}
+    name: Any
+    part: Any
+    for name, part in spec.items():
+        path = (*prefix, name)
+        if joined(prefix, name) in keys:
+            continue
+        if isinstance(part, Composite):
+            part = _without(part, keys, path)
+            if not len(part):
+                continue
+        kept[name] = part
+    return Composite(kept, shape=spec.shape)
 
 
 def _number(reward: Any) -> Any:
