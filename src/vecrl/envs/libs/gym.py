@@ -8,20 +8,23 @@ known to be the caller's.
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ...engine.layout import Layout
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
-from ..base import next_seed
+from ..base import EnvBase, next_seed
 from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..owner import FLAGS
+from ..partial import Masks
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_making import dressed, make, make_row, modern
@@ -121,6 +124,11 @@ class GymWrapper(GymLikeEnv):
         keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         fresh = rows is not None and rows.fresh
+        self._action_key = next(iter(self.action_keys), "action")
+        own = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in _READ)
+        self._elsewhere = where.type != "cpu"
+        plain = not self._elsewhere and self._convert_actions_to_numpy and len(self.action_keys) == 1
+        self._quick = own and plain and rows is None  # whether a step may go without detours
         self._encoders = [
             (key, quick_encoder(spec, leaf.dtype, copy=not fresh))
             for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
@@ -159,10 +167,46 @@ class GymWrapper(GymLikeEnv):
             obs, info = self._rows.reset(mask, self._row_seeds(), **kwargs)
         return self._with_info(self.read_obs(obs), info)
 
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self.info_dict_reader or not self._quick:
+            return super()._step(tensordict)
+        obs, reward, terminated, truncated = self._taped(self.read_action(tensordict.get(self._action_key)))
+        entries = self.read_obs(obs)
+        entries["reward"] = torch.full((1,), reward)
+        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
+            entries[flag] = _YES.clone() if value else _NO.clone()
+        return TensorDict(entries, self._batch_size, device=self._device)
+
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
             return self._rows.step(action, self._objectives or bool(self.info_dict_reader))
         return super()._act(action)
+
+    # -- vectors
+
+    def read_reward(self, reward: Any) -> Tensor:
+        """A reward, or those of all rows, as a tensor of `reward_spec`."""
+        if type(reward) is not np.ndarray or self._elsewhere:
+            return super().read_reward(reward)
+        return torch.from_numpy(reward).to(self.reward_spec.dtype, copy=True).unsqueeze(-1)
+
+    def _flag(self, flag: Any) -> Tensor:
+        if type(flag) is not np.ndarray or self._elsewhere:
+            return super()._flag(flag)
+        return torch.from_numpy(flag.copy()).unsqueeze(-1)
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
+        begun = None if self._rows is None else self._rows.begun
+        own = type(self)._reset is GymWrapper._reset and type(self).reset is EnvBase.reset
+        if self._rows is None or begun is None or not own or self.info_dict_reader or self._elsewhere:
+            return super().maybe_reset(tensordict)
+        mask = torch.from_numpy(begun).unsqueeze(-1)
+        if self._begun is not None or not mask.equal(tensordict.get("done")):
+            return super().maybe_reset(tensordict)
+        first = self._with_info(self.read_obs(self._rows.reset(begun)[0]), {})
+        Masks({(): mask}, [()]).merge(first, tensordict)
+        return tensordict.update(first).update({flag: torch.zeros_like(mask) for flag in FLAGS})
 
     # -- seeds
 
@@ -192,10 +236,8 @@ class GymWrapper(GymLikeEnv):
         return obs, float(reward), bool(terminated), bool(truncated)
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        steady = _is_steady(type(self)) and not self.info_dict_reader and self._rows is None
-        if not steady or self._layout.opaque or len(self.action_keys) > 1 or self._begun is not None:
-            return None
-        if not self._convert_actions_to_numpy:
+        overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in _TAPED)
+        if not self._quick or self.info_dict_reader or overridden or self._layout.opaque or self._begun is not None:
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps]
         ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
@@ -311,14 +353,9 @@ class GymEnv(GymWrapper):
         return gym_backend().__name__
 
 
-_TAPED = ("_reset", "_step", "_act", "_begin", "_taped", "_output_transform", "_reset_output_transform")
-_READ = ("read_obs", "read_action", "read_reward", "read_done", "read_info", "_with_info", "_flag", "reset", "step")
-
-
-@cache
-def _is_steady(kind: type) -> bool:
-    """Whether a class steps just as `GymWrapper` does."""
-    return all(getattr(kind, name) is getattr(GymWrapper, name) for name in (*_TAPED, *_READ))
+_YES, _NO = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+_READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
+_TAPED = ("_reset", "_step", "_begin", "_taped", "_reset_output_transform", "read_obs", "read_action", "reset", "step")
 
 
 def _spaces_of(env: Any) -> tuple[Any, Any]:

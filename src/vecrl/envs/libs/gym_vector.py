@@ -98,6 +98,11 @@ class VectorSteps:
             self._begun = rows & ~mask, obs, info
         return obs, info
 
+    @property
+    def begun(self) -> np.ndarray | None:
+        """The rows, bool `[n]`, that have begun anew and wait to be asked to; None for none."""
+        return None if self._begun is None else self._begun[0]
+
     def _reset_some(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
         latest, self._latest, self._sure = self._latest, None, True
         found = self._send(seeds, {**(options or {}), "reset_mask": mask.copy()})
