@@ -38,7 +38,7 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
         (ClosedError, (ValueError,)),
         (PendingError, (RuntimeError,)),
         (ShipError, (ValueError,)),
-        (VersionError, (ImportError,)),
+        (VersionError, (ModuleNotFoundError,)),
         (NetParsingError, (ValueError,)),
         (WorkerError, (RuntimeError,)),
         (WorkerCrash, (WorkerError,)),

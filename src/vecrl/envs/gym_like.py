@@ -188,9 +188,9 @@ class GymLikeEnv(EnvBase):
             default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
         )
         self.info_dict_reader.append(reader)
-        if isinstance(reader, BaseInfoDictReader) and reader.info_spec:
+        if isinstance(reader, BaseInfoDictReader) and len(reader.info_spec):
             seen = self.observation_spec.clone().unlock_(recurse=True)
-            for key, spec in reader.info_spec.items():
+            for key, spec in reader.info_spec.items(include_nested=True, leaves_only=True):
                 seen[key] = self._batched(spec)
                 self._info_keys.add(key)
             self.observation_spec = seen
@@ -268,8 +268,7 @@ class GymLikeEnv(EnvBase):
         return self.read_info(info, data) if self.info_dict_reader else data
 
     def fast_encoding(self) -> Self:
-        """Nothing is left to be turned off: arrays are looked at for their dtype and shape, and copied. Kept so that
-        scripts run that ask for it; returns the environment."""
+        """For scripts that ask for it: encoding is fast in any case. Returns the environment."""
         return self
 
     # -- the library's environment

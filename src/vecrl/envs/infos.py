@@ -25,7 +25,7 @@ class BaseInfoDictReader:
         raise NotImplementedError(f"{type(self).__name__} reads nothing.")
 
     @property
-    def info_spec(self) -> Mapping[Any, TensorSpec]:
+    def info_spec(self) -> Composite:
         """The specs of what it writes, without batch dimensions."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it writes.")
 
@@ -69,9 +69,9 @@ class default_info_dict_reader(BaseInfoDictReader):
             self._specs.setdefault(key, Unbounded(()))
 
     @property
-    def info_spec(self) -> dict[Key, TensorSpec]:
+    def info_spec(self) -> Composite:
         """The specs of what it writes; empty until the keys are known."""
-        return self._specs
+        return Composite(self._specs)
 
     def __call__(self, info_dict: Info, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the entries into `tensordict`, behind its batch dimensions; returns it."""

@@ -212,6 +212,17 @@ def test_final_observations_that_are_lost_are_marked() -> None:
         assert not played["observation"].isnan().any()
 
 
+def test_vectors_of_a_gym_that_is_too_old() -> None:
+    class Old:
+        num_envs = 1
+        single_observation_space, single_action_space = spaces.Box(0, 1), spaces.Discrete(2)
+
+        def reset(self) -> Any: ...
+
+    with pytest.raises(SpaceError, match="takes no seed at a reset"):
+        GymWrapper(Old())
+
+
 class Deaf(gymnasium.vector.SyncVectorEnv):
     """Begins all rows anew, whatever the mask."""
 

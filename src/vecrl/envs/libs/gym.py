@@ -28,7 +28,7 @@ from ..partial import Masks
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_making import dressed, make, make_row, modern
-from .gym_spaces import register_gym_spec_conversion
+from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
 from .gym_vector import VectorSteps, is_vector
 
 __all__ = [
@@ -117,7 +117,7 @@ class GymWrapper(GymLikeEnv):
         seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
         self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
         self.action_spec = self._batched(spec_from_gym(acted, **how))
-        self._tuples = _has_tuples(acted)
+        self._tuples = with_tuples(acted)
         self.reward_spec = self._batched(self._reward_spec(where))
         flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
@@ -152,7 +152,7 @@ class GymWrapper(GymLikeEnv):
     def read_action(self, action: Any) -> Any:
         """An action's tensor (of several, a TensorDict) as the environment wants it."""
         ready = super().read_action(action)
-        return _as_tuples(ready, self._tuples) if self._tuples else ready
+        return as_tuples(ready, self._tuples) if self._tuples else ready
 
     def _begin(self, **kwargs: Any) -> Any:
         seed, self._seed = self._seed, None
@@ -378,23 +378,6 @@ def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) ->
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
     return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
-
-
-def _has_tuples(space: Any) -> Any:
-    """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
-    parts: Any = getattr(space, "spaces", ())
-    below = parts.values() if hasattr(parts, "values") else parts
-    within = any(_has_tuples(part) is not None for part in below)
-    return space if within or type(space).__name__ == "Tuple" else None
-
-
-def _as_tuples(value: Any, space: Any) -> Any:
-    """An action with the keys "0", "1", … as the tuple that a Tuple space holds."""
-    if type(space).__name__ == "Tuple":
-        return tuple(_as_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
-    if isinstance(value, dict):
-        return {name: _as_tuples(part, space.spaces[name]) for name, part in value.items()}
-    return value
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:

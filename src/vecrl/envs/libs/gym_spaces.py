@@ -1,4 +1,4 @@
-"""`register_gym_spec_conversion`: rules of a user's own for spaces and specs that the conversions do not know."""
+"""What conversions of spaces leave open: rules of a user's own, and actions that are tuples."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ def _as_rule(fn: Rule) -> Callable[[Any, How], Any]:
         return fn(space, **{name: value for name, value in keywords.items() if anything or name in taken})
 
     return rule
+
+
+def with_tuples(space: Any) -> Any:
+    """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
+    parts: Any = getattr(space, "spaces", ())
+    below = parts.values() if hasattr(parts, "values") else parts
+    within = any(with_tuples(part) is not None for part in below)
+    return space if within or type(space).__name__ == "Tuple" else None
+
+
+def as_tuples(value: Any, space: Any) -> Any:
+    """An action with the keys "0", "1", … as the tuple that a Tuple space holds."""
+    if type(space).__name__ == "Tuple":
+        return tuple(as_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
+    if isinstance(value, dict):
+        return {name: as_tuples(part, space.spaces[name]) for name, part in value.items()}
+    return value

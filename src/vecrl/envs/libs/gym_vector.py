@@ -11,6 +11,7 @@ begins the next one when it is asked to. Knows arrays and the three modes, not T
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -24,8 +25,10 @@ from ...engine.transitions import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
 from .old_gym import modern_space
 
+_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # which came together with partial resets
 Info = dict[str, Any]
 Seeds = list[int | None] | None
+_HEEDFUL = (gymnasium.vector.SyncVectorEnv.reset, gymnasium.vector.AsyncVectorEnv.reset) if _MODES else ()
 _FINAL = ("final_obs", "final_observation", "final_info")
 
 
@@ -60,6 +63,12 @@ class VectorSteps:
     """
 
     def __init__(self, env: Any, read: Callable[[Any], Any], missing: Any = np.nan):
+        taken = inspect.signature(env.reset).parameters
+        if "seed" not in taken and "kwargs" not in taken:
+            raise SpaceError(
+                f"Expected a vector environment of gymnasium, or of gym 0.26, but {type(env).__name__} takes no seed "
+                "at a reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
+            )
         self.env = env
         self.num_envs: int = env.num_envs
         self.mode = mode_of(env)
@@ -71,7 +80,7 @@ class VectorSteps:
         self._begun: tuple[np.ndarray, Any, Info] | None = None  # which rows, observations of all, infos
         self._over: np.ndarray | None = None  # rows that ended and are not begun
         self._latest: Any = None  # observations, until it is known that partial resets leave other rows alone
-        self._sure = self.mode == AutoresetMode.SAME_STEP
+        self._sure = self.mode == AutoresetMode.SAME_STEP or type(env).reset in _HEEDFUL
 
     def reset(
         self, mask: np.ndarray | None = None, seeds: Seeds = None, options: Mapping[str, Any] | None = None

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ...errors import VersionError
-from ...specs import TensorSpec
-from ...specs.conversions import spec_from_gym
+from ...specs import TensorSpec, Unbounded
+from ...specs.conversions.dtypes import torch_dtype
 from ..gym_like import Outcome
 from .gym import GymEnv, GymWrapper
 from .gym_making import RewardInInfo
@@ -37,7 +37,8 @@ class MOGymWrapper(GymWrapper):
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         space = self._look_up("reward_space")
-        return spec_from_gym(space[0] if isinstance(space, list) else space, device=device)
+        space = space[0] if isinstance(space, list) else space
+        return Unbounded(space.shape, device, torch_dtype(space.dtype))  # its bounds are not those of several frames
 
     def _act(self, action: Any) -> Outcome:
         outcome = super()._act(action)
