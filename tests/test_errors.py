@@ -18,6 +18,7 @@ from vecrl.errors import (
     SpaceError,
     StepTimeout,
     VecrlError,
+    VersionError,
     WorkerCrash,
     WorkerError,
     failures_to_error,
@@ -37,6 +38,7 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
         (ClosedError, (ValueError,)),
         (PendingError, (RuntimeError,)),
         (ShipError, (ValueError,)),
+        (VersionError, (ModuleNotFoundError,)),
         (NetParsingError, (ValueError,)),
         (WorkerError, (RuntimeError,)),
         (WorkerCrash, (WorkerError,)),
@@ -51,7 +53,7 @@ def test_each_is_what_users_catch(error: type[Exception], kinds: tuple[type[Exce
 def test_the_tree_is_drawn_in_full() -> None:
     drawn = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
-    assert len(classes) == 11
+    assert len(classes) == 12
     assert all(e.__name__ in drawn for e in classes)
 
 

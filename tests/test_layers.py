@@ -85,9 +85,15 @@ def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> 
             assert _strangers(f"envs/{path.name}", below, libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
     assert _strangers("envs/batched", with_simulators, libraries | spaces) == []
-    own = {"gym": {"gymnasium"}}
+    own = {
+        "gym": {"gymnasium"},
+        "mo_gym": {"mo_gymnasium", "gymnasium"},
+        "old_gym": {"gymnasium"},
+    }
+    below = (*below, "vecrl.vector", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
-        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(path.stem, set())) == []
+        name = "gym" if path.stem.startswith("gym_") else path.stem
+        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
 
 
 def test_only_the_conversions_of_specs_know_gymnasium() -> None:

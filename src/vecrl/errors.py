@@ -7,6 +7,7 @@
     ├── ClosedError (ValueError)             a call on something that was closed
     ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
     ├── ShipError (ValueError)               a factory that cannot be sent to a worker process
+    ├── VersionError (ModuleNotFoundError)   a library that is missing, or in a version that nothing here is for
     ├── NetParsingError (ValueError)         a network description that is not in the grammar
     └── WorkerError (RuntimeError)           one or more environments failed
         ├── WorkerCrash                      their worker process is gone
@@ -48,6 +49,10 @@ class PendingError(VecrlError, RuntimeError):
 
 class ShipError(VecrlError, ValueError):
     """A factory that cannot be pickled, so that no worker process can have it."""
+
+
+class VersionError(VecrlError, ModuleNotFoundError):
+    """A library that is not installed, or in a version that nothing here was written for."""
 
 
 class NetParsingError(VecrlError, ValueError):

@@ -9,28 +9,40 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
+from .gym_like import GymLikeEnv, default_info_dict_reader
 from .transforms import *  # noqa: F403 (its own list of names says which)
 from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
 
 if TYPE_CHECKING:
-    from .libs.gym import GymEnv, GymWrapper
+    from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
+    from .libs.mo_gym import MOGymEnv, MOGymWrapper
 
 __all__ = [
     "EnvBase",
     "EnvCreator",
     "EnvMetaData",
     "GymEnv",
+    "GymLikeEnv",
     "GymWrapper",
+    "MOGymEnv",
+    "MOGymWrapper",
     "ParallelEnv",
     "RandomPolicy",
     "SerialEnv",
     "check_env_specs",
+    "default_info_dict_reader",
+    "gym_backend",
+    "register_gym_spec_conversion",
+    "set_gym_backend",
     "step_mdp",
     "terminated_or_truncated",
 ]
 __all__ += transforms.__all__
 
-_LATER = {"GymEnv": "gym", "GymWrapper": "gym"}
+_LATER = {
+    **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
+    **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
+}
 
 
 def __getattr__(name: str) -> Any:

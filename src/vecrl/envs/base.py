@@ -20,6 +20,7 @@ from .flags import fill_flags
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
 from .partial import Masks, aligned, is_leaf, overlaid
+from .registering import register_gym
 from .seeds import next_seed
 from .successor import successor_rule
 
@@ -69,6 +70,7 @@ class EnvBase(SpecOwner):
     """
 
     batch_locked = True
+    register_gym = classmethod(register_gym)
 
     def __init__(
         self,
@@ -227,7 +229,10 @@ class EnvBase(SpecOwner):
             raise TypeError(f"Expected {type(self).__name__}._step to return a TensorDict, but {following!r} came.")
         following = self._complete_flags(following)
         for key in self.reward_keys:
-            following.set(key, self._shaped(following.get(key, None), key))
+            came = following.get(key, None)
+            reward = self._shaped(came, key)
+            if reward is not came:
+                following.set(key, reward)
         if self.run_type_checks:
             self._check_types(following)
         if self._begun is not None:

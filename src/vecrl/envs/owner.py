@@ -218,6 +218,9 @@ class SpecOwner(nn.Module):
         return spec
 
     def _leaf(self, name: str) -> TensorSpec:
+        return self._cached(f"leaf of {name}", lambda: self._only_leaf(name))
+
+    def _only_leaf(self, name: str) -> TensorSpec:
         full = self._full(name)
         leaves = _leaves(full)
         return leaves[0][1] if len(leaves) == 1 else full

@@ -162,9 +162,9 @@ def test_a_rollout_equals_steps() -> None:
 
 
 def test_bare_gymnasium_environments_give_what_their_wrappers_give() -> None:
-    class Wrapped(MAKERS["cartpole"][0].func):  # a class that overrides `_read` is stepped as it is
-        def _read(self, obs: Any) -> Any:
-            return super()._read(obs)
+    class Wrapped(MAKERS["cartpole"][0].func):  # a class that overrides `read_obs` is stepped as it is
+        def read_obs(self, obs: Any) -> Any:
+            return super().read_obs(obs)
 
     makers = [lambda: Wrapped("CartPole-v1", max_episode_steps=7)] * 3
     bare = [lambda: MAKERS["cartpole"][0].func("CartPole-v1", max_episode_steps=7)] * 3

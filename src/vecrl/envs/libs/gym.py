@@ -1,38 +1,69 @@
-"""One gymnasium environment over TensorDicts.
+"""gymnasium's environments, single ones and vectors of them, over TensorDicts; those of the old gym as well.
 
 Observations that are no dict lie under "observation"; those of dicts under their own keys. Actions are one-hot where
-the space is discrete, unless categorical ones are asked for. Whatever an environment hands out is copied, since it may
-go on with it.
+the space is discrete, unless categorical ones are asked for. Whatever an environment hands out is copied, unless it is
+known to be the caller's.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from importlib import import_module
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from ...engine.layout import Layout
 from ...errors import SpaceError
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
 from ..base import EnvBase
+from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..lifting import Lifted
 from ..owner import FLAGS
+from ..partial import Masks
+from ..seeds import next_seed
 from ..tape import record
+from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
+from .gym_making import dressed, make, make_row, modern
+from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
+from .gym_vector import VectorSteps, is_vector
+
+__all__ = [
+    "DEFAULT_GYM",
+    "GymEnv",
+    "GymWrapper",
+    "gym_backend",
+    "register_gym_spec_conversion",
+    "set_gym_backend",
+]
 
 
-class GymWrapper(EnvBase):
-    """A gymnasium environment as an `EnvBase`.
+class GymWrapper(GymLikeEnv):
+    """A gymnasium environment, or a vector of them, as an `EnvBase`.
+
+    A vector environment of n rows has the batch size (n,). Whatever its auto-reset mode, "next" holds the true
+    successors, final observations included, and rows that ended begin anew in the root that follows.
 
     Args:
-        env: what `gymnasium.make` returns, or any `gymnasium.Env`.
+        env: any `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).
         categorical_action_encoding: discrete actions and observations as indices instead of one-hot rows.
+        from_pixels: observe what the environment renders, under "pixels", uint8 `[H, W, C]`; its render mode must be
+            "rgb_array".
+        pixels_only: do so instead of what it observes itself, otherwise beside it.
         frame_skip: how many steps of the environment make one here; their rewards are added up.
-        kwargs: see `EnvBase`; environments are not batched here.
+        missing_obs_value: what stands for the final observation where a vector environment loses it.
+        kwargs: see `GymLikeEnv`.
 
+    Raises:
+        SpaceError: a batch size that is not the environment's; `from_pixels` or `frame_skip` for a vector, whose
+            environments must do that themselves.
+
+    >>> import gymnasium
     >>> env = GymWrapper(gymnasium.make("CartPole-v1"))
     >>> env.set_seed(0)
     795726461
@@ -40,50 +71,164 @@ class GymWrapper(EnvBase):
     torch.Size([3, 4])
     """
 
+    libname = "gym"
+    _objectives = False  # whether rewards are vectors
+
     def __init__(
         self,
-        env: Any,
+        env: Any = None,
         categorical_action_encoding: bool = False,
         *,
-        frame_skip: int = 1,
-        device: Any = None,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        missing_obs_value: float = math.nan,
         **kwargs: Any,
     ):
-        super().__init__(device=device, **kwargs)
-        if self.batch_size:
-            raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
-        if frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
-        self._env = env
+        self._categorical = categorical_action_encoding
+        self._missing = missing_obs_value
         self._seed: int | None = None
-        self.frame_skip = frame_skip
+        self._rows: VectorSteps | None = None
+        below = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
+        if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
+            below["frame_skip"], frame_skip = frame_skip, None
+        super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
+
+    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not is_vector(env):
+            if self.batch_size:
+                raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
+            return dressed(modern(env), **below)
+        if self.batch_size not in ((), (env.num_envs,)):
+            raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, but {tuple(self.batch_size)} came.")
+        if below["from_pixels"] or below["frame_skip"] > 1 or self.frame_skip > 1:
+            raise SpaceError(
+                "from_pixels and frame_skip are for single environments: let those of the vector do it themselves, as "
+                "GymEnv(name, num_envs=n, frame_skip=k) has them do."
+            )
+        self.batch_size = [env.num_envs]
+        self._rows = VectorSteps(env, self._output_transform, self._missing)
+        return env
+
+    def _make_specs(self, env: Any) -> None:
+        rows = self._rows
         where = self.device or torch.device("cpu")
-        self._layout = Layout(env.observation_space)
-        seen = spec_from_gym(env.observation_space, device=where, categorical=categorical_action_encoding)
-        self.observation_spec = seen if isinstance(seen, Composite) else Composite(observation=seen)
-        self.action_spec = spec_from_gym(env.action_space, device=where, categorical=categorical_action_encoding)
-        self.reward_spec = Unbounded((1,), device=where)
-        self.full_done_spec = Composite({flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS})
-        flat = self._layout.flat
-        keys = [("observation",) if flat else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
+        how: dict[str, Any] = {"device": where, "categorical": self._categorical}
+        observed, acted = _spaces_of(env)
+        self._layout = Layout(observed) if rows is None else rows.layout
+        seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
+        self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
+        self.action_spec = self._batched(spec_from_gym(acted, **how))
+        self._tuples = with_tuples(acted)
+        self.reward_spec = self._batched(self._reward_spec(where))
+        flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
+        self.full_done_spec = self._batched(Composite(flags))
+        keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
+        fresh = rows is not None and rows.fresh
+        self._action_key = next(iter(self.action_keys), "action")
+        own = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in _READ)
+        self._elsewhere = where.type != "cpu"
+        plain = not self._elsewhere and self._convert_actions_to_numpy and len(self.action_keys) == 1
+        self._quick = own and plain and rows is None  # whether a step may go without detours
+        self._encoders = [
+            (key, quick_encoder(spec, leaf.dtype, copy=not fresh))
+            for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
+        ]
+
+    def _reward_spec(self, device: torch.device) -> TensorSpec:
+        return Unbounded((1,), device=device)
 
     # -- step by step
 
-    def _read(self, obs: Any) -> TensorDict:
-        data = TensorDict({}, self.batch_size, device=self.device)
-        for (key, spec), value in zip(self._leaves, self._layout.split(obs), strict=True):
-            data.set(key, spec.encode(value))
-        return data
+    def read_obs(self, observations: Any) -> dict[str, Any]:
+        """An observation of the environment's as tensors by their keys."""
+        entries: dict[str, Any] = {}
+        for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
+            branch = entries
+            for step in path[:-1]:
+                branch = branch.setdefault(step, {})
+            branch[path[-1]] = encode(value)
+        return entries
+
+    def read_action(self, action: Any) -> Any:
+        """An action's tensor (of several, a TensorDict) as the environment wants it."""
+        ready = super().read_action(action)
+        return as_tuples(ready, self._tuples) if self._tuples else ready
 
     def _begin(self, **kwargs: Any) -> Any:
         seed, self._seed = self._seed, None
-        return self._env.reset(seed=seed, **kwargs)[0]
+        return self._reset_output_transform(self._env.reset(seed=seed, **kwargs))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return self._read(self._begin(**kwargs))
+        if self._rows is None:
+            obs, info = self._begin(**kwargs)
+        else:
+            mask = None if tensordict is None else tensordict.get("_reset", None)
+            mask = None if mask is None else mask.reshape(self._rows.num_envs, -1).any(-1).cpu().numpy()
+            obs, info = self._rows.reset(mask, self._row_seeds(), **kwargs)
+        return self._with_info(self.read_obs(obs), info)
 
-    def _act(self, action: Any) -> tuple[Any, float, bool, bool]:
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self.info_dict_reader or not self._quick:
+            return super()._step(tensordict)
+        obs, reward, terminated, truncated = self._taped(self.read_action(tensordict.get(self._action_key)))
+        entries = self.read_obs(obs)
+        entries["reward"] = torch.full((1,), reward)
+        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
+            entries[flag] = _YES.clone() if value else _NO.clone()
+        return TensorDict(entries, self._batch_size, device=self._device)
+
+    def _act(self, action: Any) -> Outcome:
+        if self._rows is not None:
+            return self._rows.step(action, self._objectives or bool(self.info_dict_reader))
+        return super()._act(action)
+
+    # -- vectors
+
+    def read_reward(self, reward: Any) -> Tensor:
+        """A reward, or those of all rows, as a tensor of `reward_spec`."""
+        if type(reward) is not np.ndarray or self._elsewhere:
+            return super().read_reward(reward)
+        return torch.from_numpy(reward).to(self.reward_spec.dtype, copy=True).unsqueeze(-1)
+
+    def _flag(self, flag: Any) -> Tensor:
+        if type(flag) is not np.ndarray or self._elsewhere:
+            return super()._flag(flag)
+        return torch.from_numpy(flag.copy()).unsqueeze(-1)
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
+        begun = None if self._rows is None else self._rows.begun
+        own = type(self)._reset is GymWrapper._reset and type(self).reset is EnvBase.reset
+        if self._rows is None or begun is None or not own or self.info_dict_reader or self._elsewhere:
+            return super().maybe_reset(tensordict)
+        mask = torch.from_numpy(begun).unsqueeze(-1)
+        if self._begun is not None or not mask.equal(tensordict.get("done")):
+            return super().maybe_reset(tensordict)
+        first = self._with_info(self.read_obs(self._rows.reset(begun)[0]), {})
+        Masks({(): mask}, [()]).merge(first, tensordict)
+        return tensordict.update(first).update({flag: torch.zeros_like(mask) for flag in FLAGS})
+
+    # -- seeds
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._seed = seed
+
+    def _row_seeds(self) -> list[int | None] | None:
+        seed, self._seed = self._seed, None
+        return None if seed is None else list(_chain(seed, self.numel()))
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
+        following = super().set_seed(seed, static_seed)
+        if self._rows is None or static_seed or seed is None:
+            return following
+        return next_seed(_chain(seed, self.numel())[-1])
+
+    # -- a rollout at once
+
+    def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
         obs, reward, terminated, truncated, _ = self._env.step(action)
         for _ in range(self.frame_skip - 1):
             if terminated or truncated:
@@ -92,35 +237,22 @@ class GymWrapper(EnvBase):
             reward += more
         return obs, float(reward), bool(terminated), bool(truncated)
 
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        actions = tensordict.select(*self.action_keys) if len(self.action_keys) > 1 else tensordict.get(self.action_key)
-        obs, reward, terminated, truncated = self._act(_plain(self.action_spec.to_numpy(actions)))
-        data = self._read(obs)
-        data.set("reward", torch.tensor([reward]))
-        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
-            data.set(flag, torch.tensor([value]))
-        return data
-
-    def _set_seed(self, seed: int | None) -> None:
-        self._seed = seed
-
     def _lifted(self) -> Lifted | None:
-        own = ("reset", "step", "_reset", "_step", "_begin", "_act", "_read", "maybe_reset", "set_seed", "_set_seed")
-        steady = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in own)
-        plain = self.frame_skip == 1 and self._begun is None and not self.run_type_checks
-        if not (steady and plain) or len(self.action_keys) > 1 or self._layout.opaque:
+        overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in (*_TAPED, *_LIFTED))
+        plain = self._quick and self.frame_skip == 1 and self._begun is None and not self.run_type_checks
+        if overridden or not plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
         return Lifted(self._env, tuple(key for key, _ in self._leaves))
 
     # -- a rollout at once
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        steady = type(self)._step is GymWrapper._step and type(self)._reset is GymWrapper._reset
-        if not steady or self._layout.opaque or len(self.action_keys) > 1 or self._begun is not None:
+        overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in _TAPED)
+        if not self._quick or self.info_dict_reader or overridden or self._layout.opaque or self._begun is not None:
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps]
         ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
-        tape = record(self._begin, self._act, list(ready), self._layout, stop)
+        tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
         n = len(tape.reward)
         ends = torch.from_numpy(tape.terminated), torch.from_numpy(tape.truncated)
         flags = dict(zip(FLAGS, (ends[0] | ends[1], *ends), strict=True))
@@ -139,38 +271,125 @@ class GymWrapper(EnvBase):
             data.set(key, torch.from_numpy(values) if whole else spec.expand(n, *spec.shape).encode(values))
         return data
 
-    def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the environment; twice is harmless unless `raise_if_closed`."""
-        if not self.is_closed:
-            self._env.close()
-        super().close(raise_if_closed=raise_if_closed)
+    # -- the library's environment
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._env}, device={self.device})"
+    @property
+    def lib(self) -> Any:
+        """The library that the environment comes from: gymnasium, or gym."""
+        return import_module(self.get_library_name())
+
+    def get_library_name(self, env: Any = None) -> str:
+        """Which library an environment (this one by default) comes from: "gymnasium" or "gym"."""
+        env = self._env if env is None else env
+        kinds = type(getattr(env, "old", env)).__mro__
+        return "gym" if any(kind.__module__.partition(".")[0] == "gym" for kind in kinds) else "gymnasium"
+
+    def _look_up(self, name: str) -> Any:
+        if self._rows is None:
+            return self._env.get_wrapper_attr(name)
+        if hasattr(self._env, name):
+            return getattr(self._env, name)
+        try:
+            return list(self._env.get_attr(name))
+        except Exception as error:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from error
+
+
+class _Names:
+    """A class's `_names()`, as an attribute of the class."""
+
+    def __get__(self, owner: Any, kind: Any = None) -> list[str]:
+        return kind._names()
 
 
 class GymEnv(GymWrapper):
-    """A gymnasium environment by its name, see `GymWrapper`.
+    """A gymnasium environment by its name, or several of them, see `GymWrapper`.
 
     Args:
-        env_name: as `gymnasium.make` takes it.
-        categorical_action_encoding: see `GymWrapper`.
-        kwargs: those of `GymWrapper` and `EnvBase`; the others go to `gymnasium.make`.
+        env_name: as the `make` of the current backend takes it, see `set_gym_backend`.
+        categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
+        num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
+        num_workers: how many worker processes share them; alone, it also says how many environments there are.
+        backend: of that `VectorEnv`: "serial", "threads" or "processes", which is the default for several workers.
+        kwargs: those of `GymWrapper`, `GymLikeEnv` and `EnvBase`; the others go to `make`. `disable_env_checker` is
+            true there unless said otherwise.
+
+    Attributes:
+        available_envs: of the class: the names that the current backend can make.
 
     >>> GymEnv("Pendulum-v1", g=9.81).rollout(5).shape
     torch.Size([5])
+    >>> GymEnv("Pendulum-v1", num_envs=3).rollout(5).shape
+    torch.Size([3, 5])
     """
 
-    _OWN = ("frame_skip", "device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked")
+    available_envs: Any = _Names()
+    _OWN = (
+        *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),
+        *("auto_reset_replace", "convert_actions_to_numpy", "missing_obs_value"),
+    )
 
-    def __init__(self, env_name: str, categorical_action_encoding: bool = False, **kwargs: Any):
-        own = {name: kwargs.pop(name) for name in (*self._OWN, "auto_reset", "auto_reset_replace") if name in kwargs}
-        super().__init__(gymnasium.make(env_name, **kwargs), categorical_action_encoding, **own)
+    def __init__(
+        self,
+        env_name: str,
+        categorical_action_encoding: bool = False,
+        *,
+        from_pixels: bool = False,
+        pixels_only: bool = True,
+        frame_skip: int | None = None,
+        num_envs: int | None = None,
+        num_workers: int | None = None,
+        backend: Any = None,
+        **kwargs: Any,
+    ):
+        own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
+        below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
+        kwargs.update(library=self._library(), from_pixels=from_pixels)
+        many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
+        if many:
+            make_env = partial(make_row, env_name, kwargs, below, self._objectives)
+            env, below = _vector(make_env, many, backend, num_workers), {}
+        else:
+            env = make(env_name, **kwargs)
+        super().__init__(env, categorical_action_encoding, **below, **own)
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        registry: Any = gym_backend("envs").registry
+        return sorted(registry if isinstance(registry, dict) else [spec.id for spec in registry.all()])
+
+    @classmethod
+    def _library(cls) -> str:
+        """The name of the library whose `make` makes the environments."""
+        return gym_backend().__name__
 
 
-def _plain(action: Any) -> Any:
-    """A number rather than an array without dimensions, which some environments cannot look up."""
-    return action[()] if isinstance(action, np.ndarray) else action
+_YES, _NO = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+_LIFTED = ("maybe_reset", "set_seed", "_set_seed")
+_READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
+_TAPED = ("_reset", "_step", "_begin", "_taped", "_reset_output_transform", "read_obs", "read_action", "reset", "step")
+
+
+def _spaces_of(env: Any) -> tuple[Any, Any]:
+    """Of a single environment, or of one row of a vector."""
+    if is_vector(env):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def _chain(seed: int, count: int) -> list[int]:
+    seeds = [seed]
+    while len(seeds) < count:
+        seeds.append(next_seed(seeds[-1]))
+    return seeds
+
+
+def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
+    from ...vector import VectorEnv
+
+    if backend is None:
+        backend = "serial" if (num_workers or 1) == 1 else "processes"
+    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:

@@ -47,7 +47,7 @@ class How:
 
 Rule = Callable[[Any, How], TensorSpec]
 
-_RULES: dict[type, Rule] = {}
+_RULES: dict[type | str, Rule] = {}
 
 
 def spec_from_gym(
@@ -80,8 +80,11 @@ def spec_from_gym(
     return convert(space, How(device, categorical, dtype))
 
 
-def register(space_type: type) -> Callable[[Rule], Rule]:
-    """Decorator: spaces of `space_type` are converted by the decorated function of a space and a `How`."""
+def register(space_type: type | str) -> Callable[[Rule], Rule]:
+    """Decorator: spaces of `space_type` are converted by the decorated function of a space and a `How`.
+
+    A class may be named, with its module or without, rather than given.
+    """
 
     def keep(rule: Rule) -> Rule:
         _RULES[space_type] = rule
@@ -95,10 +98,11 @@ spec_from_gym.register = register  # pyright: ignore[reportFunctionMemberAccess]
 
 def convert(space: Any, how: How) -> Any:
     """The spec of a space: by its class, else by the name of its class, so that old gym's do as well."""
-    names = {cls.__name__: rule for cls, rule in _RULES.items()}
+    names = {cls.__name__: rule for cls, rule in _RULES.items() if isinstance(cls, type)}
     for cls in type(space).__mro__:
-        if cls in _RULES:
-            return _RULES[cls](space, how)
+        for known in (cls, f"{cls.__module__}.{cls.__qualname__}", cls.__name__):
+            if known in _RULES:
+                return _RULES[known](space, how)
     for cls in type(space).__mro__:
         if cls.__name__ in names and cls.__module__.startswith("gym"):
             return names[cls.__name__](space, how)

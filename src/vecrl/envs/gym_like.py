@@ -1,0 +1,339 @@
+"""`GymLikeEnv`: environments of libraries whose `reset` and `step` return tuples, as gym's do.
+
+How such tuples are read is here, each part in a method that a subclass may replace. Which library it is, and what its
+spaces are called, is the subclass's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..errors import SpaceError
+from ..specs import Composite, TensorSpec
+from .base import EnvBase
+from .infos import BaseInfoDictReader, Info, default_info_dict_reader, specs_of
+from .owner import Key
+
+__all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
+
+Outcome = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
+Reader = Callable[[Info, TensorDictBase], TensorDictBase | None]
+_LOOKED_AT = 10  # steps that auto_register_info_dict takes
+
+
+class GymLikeEnv(EnvBase):
+    """An environment around another library's, in `_env`, that steps like gym.
+
+    A subclass gives `_build_env`, `_make_specs` and `_set_seed`; and where the library's tuples are not
+    (obs, reward, terminated, truncated, info) and (obs, info), `_output_transform` and `_reset_output_transform`.
+    Attributes that it has not are looked up in `_env`.
+
+    Args:
+        env: what `_build_env` gets under this name, if anything is given.
+        device, batch_size, allow_done_after_reset, spec_locked, run_type_checks, auto_reset, auto_reset_replace: see
+            `EnvBase`.
+        frame_skip: how many steps of the library's make one here; their rewards are added up, and the episode's end
+            ends it. None is 1.
+        convert_actions_to_numpy: give the library arrays and numbers; otherwise it gets the tensors.
+        kwargs: for `_build_env`.
+
+    >>> import torch
+    >>> from vecrl.specs import Bounded, Composite, Unbounded
+    >>> class Walk:
+    ...     def reset(self): self.x = 0.0; return [self.x]
+    ...     def step(self, a): self.x += float(a[0]); return [self.x], -abs(self.x), abs(self.x) > 3, {"far": self.x}
+    >>> class WalkEnv(GymLikeEnv):
+    ...     def _build_env(self): return Walk()
+    ...     def _make_specs(self, env):
+    ...         self.observation_spec = Composite(position=Unbounded((1,)))
+    ...         self.action_spec = Bounded(-1, 1, (1,))
+    ...     def _output_transform(self, out):
+    ...         obs, reward, done, info = out
+    ...         return obs, reward, done, False, done, info
+    ...     def _reset_output_transform(self, out): return out, {}
+    ...     def _set_seed(self, seed): ...
+    >>> env = WalkEnv().set_info_dict_reader(default_info_dict_reader(["far"]))
+    >>> env.rollout(3)["next", "far"].shape
+    torch.Size([3])
+    """
+
+    libname: str | None = None
+
+    def __init__(
+        self,
+        env: Any = None,
+        *,
+        device: Any = None,
+        batch_size: Any = None,
+        allow_done_after_reset: bool = False,
+        spec_locked: bool = True,
+        run_type_checks: bool = False,
+        auto_reset: bool = False,
+        auto_reset_replace: bool | None = None,
+        frame_skip: int | None = None,
+        convert_actions_to_numpy: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            device=device,
+            batch_size=batch_size,
+            allow_done_after_reset=allow_done_after_reset,
+            spec_locked=spec_locked,
+            run_type_checks=run_type_checks,
+            auto_reset=auto_reset,
+            auto_reset_replace=auto_reset_replace,
+        )
+        if frame_skip is not None and frame_skip < 1:
+            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+        self.frame_skip = frame_skip or 1
+        self.info_dict_reader: list[Reader] = []
+        self._info_keys: set[Key] = set()
+        self._convert_actions_to_numpy = convert_actions_to_numpy
+        if env is not None:
+            kwargs["env"] = env
+        self._check_kwargs(kwargs)
+        self._env = self._build_env(**kwargs)
+        self._make_specs(self._env)
+        self._init_env()
+
+    # -- what a subclass gives
+
+    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Raise if the arguments of `_build_env` will not do."""
+
+    def _build_env(self, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no _build_env.")
+
+    def _make_specs(self, env: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no _make_specs.")
+
+    def _init_env(self) -> None:
+        """What is to be done when the specs are there."""
+
+    # -- how its tuples are read
+
+    def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> Outcome:
+        """Of what the library's `step` returned: obs, reward, terminated, truncated, done, info."""
+        obs, reward, terminated, truncated, info = step_outputs_tuple
+        return obs, reward, terminated, truncated, terminated | truncated, info
+
+    def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
+        """Of what the library's `reset` returned: obs, info."""
+        obs, info = reset_outputs_tuple
+        return obs, info
+
+    def read_action(self, action: Any) -> Any:
+        """An action's tensor (of several, a TensorDict) as the library wants it: arrays and numbers."""
+        ready = self.action_spec.to_numpy(action)
+        # a number rather than an array without dimensions, which some environments cannot look up
+        return ready[()] if isinstance(ready, np.ndarray) else ready
+
+    def read_obs(self, observations: Any) -> dict[str, Any]:
+        """An observation as tensors by their keys, nested in dicts as `observation_spec` nests."""
+        if isinstance(observations, Mapping):
+            return _encoded(self.observation_spec, observations)
+        wanted = [key for key in self.observation_keys if key not in self._info_keys]
+        if len(wanted) != 1:
+            raise SpaceError(
+                f"Expected a dict with the keys {wanted}, but {observations!r:.80} came: replace read_obs."
+            )
+        entries: dict[str, Any] = {}
+        _put(entries, wanted[0], self.observation_spec[wanted[0]].encode(observations))
+        return entries
+
+    def read_reward(self, reward: Any) -> Tensor:
+        """A reward as a tensor of `reward_spec`."""
+        return self.reward_spec.encode(reward)
+
+    def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> tuple[Any, Any, Any, bool]:
+        """Complete the flags of a step.
+
+        Returns:
+            terminated, truncated (None where there is none), done, and whether anything has ended.
+        """
+        if done is None:
+            done = terminated if truncated is None else terminated | truncated
+        if terminated is None:
+            terminated = done if truncated is None else done ^ (done & truncated)
+        return terminated, truncated, done, done if isinstance(done, bool) else bool(np.any(done))
+
+    def read_info(self, info: Info, tensordict_out: TensorDictBase) -> TensorDictBase:
+        """Write what the registered readers want of `info` into `tensordict_out`, and return it."""
+        for reader in self.info_dict_reader:
+            read = reader(info, tensordict_out)
+            tensordict_out = tensordict_out if read is None else read
+        return tensordict_out
+
+    # -- infos
+
+    def set_info_dict_reader(self, info_dict_reader: Reader | None = None, ignore_private: bool = True) -> Self:
+        """Read infos, those of resets and of steps.
+
+        Args:
+            info_dict_reader: a function of the info and of the TensorDict that it writes into; what it returns, if
+                anything, takes that one's place. By default a `default_info_dict_reader` of all keys. Where it is a
+                `BaseInfoDictReader`, the observation specs get what its `info_spec` says.
+            ignore_private: for the default one.
+
+        Returns:
+            The environment itself.
+        """
+        reader = (
+            default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
+        )
+        self.info_dict_reader.append(reader)
+        if isinstance(reader, BaseInfoDictReader) and len(reader.info_spec):
+            seen = self.observation_spec.clone().unlock_(recurse=True)
+            for key, spec in reader.info_spec.items(include_nested=True, leaves_only=True):
+                seen[key] = self._batched(spec)
+                self._info_keys.add(key)
+            self.observation_spec = seen
+        return self
+
+    def auto_register_info_dict(
+        self, ignore_private: bool = True, *, info_dict_reader: BaseInfoDictReader | None = None
+    ) -> Self:
+        """Read all infos, after a look at those of a reset and some random steps.
+
+        Their entries come to the observation specs. One that is missing, as from the infos of many resets, is zeros.
+
+        Args:
+            ignore_private: leave out keys that begin with "_".
+            info_dict_reader: where it is known what there is: no look is taken then.
+
+        Returns:
+            The environment itself, which must be reset.
+        """
+        if info_dict_reader is None:
+            seen: dict[Key, TensorSpec] = {}
+
+            def look(info: Info, _: TensorDictBase) -> None:
+                seen.update(specs_of(info, ignore_private, self.batch_dims))
+
+            self.info_dict_reader.append(look)
+            try:
+                self.rollout(_LOOKED_AT, break_when_any_done=False)
+            finally:
+                self.info_dict_reader.remove(look)
+            info_dict_reader = default_info_dict_reader(spec=seen)
+        return self.set_info_dict_reader(info_dict_reader)
+
+    def _batched(self, spec: Any) -> Any:
+        return spec.expand(*self.batch_size, *spec.shape) if self.batch_size else spec
+
+    # -- steps
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        obs, info = self._reset_output_transform(self._env.reset(**kwargs))
+        return self._with_info(self.read_obs(obs), info)
+
+    def _act(self, action: Any) -> Outcome:
+        outcome = self._output_transform(self._env.step(action))
+        for _ in range(self.frame_skip - 1):
+            if self.read_done(*outcome[2:5])[3]:
+                break
+            further = self._output_transform(self._env.step(action))
+            outcome = further[0], outcome[1] + further[1], *further[2:]
+        return outcome
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        keys = self.action_keys
+        action: Any = tensordict.get(keys[0]) if len(keys) == 1 else tensordict.select(*keys)
+        if self._convert_actions_to_numpy:
+            action = self.read_action(action)
+        obs, reward, terminated, truncated, done, info = self._act(action)
+        entries = self.read_obs(obs)
+        _put(entries, self.reward_key, self.read_reward(reward))
+        terminated, truncated, done, _ = self.read_done(terminated, truncated, done)
+        known = self.done_keys
+        for name, flag in (("terminated", terminated), ("truncated", truncated), ("done", done)):
+            if flag is not None and name in known:
+                entries[name] = self._flag(flag)
+        return self._with_info(entries, info)
+
+    def _flag(self, flag: Any) -> Tensor:
+        if isinstance(flag, bool | np.bool_):
+            return torch.tensor([flag], device=self.device)
+        tensor = torch.as_tensor(flag, dtype=torch.bool, device=self.device)
+        return tensor.reshape(*self.batch_size, -1)
+
+    def _with_info(self, entries: dict[str, Any], info: Info) -> TensorDictBase:
+        data: Any = TensorDict(entries, self.batch_size, device=self.device)
+        return self.read_info(info, data) if self.info_dict_reader else data
+
+    def fast_encoding(self) -> Self:
+        """For scripts that ask for it: encoding is fast in any case. Returns the environment."""
+        return self
+
+    # -- the library's environment
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "_env" not in self.__dict__:
+                raise
+        return self._look_up(name)
+
+    def _look_up(self, name: str) -> Any:
+        """An attribute that only the library's environment has."""
+        return getattr(self._env, name)
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
+        """What the library's environment renders."""
+        return self._env.render(*args, **kwargs)
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the library's environment; twice is harmless unless `raise_if_closed`."""
+        if not self.is_closed and hasattr(self._env, "close"):
+            self._env.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(env={self._env}, batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+def quick_encoder(spec: TensorSpec, dtype: Any, copy: bool = True) -> Callable[[Any], Any]:
+    """`spec.encode`, quicker for arrays of the spec's own shape and dtype.
+
+    Args:
+        spec: of what is encoded.
+        dtype: NumPy's, of the arrays that come; None where none do.
+        copy: those arrays, whose owner may go on with them.
+    """
+    encode, device = spec.encode, spec.device
+    plain = dtype is not None and (device is None or device.type == "cpu")
+    if not plain or torch.from_numpy(np.empty(0, dtype)).dtype != spec.dtype:
+        return encode
+    shape = tuple(spec.shape)
+
+    def quick(value: Any) -> Any:
+        if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+            return torch.from_numpy(value.copy() if copy else value)
+        return encode(value)
+
+    return quick
+
+
+def _encoded(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    part: Any
+    name: Any
+    for name, part in spec.items():
+        if name in values:
+            value = values[name]
+            found[name] = _encoded(part, value) if isinstance(part, Composite) else part.encode(value)
+    return found
+
+
+def _put(entries: dict[str, Any], key: Key, value: Any) -> None:
+    path = (key,) if isinstance(key, str) else key
+    for step in path[:-1]:
+        entries = entries.setdefault(step, {})
+    entries[path[-1]] = value

@@ -1,0 +1,68 @@
+"""mo-gymnasium: environments whose rewards are vectors, one number an objective."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from ...errors import VersionError
+from ...specs import TensorSpec, Unbounded
+from ...specs.conversions.dtypes import torch_dtype
+from ..gym_like import Outcome
+from .gym import GymEnv, GymWrapper
+from .gym_making import RewardInInfo
+
+
+def _library() -> Any:
+    try:
+        import mo_gymnasium
+    except ImportError as error:
+        raise VersionError('mo-gymnasium is not installed: pip install "vecrl[mo-gym]".') from error
+    return mo_gymnasium
+
+
+class MOGymWrapper(GymWrapper):
+    """A mo-gymnasium environment, or a vector of them: the reward has the shape (k,), one number an objective.
+
+    Args:
+        env: what `mo_gymnasium.make` returns, or a `mo_gymnasium.wrappers.vector.MOSyncVectorEnv`.
+        categorical_action_encoding, kwargs: see `GymWrapper`.
+    """
+
+    libname = "mo-gymnasium"
+    _objectives = True
+
+    def _reward_spec(self, device: torch.device) -> TensorSpec:
+        space = self._look_up("reward_space")
+        space = space[0] if isinstance(space, list) else space
+        return Unbounded(space.shape, device, torch_dtype(space.dtype))  # its bounds are not those of several frames
+
+    def _act(self, action: Any) -> Outcome:
+        outcome = super()._act(action)
+        if self._rows is None or RewardInInfo.KEY not in outcome[5]:
+            return outcome
+        return outcome[0], outcome[5][RewardInInfo.KEY], *outcome[2:]
+
+    def read_reward(self, reward: Any) -> torch.Tensor:
+        """The vectors of rewards as a tensor."""
+        return self.reward_spec.encode(np.asarray(reward))
+
+
+class MOGymEnv(GymEnv, MOGymWrapper):
+    """A mo-gymnasium environment by its name, or several of them; see `GymEnv` and `MOGymWrapper`.
+
+    Raises:
+        VersionError: mo-gymnasium is not installed.
+    """
+
+    @classmethod
+    def _library(cls) -> str:
+        return _library().__name__
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        home = cls._library()
+        return sorted(name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(home))

@@ -1,0 +1,171 @@
+"""vecrl's environments under gymnasium's names: what `EnvBase.register_gym` registers.
+
+Knows any `EnvBase` by its specs, and gymnasium's interface, which it puts before it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+
+from ...errors import SpaceError
+from ...specs import Composite
+from ...specs.conversions import space_from_spec
+from ..base import EnvBase
+from ..owner import Key, joined
+from .gym_backends import gym_backend, set_gym_backend
+from .old_gym import space_of
+
+
+def register_gym(
+    id: str,  # noqa: A002 - its public name
+    entry_point: Callable[..., EnvBase],
+    *,
+    backend: Any = None,
+    transform: Any = None,
+    info_keys: Sequence[Key] | None = None,
+    to_numpy: bool = False,
+    registration: dict[str, Any],
+    arguments: dict[str, Any],
+) -> None:
+    """Register with gymnasium's `register`, or that of another backend.
+
+    Args:
+        id: the name.
+        entry_point: makes the environment.
+        backend: see `set_gym_backend`; the current one by default.
+        transform, info_keys, to_numpy: see `EnvBase.register_gym`.
+        registration: further arguments of `register`; those that the backend's has not, and that say nothing, are
+            left out.
+        arguments: of `entry_point`.
+    """
+    library = gym_backend() if backend is None else set_gym_backend(backend).backend
+    register: Any = library.register if hasattr(library, "register") else library.envs.register
+    known = inspect.signature(register).parameters
+    empty = (None, False)
+    given = {name: value for name, value in registration.items() if name in known or value not in empty}
+    kwargs = {"transform": transform, "info_keys": info_keys, "to_numpy": to_numpy, **arguments}
+    register(id=id, entry_point=partial(_faced, entry_point, library.__name__), kwargs=kwargs, **given)
+
+
+def _faced(
+    entry_point: Callable[..., EnvBase],
+    library: str,
+    *,
+    transform: Any = None,
+    info_keys: Sequence[Key] | None = None,
+    to_numpy: bool = False,
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> Any:
+    env = entry_point(**arguments) if render_mode is None else entry_point(render_mode=render_mode, **arguments)
+    if transform is not None:
+        from ..transforms import Compose, TransformedEnv
+
+        env = TransformedEnv(env, Compose(*transform) if isinstance(transform, list | tuple) else transform)
+    module = set_gym_backend(library).backend
+    kind = type("RegisteredEnv", (Face, module.Env), {})
+    return kind(env, module.spaces, info_keys or (), to_numpy, render_mode)
+
+
+class Face:
+    """gymnasium's interface before an environment without batch dimensions.
+
+    Observations are dicts by the environment's keys. Actions may be as the action space has them, or tensors.
+
+    Args:
+        env: whom it steps.
+        spaces: the library's module of spaces.
+        info_keys: entries that go into the info instead.
+        to_numpy: give arrays and numbers rather than tensors.
+        render_mode: as it was asked for.
+    """
+
+    def __init__(self, env: EnvBase, spaces: Any, info_keys: Sequence[Key], to_numpy: bool, render_mode: str | None):
+        if env.batch_size:
+            raise SpaceError(
+                f"Expected an environment without batch dimensions, as gymnasium's are, but {env!r} has the batch size "
+                f"{tuple(env.batch_size)}."
+            )
+        self.env_base = env
+        self.info_keys = list(info_keys)
+        self.to_numpy = to_numpy
+        self.render_mode = render_mode
+        self.metadata = {"render_modes": [] if render_mode is None else [render_mode]}
+        self._seen = seen = _without(env.full_observation_spec, {*self.info_keys})
+        acted = env.full_action_spec if len(env.action_keys) > 1 else env.action_spec
+        self._acted: Any = acted
+        native = spaces.__name__.startswith("gymnasium")
+        self.observation_space, self.action_space = (
+            space if native else space_of(spaces, space) for space in map(space_from_spec, (seen, acted))
+        )
+        self._root: TensorDictBase | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As gymnasium's."""
+        super().reset(seed=seed)  # pyright: ignore[reportAttributeAccessIssue] - of the library's Env
+        if seed is not None:
+            self.env_base.set_seed(seed)
+        self._root = self.env_base.reset(options=options) if options else self.env_base.reset()
+        return self._look(self._root)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """As gymnasium's; without `to_numpy`, reward and flags are tensors as the specs have them."""
+        env, root = self.env_base, self._root
+        if root is None:
+            raise SpaceError("Expected a reset before the first step.")
+        encoded = self._acted.encode(action)
+        stepped = env.step(
+            root.update(encoded) if isinstance(encoded, TensorDictBase) else root.set(env.action_key, encoded)
+        )
+        following = stepped.get("next")
+        self._root = env.step_mdp(stepped)
+        obs, info = self._look(following)
+        reward, terminated = following.get(env.reward_key), following.get("terminated")
+        truncated = following.get("truncated", None)
+        truncated = terminated & False if truncated is None else truncated
+        if self.to_numpy:
+            return obs, _number(reward), bool(terminated.any()), bool(truncated.any()), info
+        return obs, reward, terminated, truncated, info
+
+    def _look(self, data: TensorDictBase) -> tuple[Any, dict[str, Any]]:
+        seen = data.select(*self._seen.keys(include_nested=True, leaves_only=True))
+        told = data.select(*self.info_keys)
+        if not self.to_numpy:
+            return seen.to_dict(), told.to_dict()
+        info = TensorDict({}).update(told).to_dict(convert_tensors="numpy") if self.info_keys else {}
+        return self._seen.to_numpy(seen), info
+
+    def render(self) -> Any:
+        """What the environment renders."""
+        return self.env_base.render()  # pyright: ignore[reportCallIssue]
+
+    def close(self) -> None:
+        """Close it."""
+        self.env_base.close()
+
+
+def _without(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> Composite:
+    """The spec without some keys, and without what holds nothing then, which gymnasium does not like."""
+    kept: dict[str, Any] = {}
+    name: Any
+    part: Any
+    for name, part in spec.items():
+        path = (*prefix, name)
+        if joined(prefix, name) in keys:
+            continue
+        if isinstance(part, Composite):
+            part = _without(part, keys, path)
+            if not len(part):
+                continue
+        kept[name] = part
+    return Composite(kept, shape=spec.shape)
+
+
+def _number(reward: Any) -> Any:
+    array = reward.detach().cpu().numpy()
+    return array.item() if array.size == 1 else array

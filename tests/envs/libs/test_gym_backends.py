@@ -1,0 +1,160 @@
+"""Which library environments come from."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import gymnasium
+import pytest
+
+from vecrl._utils import implement_for
+from vecrl.envs import GymEnv, gym_backend, set_gym_backend
+from vecrl.errors import VersionError
+
+
+@pytest.fixture
+def old_gym(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module `gym` 0.21, with one environment, as the old library had them."""
+    module: Any = ModuleType("gym")
+    module.__version__ = "0.21.0"
+    module.made = []
+
+    class Discrete:
+        n, shape, dtype = 2, (), "int64"
+
+    class Box:
+        low, high, shape, dtype = -9.0, 9.0, (2,), "float32"
+
+    class Line:
+        observation_space, action_space, metadata, spec = Box(), Discrete(), {"render.modes": ["rgb_array"]}, None
+        g = 9.81
+
+        def __init__(self) -> None:
+            self.seeds: list[Any] = []
+            module.made.append(self)
+
+        def seed(self, seed: int) -> list[int]:
+            self.seeds.append(seed)
+            return [seed]
+
+        def reset(self) -> Any:
+            self.steps = 0
+            return [0.0, 0.0]
+
+        def step(self, action: int) -> Any:
+            self.steps += 1
+            late = self.steps == 4
+            return [self.steps, action], 1.0, late, {"TimeLimit.truncated": True} if late else {}
+
+        def render(self, mode: str) -> Any:
+            return mode
+
+        def close(self) -> None:
+            self.closed = True
+
+    module.make = lambda name, **kwargs: Line()
+    module.envs = ModuleType("gym.envs")
+    module.envs.registry = SimpleNamespace(all=lambda: [SimpleNamespace(id="Line-v0")])
+    for cls in (Discrete, Box, Line):
+        cls.__module__ = "gym.somewhere"
+    monkeypatch.setitem(sys.modules, "gym", module)
+    monkeypatch.setitem(sys.modules, "gym.envs", module.envs)
+    return module
+
+
+def test_gymnasium_unless_said_otherwise() -> None:
+    assert gym_backend() is gymnasium
+    assert gym_backend("wrappers") is gymnasium.wrappers
+    assert gym_backend("envs.classic_control").__name__ == "gymnasium.envs.classic_control"
+
+
+@pytest.mark.parametrize("how", ["name", "module", "function"])
+def test_a_context_that_ends(old_gym: Any, how: str) -> None:
+    given = {"name": "gym", "module": old_gym, "function": lambda: old_gym}[how]
+    with set_gym_backend(given):
+        assert gym_backend() is old_gym
+        with set_gym_backend(gymnasium):
+            assert gym_backend() is gymnasium
+        assert gym_backend() is old_gym
+    assert gym_backend() is gymnasium
+
+
+def test_a_decorator_and_from_now_on(old_gym: Any) -> None:
+    @set_gym_backend("gym")
+    def who(suffix: str) -> str:
+        return gym_backend().__name__ + suffix
+
+    assert who("!") == "gym!"
+    assert gym_backend() is gymnasium
+    set_gym_backend("gym").set()
+    try:
+        assert gym_backend() is old_gym
+    finally:
+        set_gym_backend("gymnasium").set()
+
+
+def test_a_context_that_is_left_by_an_error(old_gym: Any) -> None:
+    with pytest.raises(KeyError), set_gym_backend("gym"):
+        raise KeyError
+    assert gym_backend() is gymnasium
+
+
+def test_what_is_not_installed_is_said_where_it_is_asked_for() -> None:
+    setting = set_gym_backend("a_gym_that_is_not_there")
+    with pytest.raises(ImportError), setting:
+        pass
+    assert gym_backend() is gymnasium
+
+
+def test_implement_for_follows(old_gym: Any) -> None:
+    @implement_for("gym")
+    def which() -> str:
+        return "gym"
+
+    @implement_for("gymnasium")
+    def which() -> str:
+        return "gymnasium"
+
+    assert which() == "gymnasium"
+    with set_gym_backend("gym"):
+        assert which() == "gym"
+
+    @implement_for("gym", "0.26")
+    def newer() -> str:
+        return "gym"
+
+    with set_gym_backend("gym"), pytest.raises(VersionError):
+        newer()
+
+
+def test_environments_of_the_old_gym(old_gym: Any) -> None:
+    with set_gym_backend("gym"):
+        assert GymEnv.available_envs == ["Line-v0"]
+        env = GymEnv("Line-v0", categorical_action_encoding=True)
+    env.set_seed(5)
+    played = env.rollout(10)
+    (made,) = old_gym.made
+    assert made.seeds == [5]
+    assert played["next", "truncated"].flatten().tolist() == [False, False, False, True]
+    assert not played["next", "terminated"].any()
+    assert played["next", "observation"][:, 0].tolist() == [1, 2, 3, 4]
+    assert env.g == 9.81
+    assert env.render() == "rgb_array"
+    assert env.get_library_name() == "gym"
+    assert env.lib is old_gym
+    env.close()
+    assert made.closed
+
+
+def test_vectors_of_the_old_gym(old_gym: Any) -> None:
+    with set_gym_backend("gym"):
+        env = GymEnv("Line-v0", num_envs=2)
+    env.set_seed(5)
+    played = env.rollout(6, break_when_any_done=False)
+    assert played["next", "observation"][0, :, 0].tolist() == [1, 2, 3, 4, 1, 2]
+    assert [len(made.seeds) for made in old_gym.made] == [1, 1]
+
+
+def test_names() -> None:
+    assert "CartPole-v1" in GymEnv.available_envs
+    assert GymEnv("CartPole-v1").lib is gymnasium

@@ -1,0 +1,282 @@
+"""Vector environments as TensorDict environments, in every mode: true final observations, and rows that begin anew."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from tensordict import TensorDict
+
+from vecrl.envs import GymEnv, GymWrapper, check_env_specs, default_info_dict_reader
+from vecrl.envs.libs.gym_vector import overlaid
+from vecrl.errors import SpaceError
+from vecrl.vector import VectorEnv
+
+MODES = list(AutoresetMode)
+
+
+class Count(gymnasium.Env[Any, Any]):
+    """Observes (episode, step); ends after `limit` steps, every other time by truncation. Says both in its infos."""
+
+    action_space = spaces.Discrete(2)
+    g = 9.81
+
+    def __init__(self, limit: int, keyed: bool = False):
+        self.limit, self.keyed = limit, keyed
+        self.episode = -1
+        box = spaces.Box(-1, 99, (2,), np.int64)
+        self.observation_space = spaces.Dict(x=box, deep=spaces.Dict(y=box)) if keyed else box
+
+    def _look(self) -> Any:
+        now = np.array([self.episode, self.steps])
+        return {"x": now, "deep": {"y": now}} if self.keyed else now
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self._look(), {"when": 100.0 * self.episode}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        over = self.steps >= self.limit
+        late = over and self.episode % 2 == 1
+        info = {"when": 100.0 * self.episode + self.steps, "acted": int(action)}
+        return self._look(), float(self.steps), over and not late, late, info
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "ours": VectorEnv,
+    "gymnasium's": gymnasium.vector.SyncVectorEnv,
+    "without copies": lambda fns, **kwargs: gymnasium.vector.SyncVectorEnv(fns, copy=False, **kwargs),
+}
+
+
+def make(kind: str, mode: AutoresetMode, limits: tuple[int, ...] = (2, 3, 5), **kwargs: Any) -> GymWrapper:
+    fns = [lambda limit=limit: Count(limit, **kwargs) for limit in limits]
+    return GymWrapper(KINDS[kind](fns, autoreset_mode=mode))
+
+
+def expected(limit: int, steps: int) -> tuple[list[list[int]], list[list[int]]]:
+    """What one `Count` observes before and after each step."""
+    before = [[t // limit, t % limit] for t in range(steps)]
+    return before, [[episode, step + 1] for episode, step in before]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rollouts_hold_true_successors_and_no_step_is_lost(kind: str, mode: AutoresetMode) -> None:
+    env = make(kind, mode)
+    played = env.rollout(12, break_when_any_done=False)
+    assert played.shape == (3, 12)
+    for row, limit in enumerate((2, 3, 5)):
+        before, after = expected(limit, 12)
+        assert played["observation"][row].tolist() == before
+        assert played["next", "observation"][row].tolist() == after
+        done = [step == limit for _, step in after]
+        late = [step == limit and episode % 2 == 1 for episode, step in after]
+        assert played["next", "done"][row].flatten().tolist() == done
+        assert played["next", "truncated"][row].flatten().tolist() == late
+        assert played["next", "reward"][row].flatten().tolist() == [step for _, step in after]
+    assert not played["done"].any()
+    env.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
+def test_nested_observations(kind: str, mode: AutoresetMode) -> None:
+    played = make(kind, mode, keyed=True).rollout(7, break_when_any_done=False)
+    for row, limit in enumerate((2, 3, 5)):
+        before, after = expected(limit, 7)
+        assert played["x"][row].tolist() == played["deep", "y"][row].tolist() == before
+        assert played["next", "x"][row].tolist() == played["next", "deep", "y"][row].tolist() == after
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
+def test_infos_go_with_the_observations_that_they_came_with(kind: str, mode: AutoresetMode) -> None:
+    env = make(kind, mode)
+    env.set_info_dict_reader(default_info_dict_reader(["when", "acted"]))
+    played = env.rollout(7, break_when_any_done=False)
+    for row, limit in enumerate((2, 3, 5)):
+        before, after = expected(limit, 7)
+        assert played["next", "when"][row].tolist() == [100 * episode + step for episode, step in after]
+        assert played["when"][row].tolist() == [100 * episode + step for episode, step in before]
+        taken = played["action"][row].argmax(-1)
+        assert played["next", "acted"][row].tolist() == taken.tolist()
+        begun = torch.tensor([step == 0 for _, step in before])
+        assert not played["acted"][row][begun].any()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_specs_are_right(kind: str, mode: AutoresetMode) -> None:
+    check_env_specs(make(kind, mode), break_when_any_done="both")
+    check_env_specs(make(kind, mode, keyed=True).auto_register_info_dict(), break_when_any_done="both")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_are_reset_in_the_midst_of_an_episode(mode: AutoresetMode) -> None:
+    env = make("ours", mode)
+    data = env.reset()
+    data = env.step_mdp(env.step(env.rand_action(data)))
+    data["_reset"] = torch.tensor([[False], [True], [False]])
+    data = env.reset(data)
+    assert data["observation"].tolist() == [[0, 1], [1, 0], [0, 1]]
+    stepped, data = env.step_and_maybe_reset(env.rand_action(data))
+    assert stepped["next", "observation"].tolist() == [[0, 2], [1, 1], [0, 2]]
+    assert data["observation"].tolist() == [[1, 0], [1, 1], [0, 2]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_begin_one_after_another(mode: AutoresetMode) -> None:
+    env = make("ours", mode, limits=(1, 1))
+    data = env.step_mdp(env.step(env.rand_action(env.reset())))
+    for masks, seen in (([True, False], [[1, 0], [0, 1]]), ([False, True], [[1, 0], [1, 0]])):
+        data["_reset"] = torch.tensor(masks).unsqueeze(-1)
+        data = env.reset(data)
+        assert data["observation"].tolist() == seen
+    assert env.step(env.rand_action(data))["next", "observation"].tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_going_on_without_rows_that_are_over(mode: AutoresetMode) -> None:
+    played = make("gymnasium's", mode).rollout(9, break_when_all_done=True)
+    assert played.shape == (3, 5)
+    assert played["next", "observation"][2].tolist() == expected(5, 5)[1]
+    assert played["next", "done"][:, -1].all()
+
+
+def test_rows_equal_single_environments_with_the_seeds_of_a_batch() -> None:
+    many = GymEnv("CartPole-v1", num_envs=3)
+    after = many.set_seed(11)
+    actions = many.action_spec.rand((40,)).transpose(0, 1)
+    played = many.rollout(40, actions=actions, break_when_any_done=False)
+    assert played["next", "done"].any()
+    seed: Any = 11
+    for row in range(3):
+        one = GymEnv("CartPole-v1")
+        seed = one.set_seed(seed)
+        alone = one.rollout(40, actions=actions[row], break_when_any_done=False)
+        for key in ("observation", ("next", "observation"), ("next", "reward"), ("next", "done")):
+            torch.testing.assert_close(played[row][key], alone[key], rtol=0, atol=0)
+    assert after == seed
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"num_workers": 2}, {"backend": "threads", "num_workers": 2}])
+def test_by_name(kwargs: dict[str, Any]) -> None:
+    env = GymEnv("Pendulum-v1", num_envs=4, g=5.0, frame_skip=2, **kwargs)
+    assert (env.batch_size, env.g) == ((4,), [5.0] * 4)
+    check_env_specs(env, seed=0)
+    env.set_seed(1)
+    assert env.rollout(300, break_when_any_done=False)["next", "truncated"].sum() == 3 * 4
+    assert "VectorEnv" in repr(env)
+    env.close()
+
+
+def test_workers_alone_say_how_many() -> None:
+    with GymEnv("CartPole-v1", num_workers=2) as env:
+        assert env.rollout(3).shape == (2, 3)
+    with GymEnv("CartPole-v1", num_envs=1) as env:
+        assert env.rollout(3).shape == (1, 3)
+
+
+def test_old_results_stay_as_they_were() -> None:
+    env = make("ours", AutoresetMode.SAME_STEP)
+    data, kept = env.reset(), []
+    for _ in range(6):
+        stepped, data = env.step_and_maybe_reset(env.rand_action(data))
+        kept.append((stepped, stepped.clone()))
+    assert all((one == other).all() for one, other in kept)
+
+
+class Forgetful(gymnasium.vector.SyncVectorEnv):
+    """Loses final observations."""
+
+    def step(self, actions: Any) -> Any:
+        *rest, info = super().step(actions)
+        return *rest, {key: value for key, value in info.items() if "final" not in key}
+
+
+def test_final_observations_that_are_lost_are_marked() -> None:
+    fns = [lambda: gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 3)] * 2
+    for missing in (float("nan"), -7.0):
+        env = GymWrapper(Forgetful(fns, autoreset_mode=AutoresetMode.SAME_STEP), missing_obs_value=missing)
+        played = env.rollout(7, break_when_any_done=False)
+        lost = played["next", "observation"]
+        wrong = lost.isnan() if missing != missing else lost == missing
+        assert wrong.all(-1).equal(played["next", "done"].squeeze(-1))
+        assert not played["observation"].isnan().any()
+
+
+def test_vectors_of_a_gym_that_is_too_old() -> None:
+    class Old:
+        num_envs = 1
+        single_observation_space, single_action_space = spaces.Box(0, 1), spaces.Discrete(2)
+
+        def reset(self) -> Any: ...
+
+    with pytest.raises(SpaceError, match="takes no seed at a reset"):
+        GymWrapper(Old())
+
+
+class Deaf(gymnasium.vector.SyncVectorEnv):
+    """Begins all rows anew, whatever the mask."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)
+
+
+def test_a_vector_that_cannot_reset_some_rows_is_found_out() -> None:
+    env = GymWrapper(Deaf([lambda: Count(2), lambda: Count(3)], autoreset_mode=AutoresetMode.NEXT_STEP))
+    with pytest.raises(SpaceError, match="pays no heed to options"):
+        env.rollout(7, break_when_any_done=False)
+
+
+def test_what_vectors_must_do_themselves() -> None:
+    fns = [lambda: Count(2)]
+    for kwargs in ({"from_pixels": True}, {"frame_skip": 2}):
+        with pytest.raises(SpaceError, match="let those of the vector do it themselves"):
+            GymWrapper(VectorEnv(fns), **kwargs)
+    with pytest.raises(SpaceError, match=r"batch size of \(1,\), but \(2,\)"):
+        GymWrapper(VectorEnv(fns), batch_size=[2])
+
+
+def test_attributes_of_the_environments() -> None:
+    env = make("ours", AutoresetMode.SAME_STEP)
+    assert env.limit == [2, 3, 5]
+    assert env.num_envs == 3
+    assert not hasattr(env, "no_such_thing")
+
+
+def test_overlaid_infos() -> None:
+    rows = np.array([False, True])
+    old = {"x": np.array([1.0, 2.0]), "o": np.array(["a", "b"], object), "deep": {"y": np.array([1, 2])}}
+    found = overlaid(old, {"x": np.array([0.0, 5.0]), "z": np.array([0, 3])}, rows)
+    assert found["x"].tolist() == [1, 5]
+    assert found["o"].tolist() == ["a", None]
+    assert found["deep"]["y"].tolist() == [1, 0]
+    assert found["z"].tolist() == [0, 3]
+    listed = overlaid({}, np.array([None, {"w": 4}], object), rows)
+    assert listed["w"].tolist() == [0, 4]
+
+
+def test_tuples_of_actions() -> None:
+    class Pair(Count):
+        action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+
+        def step(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return super().step(action[0])
+
+    assert GymWrapper(Pair(3)).rollout(5).shape == (3,)
+    assert GymWrapper(VectorEnv([lambda: Pair(3)] * 2)).rollout(5).shape == (2, 3)
+
+
+def test_a_reset_mask_on_another_key_is_refused() -> None:
+    env = make("ours", AutoresetMode.SAME_STEP)
+    with pytest.raises(SpaceError, match="no done flag beside it"):
+        env.reset(TensorDict({"deep": TensorDict({"_reset": torch.ones(3, 1, dtype=torch.bool)}, [3])}, [3]))

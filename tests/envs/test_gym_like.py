@@ -1,0 +1,220 @@
+"""`GymLikeEnv`: tuples read part by part, and infos."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import GymEnv, GymLikeEnv, GymWrapper, check_env_specs, default_info_dict_reader
+from vecrl.errors import SpaceError
+from vecrl.specs import Bounded, Composite, OneHot, Unbounded
+
+
+class Walk:
+    """A simulator with tuples of its own."""
+
+    speed = 1.0
+
+    def reset(self) -> Any:
+        self.x = np.zeros(1)
+        return {"x": self.x, "deep": {"y": 2 * self.x}, "not asked for": None}
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x + self.speed * action
+        return {"x": self.x, "deep": {"y": 2 * self.x}}, {"pay": self.x.sum(), "over": self.x.sum() >= 3}
+
+
+class WalkEnv(GymLikeEnv):
+    def _build_env(self, **kwargs: Any) -> Any:
+        self.built_with = kwargs
+        return Walk()
+
+    def _make_specs(self, env: Any) -> None:
+        deep = Composite(y=Unbounded((1,)))
+        self.observation_spec = Composite(x=Unbounded((1,), dtype=torch.float64), deep=deep)
+        self.action_spec = Bounded(-1, 1, (1,), dtype=torch.float64)
+        self.full_reward_spec = Composite({("walker", "reward"): Unbounded((1,))})
+
+    def _output_transform(self, out: Any) -> Any:
+        obs, rest = out
+        return obs, rest["pay"], rest["over"], None, rest["over"], {}
+
+    def _reset_output_transform(self, out: Any) -> Any:
+        return out, {}
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def test_a_library_with_tuples_of_its_own() -> None:
+    env = WalkEnv(colour="red")
+    assert env.built_with == {"colour": "red"}
+    check_env_specs(env)
+    played = env.rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
+    assert played["next", "x"].flatten().tolist() == [1, 2, 3]
+    assert played["next", "deep", "y"].flatten().tolist() == [2, 4, 6]
+    assert played["next", "walker", "reward"].flatten().tolist() == [1, 2, 3]
+    assert env.speed == 1.0
+    with pytest.raises(AttributeError):
+        _ = env.no_such_thing
+
+
+def test_frames_are_skipped_to_the_end_of_the_episode() -> None:
+    played = WalkEnv(frame_skip=2).rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
+    assert played["next", "walker", "reward"].flatten().tolist() == [3, 3]
+    with pytest.raises(ValueError, match="frame_skip of 1 or more"):
+        WalkEnv(frame_skip=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"done": True}, (True, None, True, True)),
+        ({"terminated": True, "truncated": False}, (True, False, True, True)),
+        ({"done": True, "truncated": True}, (False, True, True, True)),
+        ({"terminated": np.array([False, True])}, ([False, True], None, [False, True], True)),
+        ({"done": np.zeros(2, bool), "truncated": np.zeros(2, bool)}, ([False] * 2, [False] * 2, [False] * 2, False)),
+    ],
+)
+def test_flags_are_completed(given: Any, expected: Any) -> None:
+    found = WalkEnv().read_done(**given)
+    assert tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in found) == expected
+
+
+def test_each_part_of_the_reading_can_be_replaced() -> None:
+    class Other(GymWrapper):
+        def read_action(self, action: Any) -> Any:
+            return 1 - super().read_action(action)
+
+        def read_reward(self, reward: Any) -> Any:
+            return super().read_reward(2 * reward)
+
+        def read_obs(self, observations: Any) -> Any:
+            return super().read_obs(-observations)
+
+        def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> Any:
+            return super().read_done(terminated, True, True)
+
+    env, plain = Other(gymnasium.make("CartPole-v1")), GymEnv("CartPole-v1")
+    actions = env.action_spec.rand((4,))
+    for each in (env, plain):
+        each.set_seed(0)
+    odd, even = env.rollout(4, actions=actions), plain.rollout(4, actions=1 - actions)
+    assert odd.shape == (1,)
+    assert odd["next", "reward"].tolist() == [[2.0]]
+    assert odd["next", "observation"][0].equal(-even["next", "observation"][0])
+    assert odd["next", "truncated"].all()
+
+
+def test_actions_that_are_not_converted() -> None:
+    class Torch(Walk):
+        def step(self, action: Any) -> Any:
+            assert isinstance(action, torch.Tensor)
+            return super().step(action.numpy())
+
+    class TorchEnv(WalkEnv):
+        def _build_env(self, **kwargs: Any) -> Any:
+            return Torch()
+
+    assert TorchEnv(convert_actions_to_numpy=False).rollout(2).shape == (2,)
+
+
+# -- infos
+
+
+class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says how many steps there were, when it is late, and something private."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps = 0
+        obs, _ = self.env.reset(**kwargs)
+        return obs, {"steps": 0}
+
+    def step(self, action: Any) -> Any:
+        *rest, _ = self.env.step(action)
+        self.steps += 1
+        info = {"steps": self.steps, "_secret": 1, "deep": {"late": np.float32(self.steps / 10)}, "pair": [1.0, 2.0]}
+        return *rest, info
+
+
+def telling() -> GymWrapper:
+    return GymWrapper(Telling(gymnasium.make("CartPole-v1")))
+
+
+def test_infos_by_their_keys() -> None:
+    env = telling().set_info_dict_reader(default_info_dict_reader(["steps"]))
+    check_env_specs(env)
+    played = env.rollout(4)
+    assert played["steps"].tolist() == [0, 1, 2, 3]
+    assert played["next", "steps"].tolist() == [1, 2, 3, 4]
+    assert played["steps"].dtype == torch.float32
+    assert ("next", "deep") not in played.keys(True)
+
+
+def test_all_infos_with_the_specs_that_they_seem_to_have() -> None:
+    env = telling().auto_register_info_dict()
+    check_env_specs(env, break_when_any_done="both")
+    played = env.rollout(4)
+    assert played["next", "steps"].tolist() == [1, 2, 3, 4]
+    assert played["steps"].dtype == torch.int64
+    torch.testing.assert_close(played["next", "deep", "late"], torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    assert played["deep", "late"].tolist()[0] == 0
+    assert played["next", "pair"].shape == (4, 2)
+    assert ("next", "_secret") not in played.keys(True)
+    assert ("_secret",) in telling().auto_register_info_dict(ignore_private=False).observation_spec.keys(True)
+
+
+def test_specs_of_infos_may_be_given() -> None:
+    spec = Composite(steps=Unbounded((), dtype=torch.int32))
+    for reader in (
+        default_info_dict_reader(spec=spec),
+        default_info_dict_reader(["steps"], [spec["steps"]]),
+        default_info_dict_reader(["steps"], {"steps": spec["steps"]}),
+    ):
+        assert reader.info_spec == spec
+        env = telling().auto_register_info_dict(info_dict_reader=reader)
+        assert env.rollout(2)["next", "steps"].dtype == torch.int32
+        check_env_specs(env)
+    with pytest.raises(SpaceError, match="a spec for each"):
+        default_info_dict_reader(["a", "b"], [spec["steps"]])
+
+
+def test_without_keys_those_of_the_first_info_are_read() -> None:
+    reader = default_info_dict_reader()
+    assert len(reader.info_spec) == 0
+    data = reader({"x": 1, "_x": 2, "deep": {"y": 2.0}}, TensorDict({}))
+    assert sorted(data.keys(True, True), key=str) == [("deep", "y"), "x"]
+    assert reader({}, TensorDict({}))["x"] == 0
+    assert set(reader.info_spec.keys(True, True)) == {"x", ("deep", "y")}
+
+
+def test_a_function_reads_as_well() -> None:
+    def read(info: Any, data: Any) -> None:
+        data["double"] = torch.tensor(2 * info["steps"])
+
+    assert telling().set_info_dict_reader(read).rollout(3)["next", "double"].tolist() == [2, 4, 6]
+    renamed = telling().set_info_dict_reader(lambda info, data: data.clone().set("n", torch.tensor(info["steps"])))
+    assert renamed.rollout(3)["n"].tolist() == [0, 1, 2]
+
+
+def test_several_readers() -> None:
+    env = telling()
+    env.set_info_dict_reader(default_info_dict_reader(["steps"]))
+    env.set_info_dict_reader(default_info_dict_reader(spec={"pair": Unbounded((2,))}))
+    assert env.rollout(2)["next"].select("steps", "pair")["pair"].shape == (2, 2)
+
+
+def test_infos_that_are_no_numbers() -> None:
+    class Text(Telling):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return *rest, {"text": "hello"}
+
+    with pytest.raises(SpaceError, match=r"'text' is 'hello'.*Name the keys"):
+        GymWrapper(Text(gymnasium.make("CartPole-v1"))).auto_register_info_dict()
+    env = GymWrapper(Telling(gymnasium.make("CartPole-v1")))
+    env.set_info_dict_reader(default_info_dict_reader(spec={"pair": OneHot(3)}))
+    with pytest.raises(SpaceError, match=r"Expected shape \(3,\) at info 'pair', but \(2,\)"):
+        env.rollout(2)
