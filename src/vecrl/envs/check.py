@@ -68,7 +68,10 @@ def _differences(when: str, env: EnvBase, data: Any, names: tuple[str, ...], che
     lines: list[str] = []
     known: set[Key] = set()
     for name in names:
-        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
+        specs = getattr(env, f"full_{name}_spec")
+        if not env.batch_locked:
+            specs = specs.expand(*data.batch_size[: data.batch_dims - env.batch_dims], *specs.shape)
+        for key, spec in specs.items(include_nested=True, leaves_only=True):
             known.add(key)
             value = data.get(key, None)
             if value is None:

@@ -69,7 +69,7 @@ def successor_rule(
         if isinstance(tensordict, LazyStackedTensorDict):  # whose entries may have no common shape
             dim = tensordict.stack_dim
             return LazyStackedTensorDict.lazy_stack([rule(part) for part in tensordict.unbind(dim)], dim)
-        root = tensordict if kept == () else tensordict.select(*kept)
+        root = tensordict if kept == () else tensordict.select(*kept, strict=False)
         return _overlaid(root, tensordict.get("next"), skip_root, skip_next)
 
     return rule
