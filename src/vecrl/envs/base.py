@@ -226,6 +226,7 @@ class EnvBase(SpecOwner):
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
         following = TensorDict({}, tensordict.batch_size, device=self.device)
+        part: Any
         for part in self.output_spec.values():
             following.update(part.zero(() if self.batch_locked or self.batch_size else tensordict.batch_size))
         return following.update(tensordict.select(*following.keys(True, True), strict=False))

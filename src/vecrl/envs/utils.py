@@ -35,7 +35,7 @@ SIMULATORS = ("gym", "gymnasium", "mo_gymnasium")
 
 
 def get_available_libraries() -> dict[str, bool]:
-    """Of the simulators with a wrapper in `vecrl.envs.libs`, by the names they are imported by: whether they are here."""
+    """Whether the simulators of `vecrl.envs.libs` are installed, by the names that they are imported by."""
     return {name: find_spec(name) is not None for name in SIMULATORS}
 
 

@@ -76,14 +76,14 @@ class TicTacToeEnv(EnvBase):
             )
         board, won = self._moved(board, action)
         wins = [won & (turn == player) for player in (0, 1)]
-        done = won | self._full(board)
+        done = won | _is_full(board)
         turn = 1 - turn
         if self.single_player:
             answer, lost = self._moved(board, _any_free(board))
             board = torch.where(done, board, answer)
             turn = torch.where(done, turn, 0)
             wins[1] = wins[1] | (lost & ~done)
-            done = done | lost | self._full(board)
+            done = done | lost | _is_full(board)
         flags = {"done": done, "terminated": done.clone(), "truncated": torch.zeros_like(done)}
         pays = {f"player{i}": TensorDict({"reward": w.to(torch.float32)}, shape) for i, w in enumerate(wins)}
         seen = {"board": board.unflatten(-1, (3, 3)), "turn": turn, "mask": board < 0}
@@ -95,9 +95,6 @@ class TicTacToeEnv(EnvBase):
         won = (board[..., self._lines] == 0).all(-1).any(-1, keepdim=True)
         return board, won
 
-    def _full(self, board: Tensor) -> Tensor:
-        return (board >= 0).all(-1, keepdim=True)
-
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A move to a free cell for every board, written into `tensordict` (an empty board by default)."""
         if tensordict is None or tensordict.get("board", None) is None:
@@ -107,6 +104,10 @@ class TicTacToeEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:  # moves are drawn from torch's generator, as those of every random policy
             torch.manual_seed(seed)
+
+
+def _is_full(board: Tensor) -> Tensor:
+    return (board >= 0).all(-1, keepdim=True)
 
 
 def _any_free(board: Tensor) -> Tensor:

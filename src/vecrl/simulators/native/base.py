@@ -240,7 +240,9 @@ class NativeSimulator:
     def rows_restarted(self, mask: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """`reset_where`, likewise."""
         if self.may_look():
-            rows = self._restart_some(mask, rows)
+            which = mask.nonzero().squeeze(-1)
+            if len(which):
+                rows, _ = self.rows_restarted_few(which, rows)
             return self._obs(rows.state), rows
         obs, state, steps, episodes = self._region(self._restart_all)(mask, *rows)
         return obs, Rows(state, steps, episodes, rows.keys)
@@ -254,6 +256,12 @@ class NativeSimulator:
         *moved, done, obs, state, steps, episodes = self._region(self._move_and_restart)(actions, *rows)
         return BatchStep(*moved), done, obs, Rows(state, steps, episodes, rows.keys)
 
+    def moved(self, actions: Tensor, state: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+        """Reward, terminated, truncated, and the next state and steps: a step without its observations."""
+        state, reward, terminated = self.advance(state, actions.to(self.dtype))
+        steps = steps + 1
+        return reward, terminated, steps >= self._limit, state, steps
+
     def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
         return self.initial(uniform(keys, episodes, self.draws, self.dtype), options)
 
@@ -262,9 +270,8 @@ class NativeSimulator:
         return self.observe(state).t().clone(memory_format=torch.contiguous_format)
 
     def _move(self, actions: Tensor, state: Tensor, steps: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        state, reward, terminated = self.advance(state, actions.to(self.dtype))
-        steps = steps + 1
-        return self._obs(state), reward, terminated, steps >= self._limit, state, steps
+        *out, state, steps = self.moved(actions, state, steps)
+        return self._obs(state), *out, state, steps
 
     def _restart_all(
         self, mask: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
@@ -287,19 +294,13 @@ class NativeSimulator:
         """Whether a mask's values are at hand: starting a few rows is then cheaper than starting all."""
         return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
 
-    def _restart_some(self, mask: Tensor, rows: Rows) -> Rows:
-        which = mask.nonzero().squeeze(-1)
-        if not len(which):
-            return rows
+    def rows_restarted_few(self, which: Tensor, rows: Rows) -> tuple[Rows, Tensor]:
+        """Rows of which those at the indices `which` `[m]` begin an episode, and their start states `[d, m]`; on a CPU."""
         episodes = rows.episodes[which] + 1
         draws = uniform_few(rows.keys[:, which], episodes, self.draws, self.dtype)
         fresh = self.initial(draws, _NO_OPTIONS)
-        return Rows(
-            rows.state.index_copy(1, which, fresh),
-            rows.steps.index_fill(0, which, 0),
-            rows.episodes.index_copy(0, which, episodes),
-            rows.keys,
-        )
+        state, steps = rows.state.index_copy(1, which, fresh), rows.steps.index_fill(0, which, 0)
+        return Rows(state, steps, rows.episodes.index_copy(0, which, episodes), rows.keys), fresh
 
     def _region(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, or with `compile` one kernel that does the same, made on the first call."""

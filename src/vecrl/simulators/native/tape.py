@@ -47,32 +47,71 @@ def record(simulator: NativeSimulator, rows: Rows, actions: Tensor, stop: bool) 
     Returns:
         The tape, and the rows then. Those that ended with the last step have their next episode still before them.
     """
-    obs = simulator.rows_obs(rows)
-    taken, done = 0, rows.episodes > rows.episodes
-    room = min(len(actions), _ROOM) if stop else len(actions)
-    leaves = _blank(obs, room)
-    rails = [leaf.unbind(0) for leaf in leaves]
-    for taken, action in enumerate(actions.unbind(0)):
-        if taken == room:
-            leaves = [torch.cat([leaf, torch.empty_like(leaf)]) for leaf in leaves]
-            rails = [leaf.unbind(0) for leaf in leaves]
-            room *= 2
+    play = _look if simulator.may_look() else _play
+    reel = _Reel(simulator.rows_obs(rows), len(actions), stop)
+    rows = play(simulator, rows, actions, stop, reel)
+    return reel.cut(), rows
+
+
+class _Reel:
+    """Room for steps, which doubles where their number is not known."""
+
+    def __init__(self, obs: Tensor, steps: int, stop: bool):
+        room, n = min(steps, _ROOM) if stop else steps, len(obs)
+        self.first = obs
+        self.taken = 0
+        seen = [obs.new_empty((room, *obs.shape)) for _ in range(2)]
+        flags = [torch.empty((room, n), dtype=torch.bool, device=obs.device) for _ in range(2)]
+        self.leaves = [*seen, obs.new_empty((room, n)), *flags]
+        self._lay()
+
+    def _lay(self) -> None:
+        self._rails = list(zip(*(leaf.unbind(0) for leaf in self.leaves), strict=True))
+
+    def write(self, *values: Tensor | None) -> None:
+        """The next step; None leaves a leaf's row as it is."""
+        if self.taken == len(self._rails):
+            self.leaves = [torch.cat([leaf, torch.empty_like(leaf)]) for leaf in self.leaves]
+            self._lay()
+        for row, value in zip(self._rails[self.taken], values, strict=True):
+            if value is not None:
+                row.copy_(value)
+        self.taken += 1
+
+    def cut(self) -> Tape:
+        """What was written."""
+        whole = self.taken == len(self._rails)
+        return Tape(*(leaf if whole else leaf[: self.taken].clone() for leaf in self.leaves))
+
+
+def _play(simulator: NativeSimulator, rows: Rows, actions: Tensor, stop: bool, reel: _Reel) -> Rows:
+    """Nobody waits for the data, but for the sake of `stop`."""
+    obs, done = reel.first, torch.zeros_like(rows.steps, dtype=torch.bool)
+    for action in actions.unbind(0):
         step, done, following, rows = simulator.rows_played(action, rows)
-        values = (obs, step.next_obs, step.reward, step.terminated, step.truncated)
-        for rail, value in zip(rails, values, strict=True):
-            rail[taken].copy_(value)
+        reel.write(obs, step.next_obs, step.reward, step.terminated, step.truncated)
         obs = following
         if stop and bool(done.any()):
             break
-    taken += 1
-    rows = rows._replace(episodes=rows.episodes - done.int())
-    if taken < room:
-        leaves = [leaf[:taken].clone() for leaf in leaves]
-    return Tape(*leaves), rows
+    return rows._replace(episodes=rows.episodes - done.int())
 
 
-def _blank(obs: Tensor, room: int) -> list[Tensor]:
-    n = len(obs)
-    seen = [obs.new_empty((room, *obs.shape)) for _ in range(2)]
-    flags = [torch.empty((room, n), dtype=torch.bool, device=obs.device) for _ in range(2)]
-    return [*seen, obs.new_empty((room, n)), *flags]
+def _look(simulator: NativeSimulator, rows: Rows, actions: Tensor, stop: bool, reel: _Reel) -> Rows:
+    """Where a look at the data costs nothing, only the rows that begin anew are observed apart."""
+    begun: list[tuple[int, Tensor, Tensor]] = []
+    for action in actions.unbind(0):
+        reward, terminated, truncated, state, steps = simulator.moved(action, rows.state, rows.steps)
+        reel.write(None, simulator.observe(state).t(), reward, terminated, truncated)
+        rows = Rows(state, steps, rows.episodes, rows.keys)
+        which = torch.logical_or(terminated, truncated).nonzero().squeeze(-1)
+        if len(which) and (stop or reel.taken == len(actions)):
+            break
+        if len(which):
+            rows, fresh = simulator.rows_restarted_few(which, rows)
+            begun.append((reel.taken, which, simulator.observe(fresh).t()))
+    obs, after = reel.leaves[:2]
+    obs[0] = reel.first
+    obs[1 : reel.taken] = after[: reel.taken - 1]
+    for place, which, fresh in begun:
+        obs[place].index_copy_(0, which, fresh)
+    return rows
