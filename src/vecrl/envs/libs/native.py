@@ -217,9 +217,15 @@ class NativeEnv(EnvBase):
         return self.simulator.may_look() and masks.nobody
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self.simulator.may_look():
+        """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
+        rows = self._rows_of(tensordict)
+        if rows is None or type(self)._reset is not NativeEnv._reset:
             return super().maybe_reset(tensordict)
-        return self.reset(tensordict.set("_reset", tensordict.get("done")))
+        # What is given of all rows is right for all of them, so that nothing needs to be merged.
+        shape, done = tensordict.batch_size, tensordict.get("done")
+        obs, rows = self.simulator.rows_restarted(_by_row(done, shape), rows)
+        flags = {name: torch.zeros_like(done) for name in FLAGS}
+        return tensordict.update(self._told(obs, rows, shape, **flags))
 
     # -- a rollout at once
 
