@@ -93,6 +93,8 @@ def _overlaid(
             if _is_branch(value):
                 other = found.get(name) if source is top else None
                 value = _overlaid(other, value, _NOTHING, below or _NOTHING)
+                if below and value.is_empty():  # a group of nothing but what is left out
+                    continue
             found[name] = value
     return TensorDict(found, shape.batch_size, device=shape.device)
 

@@ -50,7 +50,10 @@ class PendulumEnv(EnvBase):
                 f"Expected td_params of one pendulum, but one of the batch size {tuple(self._params.batch_size)} came. "
                 "Give batches to reset."
             )
-        top, spin, twist = math.pi, float(self._params["max_speed"]), float(self._params["max_torque"])
+        spin, twist = float(self._params["max_speed"]), float(self._params["max_torque"])
+        top = math.pi + spin * float(
+            self._params["dt"]
+        )  # it is wrapped before a step (TorchRL's spec says pi all the same)
         self.observation_spec = Composite(
             th=Bounded(-top, top, (), device=self.device, dtype=torch.float32),
             thdot=Bounded(-spin, spin, (), device=self.device, dtype=torch.float32),
@@ -85,11 +88,11 @@ class PendulumEnv(EnvBase):
         return torch.rand(shape, generator=self._generator, device=self._generator.device) * 2 - 1
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        th, thdot = tensordict["th"], tensordict["thdot"]
+        th, thdot = _wrapped(tensordict["th"]), tensordict["thdot"]
         p: Any = tensordict["params"]
         torque = tensordict["action"].squeeze(-1)
         torque = torch.minimum(torch.maximum(torque, -p["max_torque"]), p["max_torque"])
-        cost = _wrapped(th) ** 2 + 0.1 * thdot**2 + 0.001 * torque**2
+        cost = th**2 + 0.1 * thdot**2 + 0.001 * torque**2
         pull = 3 * p["g"] / (2 * p["l"]) * th.sin() + 3 / (p["m"] * p["l"] ** 2) * torque
         thdot = torch.minimum(torch.maximum(thdot + pull * p["dt"], -p["max_speed"]), p["max_speed"])
         following = {"th": th + thdot * p["dt"], "thdot": thdot, "params": p, "reward": -cost.unsqueeze(-1)}
