@@ -37,6 +37,12 @@ def test_nested_keys() -> None:
     assert result["a", "obs"] == 3
 
 
+def test_groups_of_which_nothing_is_left_are_left_out() -> None:
+    data = TensorDict({"obs": 0, "a": {"action": 1}, "next": {"obs": 1, "a": {"reward": 1.0}, "b": {"reward": 1.0}}})
+    result = step_mdp(data, reward_keys=[("a", "reward"), ("b", "reward")], action_keys=("a", "action"))
+    assert list(result.keys()) == ["obs"]
+
+
 def test_what_it_was_given_stays_as_it_was() -> None:
     data = _data()
     before = sorted(data.keys(True, True), key=str)

@@ -9,30 +9,53 @@ from typing import TYPE_CHECKING, Any
 from . import transforms
 from .base import EnvBase
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
+from .custom import PendulumEnv, TicTacToeEnv
+from .derive import make_composite_from_td
+from .groups import MarlGroupMapType, check_marl_grouping
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .transforms import *  # noqa: F403 (its own list of names says which)
-from .utils import RandomPolicy, check_env_specs, step_mdp, terminated_or_truncated
+from .utils import (
+    ExplorationType,
+    RandomPolicy,
+    check_env_specs,
+    exploration_type,
+    get_available_libraries,
+    set_exploration_type,
+    step_mdp,
+    terminated_or_truncated,
+)
 
 if TYPE_CHECKING:
     from .libs.gym import GymEnv, GymWrapper, gym_backend, register_gym_spec_conversion, set_gym_backend
     from .libs.mo_gym import MOGymEnv, MOGymWrapper
+    from .libs.native import NativeEnv
 
 __all__ = [
     "EnvBase",
     "EnvCreator",
     "EnvMetaData",
+    "ExplorationType",
     "GymEnv",
     "GymLikeEnv",
     "GymWrapper",
     "MOGymEnv",
     "MOGymWrapper",
+    "MarlGroupMapType",
+    "NativeEnv",
     "ParallelEnv",
+    "PendulumEnv",
     "RandomPolicy",
     "SerialEnv",
+    "TicTacToeEnv",
     "check_env_specs",
+    "check_marl_grouping",
     "default_info_dict_reader",
+    "exploration_type",
+    "get_available_libraries",
     "gym_backend",
+    "make_composite_from_td",
     "register_gym_spec_conversion",
+    "set_exploration_type",
     "set_gym_backend",
     "step_mdp",
     "terminated_or_truncated",
@@ -42,6 +65,7 @@ __all__ += transforms.__all__
 _LATER = {
     **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
     **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
+    "NativeEnv": "native",
 }
 
 

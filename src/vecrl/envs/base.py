@@ -6,6 +6,7 @@ passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,8 @@ from torch import Tensor
 from ..errors import ClosedError, SpaceError
 from . import rollout as rollouts
 from .autoreset import BegunThere
+from .check import check_env_specs
+from .derive import auto_specs
 from .flags import fill_flags
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from .transforms.env import TransformedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
+_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # an attribute would be pickled
 
 
 class EnvBase(SpecOwner):
@@ -71,6 +75,7 @@ class EnvBase(SpecOwner):
 
     batch_locked = True
     register_gym = classmethod(register_gym)
+    supports_set_state = False
 
     def __init__(
         self,
@@ -89,6 +94,15 @@ class EnvBase(SpecOwner):
         self._allow_done_after_reset = allow_done_after_reset
         replace = auto_reset_replace is None or auto_reset_replace
         self._begun = BegunThere(replace) if auto_reset else None
+
+    def register_collector(self, collector: Any) -> None:
+        """Let `env.collector` be `collector`, which is not kept alive by that."""
+        _COLLECTORS[self] = weakref.ref(collector)
+
+    @property
+    def collector(self) -> Any:
+        """Who collects from this environment, where that was registered and is still there; otherwise None."""
+        return _COLLECTORS[self]() if self in _COLLECTORS else None
 
     # -- what a subclass gives
 
@@ -112,23 +126,30 @@ class EnvBase(SpecOwner):
 
     # -- resets
 
-    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def reset(
+        self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None, **kwargs: Any
+    ) -> TensorDictBase:
         """Begin episodes.
 
         Args:
             tensordict: may hold masks "_reset" beside done flags: then only those rows begin anew, and the others keep
                 what it holds. It is updated in place and returned, without the masks.
+            set_state: begin where `tensordict` says, or do not; None as the environment usually does. `_reset` gets it.
             kwargs: for `_reset`.
 
         Raises:
             SpaceError: a mask in the wrong place or of the wrong shape; rows that are done after their reset.
         """
         self._check_open()
+        if set_state is not None and self.supports_set_state:
+            kwargs["set_state"] = set_state
+        elif set_state:
+            raise NotImplementedError(f"{type(self).__name__} begins where it will, so it takes no set_state=True.")
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
             masks = Masks.read(tensordict, "_reset", self.done_prefixes)
-            if masks and masks.nobody:
+            if masks and self._nobody(masks):
                 return self._without_masks(self._complete_flags(tensordict))
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
@@ -175,6 +196,10 @@ class EnvBase(SpecOwner):
                     "Begin an episode that can go on, or give allow_done_after_reset=True."
                 )
 
+    def _nobody(self, masks: Masks) -> bool:
+        """Whether it is known that nobody is meant. To look may be to wait, which an environment may leave."""
+        return masks.nobody
+
     def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.exclude(*self.reset_keys, inplace=True)
 
@@ -197,7 +222,7 @@ class EnvBase(SpecOwner):
             return tensordict.set("next", self._advance(tensordict))
         masks = Masks.read(tensordict, "_step", [()])
         tensordict.pop("_step")
-        if masks.nobody:
+        if self._nobody(masks):
             following = self._standing_still(tensordict)
         else:
             following = masks.merge(self._step_some(tensordict, masks.found[()]), tensordict)
@@ -217,9 +242,9 @@ class EnvBase(SpecOwner):
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What follows where nobody steps."""
-        following = TensorDict({}, self.batch_size, device=self.device)
+        following = TensorDict({}, tensordict.batch_size, device=self.device)
         for name in OUTPUTS:
-            following.update(self._full(name).zero())
+            following.update(self._full(name).zero(self._beyond(tensordict)))
         keys = following.keys(True, True, is_leaf=is_leaf)
         return following.update(tensordict.select(*keys, strict=False))
 
@@ -314,8 +339,11 @@ class EnvBase(SpecOwner):
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
-        whole = self.batch_locked or self.batch_size
-        return overlaid(tensordict, self.full_action_spec.rand(() if whole else tensordict.batch_size))
+        return overlaid(tensordict, self.full_action_spec.rand(self._beyond(tensordict)))
+
+    def _beyond(self, tensordict: TensorDictBase) -> Any:
+        """The sizes of a batch that the specs do not have yet."""
+        return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""
@@ -353,25 +381,13 @@ class EnvBase(SpecOwner):
         self._set_seed(seed)
         return seed if static_seed or seed is None else next_seed(seed)
 
-    def fake_tensordict(self) -> TensorDictBase:
-        """A TensorDict that looks like one of a step, filled with zeros."""
-        root = TensorDict({}, self.batch_size, device=self.device)
-        following = root.copy()
-        for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
-            following.update(spec.zero())
-        for spec in (self.full_state_spec, self.full_action_spec, self.full_observation_spec, self.full_done_spec):
-            root.update(spec.zero())
-        return root.set("next", following)
+    def auto_specs_(self, policy: Policy, **keys: Any) -> Self:
+        """Set the specs by what comes when `policy` acts; `vecrl.envs.derive.auto_specs` has the same arguments."""
+        return auto_specs(self, policy, **keys)
 
-    def add_truncated_keys(self) -> Self:
-        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
-        spec = self.full_done_spec.clone().unlock_(recurse=True)
-        for prefix in self.done_prefixes:
-            key = joined(prefix, "truncated")
-            if key not in spec.keys(include_nested=True):
-                spec[key] = spec[joined(prefix, "done")].clone()
-        self.full_done_spec = spec
-        return self
+    def check_env_specs(self, *args: Any, **kwargs: Any) -> None:
+        """See that what comes is what the specs say; see `vecrl.envs.utils.check_env_specs`."""
+        check_env_specs(self, *args, **kwargs)
 
     def append_transform(self, transform: Any) -> TransformedEnv:
         """This environment seen through a transform, or a function from TensorDict to TensorDict."""

@@ -78,6 +78,8 @@ def _lines(when: str, env: EnvBase, data: Any, specs: dict[str, Composite], chec
         return lines
     known: set[Key] = set()
     for name, whole in specs.items():
+        if not env.batch_locked:
+            whole = whole.expand(*data.batch_size[: data.batch_dims - env.batch_dims], *whole.shape)
         for key, spec in whole.items(include_nested=True, leaves_only=True):
             known.add(key)
             value = data.get(key, None)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from ..errors import SpaceError
@@ -246,6 +247,12 @@ class SpecOwner(nn.Module):
         made = Composite(parts, shape=self.batch_size)
         return made.lock_(recurse=True) if self._locked else made
 
+    input_spec_unbatched = property(lambda self: self._unbatched(self.input_spec), doc="`input_spec`, for one row.")
+    output_spec_unbatched = property(lambda self: self._unbatched(self.output_spec), doc="`output_spec`, for one row.")
+
+    def _unbatched(self, spec: Composite) -> Composite:
+        return spec[(0,) * self.ndim] if self.ndim else spec
+
     @property
     def has_dynamic_specs(self) -> bool:
         """Whether the shape of an entry is not fixed."""
@@ -255,6 +262,40 @@ class SpecOwner(nn.Module):
         )
 
     _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
+
+    # -- what follows from them alone
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        root = TensorDict({}, self.batch_size, device=self.device)
+        following = root.copy()
+        for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
+            following.update(spec.zero())
+        for spec in (self.full_state_spec, self.full_action_spec, self.full_observation_spec, self.full_done_spec):
+            root.update(spec.zero())
+        return root.set("next", following)
+
+    def add_truncated_keys(self) -> Self:
+        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        spec = self.full_done_spec.clone().unlock_(recurse=True)
+        for prefix in self.done_prefixes:
+            key = joined(prefix, "truncated")
+            if key not in spec.keys(include_nested=True):
+                spec[key] = spec[joined(prefix, "done")].clone()
+        self.full_done_spec = spec
+        return self
+
+    def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Every action that the spec allows, one a row, in a TensorDict of the batch size `[number, *batch_size]`.
+
+        Args:
+            tensordict: what the specs' masks are to be brought up to date by, where an environment has such.
+        """
+        return self.full_action_spec.enumerate(use_mask=True)
+
+    def cardinality(self, tensordict: TensorDictBase | None = None) -> int | float:
+        """How many actions there are, masks or not; infinity where they are not a choice."""
+        return self.full_action_spec.cardinality()
 
     # -- the keys
 

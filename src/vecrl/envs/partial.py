@@ -1,8 +1,9 @@
 """Masks of partial resets and steps: who is meant, and what the others keep.
 
 A mask lies beside the done flags that it is paired with, at the root or in a group. One at the root overrides those in
-groups; where there is none at a place nor above it, the whole of that place is meant. Afterwards the rows that were
-not meant hold what they held before, or zeros where they held nothing. Knows TensorDicts, not environments.
+groups; where there is none at a place nor above it, the whole of that place is meant. What lies beside no done flags
+and below none is meant where everybody below is. Afterwards the rows that were not meant hold what they held before, or
+zeros where they held nothing. Knows TensorDicts, not environments.
 """
 
 from __future__ import annotations
@@ -79,10 +80,23 @@ class Masks:
             return self._merge_rows(new, old)
         for key in list(new.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf)):
             mask = self.of(key)
+            if mask is None:
+                mask = self._of_everybody(split(key)[0], new)
             if mask is not None:
                 before = None if old is None else old.get(key, None)
-                new.set(key, _choose(mask, new.get(key), before, new.batch_dims))
+                new.set(key, _choose(mask, new.get(key), before, key))
         return new
+
+    def _of_everybody(self, place: Prefix, td: TensorDictBase) -> Tensor | None:
+        """The rows of which everybody is meant, for a place without done flags beside or above it; None otherwise."""
+        above = [place[:length] for length in range(len(place), -1, -1)]
+        if any(other in self._prefixes for other in above):
+            return None
+        common = next(other for other in above if any(p[: len(other)] == other for p in self._prefixes))
+        dims = (td.get(common) if common else td).batch_dims
+        below = [self.of(joined(p, "done")) for p in self._prefixes if p[: len(common)] == common]
+        rows = [mask.reshape(*mask.shape[:dims], -1).all(-1) for mask in below if mask is not None]
+        return torch.stack(rows).all(0) if rows else None
 
     def _merge_rows(self, new: LazyStackedTensorDict, old: TensorDictBase | None) -> TensorDictBase:
         dim = new.stack_dim
@@ -119,14 +133,31 @@ def _checked(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
     shape = place.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise SpaceError(f"Expected {key!r} to be a bool tensor, but {mask!r} came.")
-    if mask.shape[: len(shape)] != shape:
-        raise SpaceError(f"Expected {key!r} to begin with the shape {tuple(shape)}, but {tuple(mask.shape)} came.")
+    if mask.shape[: len(shape)] != shape or not _beside(mask, td.get(joined(prefix, "done"), None)):
+        raise SpaceError(
+            f"Expected {key!r} to have the shape of the done flags beside it, or of the batch {tuple(shape)}, but "
+            f"{tuple(mask.shape)} came."
+        )
     return mask
 
 
-def _choose(mask: Tensor, new: Any, old: Any, batch_dims: int) -> Any:
+def _beside(mask: Tensor, done: Tensor | None) -> bool:
+    """Whether a mask fits done flags: with or without their last dimensions, or one more of size 1."""
+    return done is None or mask.shape == (*done.shape, 1)[: mask.ndim]
+
+
+def _choose(mask: Tensor, new: Any, old: Any, key: Key) -> Any:
     if not isinstance(new, Tensor):
         return _choose_object(mask, new, old)
+    if old is not None and old.shape != new.shape:  # of a dynamic size
+        if bool(mask.all()):
+            return new
+        if not bool(mask.any()):
+            return old
+        raise SpaceError(
+            f"Expected rows of one shape at {key!r}, but those that begin anew have {tuple(new.shape)} and the others "
+            f"{tuple(old.shape)}: no tensor holds both. Make environments of their own of them, in a batch."
+        )
     wide = aligned(mask, new)
     if old is None:
         return torch.where(wide, new, torch.zeros((), dtype=new.dtype, device=new.device))

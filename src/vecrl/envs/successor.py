@@ -71,7 +71,7 @@ def successor_rule(
         if lazy is not None:  # whose entries may have no common shape
             dim = lazy.stack_dim
             return LazyStackedTensorDict.lazy_stack([rule(part) for part in tensordict.unbind(dim)], dim)
-        root = tensordict if kept == () else tensordict.select(*kept)
+        root = tensordict if kept == () else tensordict.select(*kept, strict=False)
         return _overlaid(root, following, skip_root, skip_next)
 
     return rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from tensordict.nn.probabilistic import set_interaction_type as set_exploration_
 
 from ..specs import Composite, TensorSpec
 from .check import check_env_specs
+from .derive import make_composite_from_td
 from .owner import FLAGS, joined, split
 from .successor import step_mdp
 
@@ -20,10 +22,21 @@ __all__ = [
     "RandomPolicy",
     "check_env_specs",
     "exploration_type",
+    "get_available_libraries",
+    "make_composite_from_td",
     "set_exploration_type",
     "step_mdp",
     "terminated_or_truncated",
 ]
+
+
+SIMULATORS = ("gym", "gymnasium", "mo_gymnasium")
+"""The libraries that there is a wrapper of."""
+
+
+def get_available_libraries() -> dict[str, bool]:
+    """Whether the simulators of `vecrl.envs.libs` are installed, by the names that they are imported by."""
+    return {name: find_spec(name) is not None for name in SIMULATORS}
 
 
 class RandomPolicy:

@@ -17,6 +17,7 @@ from ..errors import SpaceError
 from .moves import fits
 
 Counts = Tensor | int
+_FEW = 8  # options: up to so many, to compare with each is quicker than to scatter
 
 
 def draw(
@@ -75,6 +76,9 @@ def one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
 
 def rows_of(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     """`one_hot` of indices that are known to be in range."""
+    if n <= _FEW:
+        rows = torch.empty((*index.shape, n), dtype=dtype, device=index.device)
+        return torch.eq(index.unsqueeze(-1), torch.arange(n, device=index.device), out=rows)
     rows = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
     return rows.scatter_(-1, index.unsqueeze(-1), 1)
 

@@ -113,7 +113,6 @@ class NativeSimulator:
         self._check_values = check_actions
         self.compile = compile
         self._compiled: dict[str, Callable[..., Any]] = {}
-        self._action_shape = (num_envs, *self.action_space.shape)
         self._discrete = isinstance(self.action_space, Discrete)
         self._action_dtype = torch.int64 if self._discrete else dtype
         entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
@@ -138,18 +137,12 @@ class NativeSimulator:
         episodes = episodes + 1
         if seeds is not None:
             keys, episodes = self._reseed(seeds, keys, episodes)
-        state = self._start(keys, episodes, options or _NO_OPTIONS)
-        self._rows = Rows(state, torch.zeros_like(episodes), episodes, keys)
-        return self._obs(state)
+        self._rows = self.rows_begun(keys, episodes, options)
+        return self._obs(self._rows.state)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Begin an episode in the rows where the bool `mask` `[n]` holds; returns the observations of all rows."""
-        rows = self._begun()
-        if self._may_look():
-            self._rows = self._restart_some(mask, rows)
-            return self._obs(self._rows.state)
-        obs, state, steps, episodes = self._region(self._restart_all)(mask, *rows)
-        self._rows = Rows(state, steps, episodes, rows.keys)
+        obs, self._rows = self.rows_restarted(mask, self._begun())
         return obs
 
     def step(self, actions: Any) -> BatchStep:
@@ -163,9 +156,8 @@ class NativeSimulator:
             PendingError: there was no `reset` yet.
         """
         rows = self._begun()
-        *out, state, steps = self._region(self._move)(self._as_actions(actions), *rows)
-        self._rows = Rows(state, steps, rows.episodes, rows.keys)
-        return BatchStep(*out)
+        step, self._rows = self.rows_stepped(self._own_actions(actions), rows)
+        return step
 
     def step_and_reset(self, actions: Any) -> tuple[BatchStep, Tensor, Tensor]:
         """Step, then begin an episode in every row whose own is over: one compiled region with `compile`.
@@ -173,15 +165,9 @@ class NativeSimulator:
         Returns:
             The step, `done` `[n]` (either flag), and the observations to act on next `[n, k]`.
         """
-        if self._may_look():
-            step = self.step(actions)
-            done = torch.logical_or(step.terminated, step.truncated)
-            return step, done, self.reset_where(done)
         rows = self._begun()
-        out = self._region(self._move_and_restart)(self._as_actions(actions), *rows)
-        *moved, done, obs, state, steps, episodes = out
-        self._rows = Rows(state, steps, episodes, rows.keys)
-        return BatchStep(*moved), done, obs
+        step, done, obs, self._rows = self.rows_played(self._own_actions(actions), rows)
+        return step, done, obs
 
     def render(self, row: int) -> np.ndarray | None:
         """A frame `[height, width, 3]` uint8 of one row by gymnasium's renderer; None without a render mode."""
@@ -241,6 +227,41 @@ class NativeSimulator:
         """The observations `[n, k]` of `rows`."""
         return self._obs(rows.state)
 
+    def rows_begun(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] | None = None) -> Rows:
+        """Any number of rows at the start of the `episodes` `[n]` of their streams `keys` `[2, n]`."""
+        state = self._start(keys, episodes, options or _NO_OPTIONS)
+        return Rows(state, torch.zeros_like(episodes), episodes, keys)
+
+    def rows_stepped(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Rows]:
+        """`step` as a function of any number of `rows` (with `compile`: of always as many) and checked actions."""
+        *out, state, steps = self._region(self._move)(actions, *rows)
+        return BatchStep(*out), Rows(state, steps, rows.episodes, rows.keys)
+
+    def rows_restarted(self, mask: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """`reset_where`, likewise."""
+        if self.may_look():
+            which = mask.nonzero().squeeze(-1)
+            if len(which):
+                rows, _ = self.rows_restarted_few(which, rows)
+            return self._obs(rows.state), rows
+        obs, state, steps, episodes = self._region(self._restart_all)(mask, *rows)
+        return obs, Rows(state, steps, episodes, rows.keys)
+
+    def rows_played(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Tensor, Tensor, Rows]:
+        """`step_and_reset`, likewise."""
+        if self.may_look():
+            step, rows = self.rows_stepped(actions, rows)
+            done = torch.logical_or(step.terminated, step.truncated)
+            return step, done, *self.rows_restarted(done, rows)
+        *moved, done, obs, state, steps, episodes = self._region(self._move_and_restart)(actions, *rows)
+        return BatchStep(*moved), done, obs, Rows(state, steps, episodes, rows.keys)
+
+    def moved(self, actions: Tensor, state: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+        """Reward, terminated, truncated, and the next state and steps: a step without its observations."""
+        state, reward, terminated = self.advance(state, actions.to(self.dtype))
+        steps = steps + 1
+        return reward, terminated, steps >= self._limit, state, steps
+
     def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
         return self.initial(uniform(keys, episodes, self.draws, self.dtype), options)
 
@@ -249,9 +270,8 @@ class NativeSimulator:
         return self.observe(state).t().clone(memory_format=torch.contiguous_format)
 
     def _move(self, actions: Tensor, state: Tensor, steps: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        state, reward, terminated = self.advance(state, actions.to(self.dtype))
-        steps = steps + 1
-        return self._obs(state), reward, terminated, steps >= self._limit, state, steps
+        *out, state, steps = self.moved(actions, state, steps)
+        return self._obs(state), *out, state, steps
 
     def _restart_all(
         self, mask: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
@@ -270,23 +290,17 @@ class NativeSimulator:
 
     # -- how they are called -----------------------------------------------------------------------
 
-    def _may_look(self) -> bool:
+    def may_look(self) -> bool:
         """Whether a mask's values are at hand: starting a few rows is then cheaper than starting all."""
         return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
 
-    def _restart_some(self, mask: Tensor, rows: Rows) -> Rows:
-        which = mask.nonzero().squeeze(-1)
-        if not len(which):
-            return rows
+    def rows_restarted_few(self, which: Tensor, rows: Rows) -> tuple[Rows, Tensor]:
+        """Rows of which those at the indices `which` `[m]` begin an episode, and their start states `[d, m]`; on a CPU."""
         episodes = rows.episodes[which] + 1
         draws = uniform_few(rows.keys[:, which], episodes, self.draws, self.dtype)
         fresh = self.initial(draws, _NO_OPTIONS)
-        return Rows(
-            rows.state.index_copy(1, which, fresh),
-            rows.steps.index_fill(0, which, 0),
-            rows.episodes.index_copy(0, which, episodes),
-            rows.keys,
-        )
+        state, steps = rows.state.index_copy(1, which, fresh), rows.steps.index_fill(0, which, 0)
+        return Rows(state, steps, rows.episodes.index_copy(0, which, episodes), rows.keys), fresh
 
     def _region(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, or with `compile` one kernel that does the same, made on the first call."""
@@ -304,22 +318,28 @@ class NativeSimulator:
             raise PendingError(f"No episode of {self.id} is under way; call reset first.")
         return self._rows
 
-    def _as_actions(self, actions: Any) -> Tensor:
+    def _own_actions(self, actions: Any) -> Tensor:
+        actions = self.as_actions(actions, self.num_envs)
+        return actions.detach() if actions.requires_grad else actions
+
+    def as_actions(self, actions: Any, count: int) -> Tensor:
+        """The actions of `count` rows as a tensor of the simulator's device and dtype; errors as of `step`."""
+        shape = (count, *self.action_space.shape)
         if not isinstance(actions, Tensor):
             actions = torch.from_numpy(np.array(actions))  # a copy: what is read-only cannot be shared
-        if actions.shape != self._action_shape:
+        if actions.shape != shape:
             raise SpaceError(
-                f"Expected actions of shape {self._action_shape}, one row an environment of {self.id}, "
+                f"Expected actions of shape {shape}, one row an environment of {self.id}, "
                 f"but {tuple(actions.shape)} came."
             )
         if self._discrete and (actions.is_floating_point() or actions.is_complex()):
             raise SpaceError(f"{self.id} takes integers as actions, but {actions.dtype} came; convert them first.")
         if actions.dtype != self._action_dtype or actions.device != self._device:
             actions = actions.to(self._device, self._action_dtype)
-        look = self._may_look() if self._check_values is None else self._check_values
+        look = self.may_look() if self._check_values is None else self._check_values
         if look and self._discrete:
             self._check_range(actions)
-        return actions.detach() if actions.requires_grad else actions
+        return actions
 
     def _check_range(self, actions: Tensor) -> None:
         wrong = ((actions < 0) | (actions >= self.action_space.n)).nonzero().squeeze(-1).tolist()

@@ -1,0 +1,33 @@
+"""An environment of your own: a walker on a line that is to stay near the origin. Any number, on any device."""
+
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import EnvBase, check_env_specs
+from vecrl.specs import Bounded, Composite, Unbounded
+
+
+class Walk(EnvBase):
+    def __init__(self, walkers: int, device: str = "cpu"):
+        super().__init__(batch_size=[walkers], device=device)
+        self.observation_spec = Composite(position=Unbounded((walkers, 1)), shape=self.batch_size)
+        self.action_spec = Bounded(-1, 1, (walkers, 1))
+
+    def _reset(self, tensordict=None):
+        return TensorDict({"position": torch.zeros(*self.batch_size, 1)}, self.batch_size, device=self.device)
+
+    def _step(self, tensordict):
+        position = tensordict["position"] + tensordict["action"]
+        following = {"position": position, "reward": -position.abs(), "done": position.abs() > 3}
+        return TensorDict(following, self.batch_size, device=self.device)
+
+    def _set_seed(self, seed): ...
+
+
+if __name__ == "__main__":
+    env = Walk(walkers=8)
+    check_env_specs(env)
+    home = env.rollout(100, lambda data: data.set("action", -data["position"].clamp(-1, 1)))
+    lost = env.rollout(100, break_when_any_done=False)  # random steps; who is too far away begins anew
+    print(f"return going home: {home['next', 'reward'].sum(-2).mean():.1f}")
+    print(f"return at random: {lost['next', 'reward'].sum(-2).mean():.1f}, {int(lost['next', 'done'].sum())} ends")

@@ -1,0 +1,90 @@
+"""The stateless pendulum: TorchRL's values for the same inputs, and any batch."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import PendulumEnv, check_env_specs
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 3)])
+def test_specs(batch: tuple[int, ...]) -> None:
+    env = PendulumEnv()
+    check_env_specs(env)
+    check_env_specs(env, tensordict=env.gen_params(batch_size=batch))
+    assert env.rollout(4, tensordict=env.gen_params(batch_size=batch)).shape == (*batch, 4)
+
+
+def test_starts_are_those_of_torchrl() -> None:
+    env = PendulumEnv()
+    env.set_seed(0)
+    first = env.reset(env.gen_params(batch_size=[3]))
+    assert first["th"].allclose(torch.tensor([-0.0235, 1.6853, -2.5857]), atol=1e-4)
+    assert first["thdot"].allclose(torch.tensor([-0.7359, -0.3852, 0.2682]), atol=1e-4)
+    assert PendulumEnv(seed=0).reset()["th"].allclose(torch.tensor(-0.0235), atol=1e-4)
+
+
+def test_steps_are_those_of_torchrl() -> None:
+    env = PendulumEnv()
+    data = env.gen_params(batch_size=[3])
+    data["th"], data["thdot"] = torch.tensor([0.1, 3.0, -4.0]), torch.tensor([1.0, -9.0, 7.9])
+    data["action"] = torch.tensor([[3.0], [-1.0], [0.5]])
+    following = env.step(data)["next"]
+    assert following["th"].allclose(torch.tensor([0.1687, 2.6000, 2.6832]), atol=1e-4)
+    assert following["thdot"].allclose(torch.tensor([1.3749, -8.0, 8.0]), atol=1e-4)
+    assert following["reward"].allclose(torch.tensor([[-0.1140], [-17.1010], [-11.4542]]), atol=1e-4)
+    assert not following["done"].any()
+
+
+def test_physics_of_the_input() -> None:
+    """Each row has its own, and what the constructor was given holds where the input says nothing."""
+    env = PendulumEnv()
+    data = env.gen_params(batch_size=[2])
+    data["params", "g"] = torch.tensor([10.0, 0.0])
+    data = env.reset(data.update({"th": torch.ones(2), "thdot": torch.zeros(2)}))
+    following = env.step(data.set("action", torch.zeros(2, 1)))["next"]
+    assert following["thdot"].ne(0).tolist() == [True, False]
+    weak = PendulumEnv.gen_params(g=3.0)
+    weak["params", "max_torque"] = torch.tensor(1.0)
+    other = PendulumEnv(weak)
+    assert other.reset()["params", "g"] == 3.0
+    assert other.reset(TensorDict({}, [4]))["params", "g"].tolist() == [3.0] * 4
+    assert other.action_spec.space.high.item() == 1.0
+    with pytest.raises(ValueError, match="one pendulum"):
+        PendulumEnv(PendulumEnv.gen_params(batch_size=[2]))
+
+
+def test_where_a_reset_begins() -> None:
+    """Where the input says, but for what a mask names or where that is refused."""
+    env = PendulumEnv(seed=0)
+    given = env.gen_params(batch_size=[2]).update({"th": torch.ones(2), "thdot": torch.ones(2)})
+    assert env.reset(given.clone())["th"].tolist() == [1, 1]
+    assert env.reset(given.clone(), set_state=True)["th"].tolist() == [1, 1]
+    assert env.reset(given.clone(), set_state=False)["th"].ne(1).all()
+    masked = env.reset(given.clone().set("_reset", torch.tensor([[True], [False]])))
+    assert masked["th"].eq(1).tolist() == [False, True]
+
+
+def test_angles_stay_in_the_spec() -> None:
+    env = PendulumEnv(seed=0)
+    played = env.rollout(100, tensordict=env.gen_params(batch_size=[50]))
+    assert played["next", "th"].abs().max() > torch.pi
+    assert env.observation_spec["th"].is_in(played["next", "th"])
+
+
+def test_ranges() -> None:
+    first = PendulumEnv(seed=1).reset(TensorDict({}, [5000]))
+    assert 3.0 < first["th"].abs().max() <= torch.pi
+    assert 0.99 < first["thdot"].abs().max() <= 1.0
+
+
+def test_gradients_with_respect_to_the_physics() -> None:
+    env = PendulumEnv(seed=0)
+    length = torch.ones(3, requires_grad=True)
+    data = env.reset(env.gen_params(batch_size=[3]).set(("params", "l"), length))
+    total = torch.zeros(())
+    for _ in range(3):
+        data = env.step(data.set("action", torch.ones(3, 1)))["next"]
+        total = total + data["reward"].sum()
+    (slope,) = torch.autograd.grad(total, length)
+    assert slope.ne(0).all()

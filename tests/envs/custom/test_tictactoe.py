@@ -1,0 +1,96 @@
+"""Noughts and crosses: TorchRL's boards, turns, masks and rewards for the same moves, and any batch."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import TicTacToeEnv, check_env_specs
+from vecrl.errors import SpaceError
+
+_ = -1
+
+
+def _played(*moves: int) -> TensorDict:
+    env = TicTacToeEnv()
+    data = env.reset()
+    for move in moves:
+        data = env.step(data.set("action", torch.tensor(move)))["next"]
+    return data
+
+
+@pytest.mark.parametrize("single_player", [False, True])
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_specs(single_player: bool, batch: tuple[int, ...]) -> None:
+    env = TicTacToeEnv(single_player=single_player)
+    check_env_specs(env, tensordict=TensorDict({}, batch), break_when_any_done="both")
+    assert env.reward_keys == [("player0", "reward"), ("player1", "reward")]
+    assert env.cardinality() == len(env.all_actions()) == 9
+
+
+def test_the_board_is_seen_by_who_moved_last() -> None:
+    after_two = _played(0, 3)
+    assert after_two["board"].tolist() == [[1, _, _], [0, _, _], [_, _, _]]
+    assert after_two["turn"].tolist() == [0]
+    assert after_two["mask"].tolist() == [False, True, True, False, True, True, True, True, True]
+    assert _played(0, 3, 1)["board"].tolist() == [[0, 0, _], [1, _, _], [_, _, _]]
+
+
+@pytest.mark.parametrize(
+    ("moves", "rewards", "turn"),
+    [
+        ((0, 3, 1, 4, 2), (1, 0), 1),
+        ((0, 3, 1, 4, 8, 5), (0, 1), 0),
+        ((0, 1, 2, 4, 3, 5, 7, 6, 8), (0, 0), 1),
+        ((2, 0, 4, 1, 6), (1, 0), 1),
+    ],
+)
+def test_ends(moves: tuple[int, ...], rewards: tuple[int, int], turn: int) -> None:
+    before, after = _played(*moves[:-1]), _played(*moves)
+    assert not before["done"].any()
+    assert after["done"].all()
+    assert after["terminated"].all()
+    assert not after["truncated"].any()
+    assert (after["player0", "reward"].item(), after["player1", "reward"].item()) == rewards
+    assert after["turn"].item() == turn
+
+
+def test_random_games_obey_the_mask_and_end() -> None:
+    env = TicTacToeEnv()
+    played = env.rollout(9, tensordict=TensorDict({}, [200]), break_when_all_done=True)
+    assert played["next", "done"][:, -1].all()
+    free = played["mask"].gather(-1, played["action"].unsqueeze(-1)).squeeze(-1)
+    assert free[~played["done"].squeeze(-1)].all()
+    pays = played["next", "player0", "reward"].sum(1), played["next", "player1", "reward"].sum(1)
+    assert set((pays[0] - pays[1]).flatten().tolist()) == {-1.0, 0.0, 1.0}
+    on = env.rollout(50, tensordict=TensorDict({}, [8]), break_when_any_done=False)
+    assert on["next", "done"].sum() > 8
+    assert not on["done"].any()
+
+
+def test_one_player_against_chance() -> None:
+    env = TicTacToeEnv(single_player=True)
+    played = env.rollout(5, tensordict=TensorDict({}, [200]), break_when_all_done=True)
+    assert played["turn"][~played["done"]].eq(0).all(), "it is always player 0's turn"
+    last = played["next"][:, -1]
+    assert last["done"].all()
+    won, lost = played["next", "player0", "reward"].sum(1).bool(), played["next", "player1", "reward"].sum(1).bool()
+    assert won.any()
+    assert lost.any()
+    assert not (won & lost).any()
+    draws = ~(won | lost).squeeze(-1)
+    assert last["board"][draws].ge(0).all()
+    assert last["turn"].squeeze(-1)[won.squeeze(-1)].eq(1).all(), "who has won has no answer"
+
+
+def test_cells_that_are_taken() -> None:
+    with pytest.raises(SpaceError, match="free cells"):
+        _played(0, 0)
+
+
+def test_seeds() -> None:
+    env = TicTacToeEnv(single_player=True)
+    games = []
+    for _ in range(2):
+        env.set_seed(3)
+        games.append(env.rollout(9)["action"].tolist())
+    assert games[0] == games[1]
