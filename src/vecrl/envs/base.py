@@ -6,9 +6,8 @@ passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -17,24 +16,18 @@ from torch import Tensor
 from ..errors import ClosedError, SpaceError
 from . import rollout as rollouts
 from .autoreset import BegunThere
-from .check import check_env_specs
-from .derive import auto_specs
+from .beside import Beside
 from .flags import fill_flags
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
 from .partial import Masks, aligned, is_leaf, overlaid
-from .registering import register_gym
 from .seeds import next_seed
 from .successor import successor_rule
 
-if TYPE_CHECKING:
-    from .transforms.env import TransformedEnv
-
 Policy = Callable[[TensorDictBase], TensorDictBase]
-_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # an attribute would be pickled
 
 
-class EnvBase(SpecOwner):
+class EnvBase(Beside, SpecOwner):
     """An environment, or a batch of them, that takes and gives TensorDicts.
 
     A subclass sets its specs and gives
@@ -74,7 +67,6 @@ class EnvBase(SpecOwner):
     """
 
     batch_locked = True
-    register_gym = classmethod(register_gym)
     supports_set_state = False
 
     def __init__(
@@ -94,15 +86,6 @@ class EnvBase(SpecOwner):
         self._allow_done_after_reset = allow_done_after_reset
         replace = auto_reset_replace is None or auto_reset_replace
         self._begun = BegunThere(replace) if auto_reset else None
-
-    def register_collector(self, collector: Any) -> None:
-        """Let `env.collector` be `collector`, which is not kept alive by that."""
-        _COLLECTORS[self] = weakref.ref(collector)
-
-    @property
-    def collector(self) -> Any:
-        """Who collects from this environment, where that was registered and is still there; otherwise None."""
-        return _COLLECTORS[self]() if self in _COLLECTORS else None
 
     # -- what a subclass gives
 
@@ -380,31 +363,6 @@ class EnvBase(SpecOwner):
         """
         self._set_seed(seed)
         return seed if static_seed or seed is None else next_seed(seed)
-
-    def auto_specs_(self, policy: Policy, **keys: Any) -> Self:
-        """Set the specs by what comes when `policy` acts; `vecrl.envs.derive.auto_specs` has the same arguments."""
-        return auto_specs(self, policy, **keys)
-
-    def check_env_specs(self, *args: Any, **kwargs: Any) -> None:
-        """See that what comes is what the specs say; see `vecrl.envs.utils.check_env_specs`."""
-        check_env_specs(self, *args, **kwargs)
-
-    def append_transform(self, transform: Any) -> TransformedEnv:
-        """This environment seen through a transform, or a function from TensorDict to TensorDict."""
-        from .transforms.env import TransformedEnv  # which stands on this module
-
-        return TransformedEnv(self, transform)
-
-    @staticmethod
-    def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
-        """`num_envs` environments in a `ParallelEnv`, whose arguments `kwargs` are."""
-        from .batched import ParallelEnv  # which stands on this module
-
-        return ParallelEnv(num_envs, create_env_fn, **kwargs)
-
-    def configure_parallel(self, **settings: Any) -> Self:
-        """Nothing for what does not run in parallel, see `ParallelEnv`; returns the environment."""
-        return self
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The same as `step`."""

@@ -83,10 +83,8 @@ def _lines(when: str, env: EnvBase, data: Any, specs: dict[str, Composite], chec
         for key, spec in whole.items(include_nested=True, leaves_only=True):
             known.add(key)
             value = data.get(key, None)
-            if value is None:
-                lines.append(f"{when}: {key!r}: expected by {name}_spec, but missing")
-            elif (why := _difference(spec, value, check_dtype)) is not None:
-                lines.append(f"{when}: {key!r} ({name}_spec): {why}")
+            why = _difference(spec, value, check_dtype)
+            lines += [] if why is None else [f"{when}: {key!r} ({name}_spec): {why}"]
     if "observation" in specs:
         inputs = {*env.action_keys, *env.state_keys, *env.reward_keys, *env.done_keys}
         for key in data.keys(include_nested=True, leaves_only=True):
@@ -96,6 +94,8 @@ def _lines(when: str, env: EnvBase, data: Any, specs: dict[str, Composite], chec
 
 
 def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
+    if value is None:
+        return "expected, but missing"
     if not isinstance(value, torch.Tensor):
         return spec.mismatch(value)
     if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:

@@ -295,7 +295,7 @@ class NativeSimulator:
         return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
 
     def rows_restarted_few(self, which: Tensor, rows: Rows) -> tuple[Rows, Tensor]:
-        """Rows of which those at the indices `which` `[m]` begin an episode, and their start states `[d, m]`; on a CPU."""
+        """Rows of which those at indices `which` `[m]` begin an episode, and their start states `[d, m]`; on a CPU."""
         episodes = rows.episodes[which] + 1
         draws = uniform_few(rows.keys[:, which], episodes, self.draws, self.dtype)
         fresh = self.initial(draws, _NO_OPTIONS)
