@@ -20,7 +20,14 @@ def _brought_along(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["vecrl.engine", "vecrl.engine.worker", "vecrl.engine.backends.child", "vecrl.simulators.gymnasium"]
+    "module",
+    [
+        "vecrl.engine",
+        "vecrl.engine.worker",
+        "vecrl.engine.backends.child",
+        "vecrl.simulators.gymnasium",
+        "vecrl.simulators.gym_making",
+    ],
 )
 def test_workers_start_without_torch(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL | {"torch"})
@@ -85,16 +92,11 @@ def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> 
             assert _strangers(f"envs/{path.name}", below, libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
     assert _strangers("envs/batched", with_simulators, libraries | spaces) == []
-    own = {
-        "gym": {"gymnasium"},
-        "mo_gym": {"mo_gymnasium", "gymnasium"},
-        "old_gym": {"gymnasium"},
-    }
-    below = (*below, "vecrl.vector", "vecrl._utils")
+    own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
+    below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
-        simulators = ("vecrl.simulators.native",) if name == "native" else ()
-        assert _strangers(f"envs/libs/{path.name}", below + simulators, libraries | own.get(name, set())) == []
+        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
 
 
 def test_only_the_conversions_of_specs_know_gymnasium() -> None:

@@ -1,6 +1,7 @@
 """Vector environments as TensorDict environments, in every mode: true final observations, and rows that begin anew."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,8 @@ from tensordict import TensorDict
 from vecrl.envs import GymEnv, GymWrapper, check_env_specs, default_info_dict_reader
 from vecrl.envs.libs.gym_vector import overlaid
 from vecrl.errors import SpaceError
-from vecrl.vector import VectorEnv
+from vecrl.simulators.native import make_native
+from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, VectorEnv
 
 MODES = list(AutoresetMode)
 
@@ -150,20 +152,38 @@ def test_going_on_without_rows_that_are_over(mode: AutoresetMode) -> None:
     assert played["next", "done"][:, -1].all()
 
 
-def test_rows_equal_single_environments_with_the_seeds_of_a_batch() -> None:
-    many = GymEnv("CartPole-v1", num_envs=3)
+def test_rows_cannot_stand_still_in_the_midst_of_an_episode() -> None:
+    env = make("ours", AutoresetMode.SAME_STEP)
+    data = env.rand_action(env.reset()).set("_step", torch.tensor([True, False, True]))
+    with pytest.raises(SpaceError, match="steps all of its rows"):
+        env.step(data)
+
+
+def _equals_single_environments(many: GymWrapper) -> None:
     after = many.set_seed(11)
     actions = many.action_spec.rand((40,)).transpose(0, 1)
     played = many.rollout(40, actions=actions, break_when_any_done=False)
+    many.close()
     assert played["next", "done"].any()
     seed: Any = 11
-    for row in range(3):
+    for row in range(many.numel()):
         one = GymEnv("CartPole-v1")
         seed = one.set_seed(seed)
         alone = one.rollout(40, actions=actions[row], break_when_any_done=False)
         for key in ("observation", ("next", "observation"), ("next", "reward"), ("next", "done")):
             torch.testing.assert_close(played[row][key], alone[key], rtol=0, atol=0)
     assert after == seed
+
+
+def test_rows_equal_single_environments_with_the_seeds_of_a_batch() -> None:
+    _equals_single_environments(GymEnv("CartPole-v1", num_envs=3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [AsyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_so_do_rows_in_processes(kind: Callable[..., Any], mode: AutoresetMode) -> None:
+    fns = [partial(gymnasium.make, "CartPole-v1")] * 3
+    _equals_single_environments(GymWrapper(kind(fns, context="spawn", autoreset_mode=mode)))
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"num_workers": 2}, {"backend": "threads", "num_workers": 2}])
@@ -191,6 +211,18 @@ def test_old_results_stay_as_they_were() -> None:
         stepped, data = env.step_and_maybe_reset(env.rand_action(data))
         kept.append((stepped, stepped.clone()))
     assert all((one == other).all() for one, other in kept)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_vectors_of_tensors(mode: AutoresetMode) -> None:
+    env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
+    check_env_specs(env, seed=0, break_when_any_done="both")
+    env.set_seed(3)
+    played = env.rollout(60, break_when_any_done=False)
+    done = played["next", "done"][:, :-1].squeeze(-1)
+    assert done.any()
+    going = played["next", "observation"][:, :-1] == played["observation"][:, 1:]
+    assert going.all(-1).equal(~done)
 
 
 class Forgetful(gymnasium.vector.SyncVectorEnv):

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 from vecrl.envs import MOGymEnv, MOGymWrapper, check_env_specs
-from vecrl.envs.libs.gym_making import RewardInInfo, SkipFrames
 from vecrl.errors import VersionError
+from vecrl.simulators.gym_making import RewardInInfo, SkipFrames
 from vecrl.vector import VectorEnv
 
 installed = pytest.mark.skipif(importlib.util.find_spec("mo_gymnasium") is None, reason="mo-gymnasium is not installed")

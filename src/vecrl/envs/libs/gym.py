@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...engine.layout import Layout
 from ...errors import SpaceError
+from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
 from ..base import EnvBase
@@ -29,7 +30,6 @@ from ..partial import Masks
 from ..seeds import next_seed
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
-from .gym_making import dressed, make, make_row, modern
 from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
 from .gym_vector import VectorSteps, is_vector
 
@@ -128,11 +128,10 @@ class GymWrapper(GymLikeEnv):
         fresh = rows is not None and rows.fresh
         self._action_key = next(iter(self.action_keys), "action")
         own = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in _READ)
-        self._elsewhere = where.type != "cpu"
-        plain = not self._elsewhere and self._convert_actions_to_numpy and len(self.action_keys) == 1
+        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
         self._quick = own and plain and rows is None  # whether a step may go without detours
         self._encoders = [
-            (key, quick_encoder(spec, leaf.dtype, copy=not fresh))
+            (key, quick_encoder(spec.to("cpu"), leaf.dtype, copy=not fresh))
             for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
         ]
 
@@ -158,7 +157,7 @@ class GymWrapper(GymLikeEnv):
 
     def _begin(self, **kwargs: Any) -> Any:
         seed, self._seed = self._seed, None
-        return self._reset_output_transform(self._env.reset(seed=seed, **kwargs))
+        return self._reset_output_transform(self._env.reset(**{"seed": seed, **kwargs}))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         if self._rows is None:
@@ -188,27 +187,34 @@ class GymWrapper(GymLikeEnv):
 
     def read_reward(self, reward: Any) -> Tensor:
         """A reward, or those of all rows, as a tensor of `reward_spec`."""
-        if type(reward) is not np.ndarray or self._elsewhere:
+        if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
             return super().read_reward(reward)
-        return torch.from_numpy(reward).to(self.reward_spec.dtype, copy=True).unsqueeze(-1)
+        return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
 
     def _flag(self, flag: Any) -> Tensor:
-        if type(flag) is not np.ndarray or self._elsewhere:
-            return super()._flag(flag)
-        return torch.from_numpy(flag.copy()).unsqueeze(-1)
+        return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
         begun = None if self._rows is None else self._rows.begun
         own = type(self)._reset is GymWrapper._reset and type(self).reset is EnvBase.reset
-        if self._rows is None or begun is None or not own or self.info_dict_reader or self._elsewhere:
+        if self._rows is None or begun is None or not own or self.info_dict_reader or self._begun is not None:
             return super().maybe_reset(tensordict)
-        mask = torch.from_numpy(begun).unsqueeze(-1)
-        if self._begun is not None or not mask.equal(tensordict.get("done")):
+        done = tensordict.get("done")
+        mask = torch.from_numpy(begun).unsqueeze(-1).to(done.device)
+        if not mask.equal(done):
             return super().maybe_reset(tensordict)
         first = self._with_info(self.read_obs(self._rows.reset(begun)[0]), {})
         Masks({(): mask}, [()]).merge(first, tensordict)
         return tensordict.update(first).update({flag: torch.zeros_like(mask) for flag in FLAGS})
+
+    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        if self._rows is not None and not bool((mask.reshape(-1, 1) | tensordict.get("done")).all()):
+            raise SpaceError(
+                "A vector environment steps all of its rows: a '_step' mask may only leave out those that are done. "
+                "Put the environments into a SerialEnv or a ParallelEnv to step some of them."
+            )
+        return super()._step_some(tensordict, mask)
 
     # -- seeds
 

@@ -23,7 +23,7 @@ from ...engine.infos import merge
 from ...engine.layout import Layout
 from ...engine.transitions import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
-from .old_gym import modern_space
+from ...simulators.old_gym import modern_space
 
 _MODES = hasattr(gymnasium.vector, "AutoresetMode")  # which came together with partial resets
 Info = dict[str, Any]
@@ -121,7 +121,7 @@ class VectorSteps:
 
     def _send(self, seeds: Seeds, options: Any) -> tuple[Any, Info]:
         arguments = {} if options is None else {"options": options}
-        return self.env.reset(seed=seeds, **arguments)
+        return _as_arrays(self.env.reset(seed=seeds, **arguments))
 
     def _check_left_alone(self, before: Any, after: Any, rows: np.ndarray) -> None:
         """Raise where a partial reset has begun other rows anew as well, which would go unnoticed."""
@@ -144,7 +144,7 @@ class VectorSteps:
         """
         if self._over is not None and self._over.any() and self.mode == AutoresetMode.DISABLED:
             self.reset(self._over)  # somebody goes on without these rows: they must do something
-        obs, reward, terminated, truncated, done, info = self._read(self.env.step(actions))
+        obs, reward, terminated, truncated, done, info = self._read(_as_arrays(self.env.step(actions)))
         self._begun = self._over = None
         if not self._sure:
             self._latest = deepcopy(obs)
@@ -192,6 +192,17 @@ def overlaid(info: Info, further: Any, rows: np.ndarray) -> Info:
             old, new = np.asarray(old), np.asarray(new)
             result[key] = np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
     return result
+
+
+def _as_arrays(given: Any) -> Any:
+    """What a vector environment returned, with arrays in the place of tensors."""
+    if isinstance(given, np.ndarray):
+        return given
+    if isinstance(given, tuple):
+        return tuple(map(_as_arrays, given))
+    if isinstance(given, dict):
+        return {key: _as_arrays(value) for key, value in given.items()}
+    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
 
 
 def _row(finals: Any, row: int) -> Any:

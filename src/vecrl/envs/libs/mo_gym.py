@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from ...errors import VersionError
+from ...simulators.gym_making import RewardInInfo
 from ...specs import TensorSpec, Unbounded
 from ...specs.conversions.dtypes import torch_dtype
 from ..gym_like import Outcome
 from .gym import GymEnv, GymWrapper
-from .gym_making import RewardInInfo
 
 
 def _library() -> Any:

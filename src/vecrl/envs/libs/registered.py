@@ -13,12 +13,12 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 
 from ...errors import SpaceError
+from ...simulators.old_gym import space_of
 from ...specs import Composite
 from ...specs.conversions import space_from_spec
 from ..base import EnvBase
 from ..owner import Key, joined
 from .gym_backends import gym_backend, set_gym_backend
-from .old_gym import space_of
 
 
 def register_gym(

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...errors import SpaceError
+from ..errors import SpaceError
 
 
 class Modern(gymnasium.Env[Any, Any]):

@@ -1,6 +1,6 @@
 """Environments of gymnasium or the old gym by name, with frames skipped and pixels observed below all else.
 
-Knows spaces and steps, not TensorDicts.
+Worker processes import this, so it knows spaces and steps, and neither torch nor TensorDicts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...errors import SpaceError
+from ..errors import SpaceError
 from .old_gym import Modern
 
 

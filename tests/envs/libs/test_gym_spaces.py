@@ -1,0 +1,116 @@
+"""Rules of a user's own for spaces, in both directions."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from vecrl.envs import GymWrapper, check_env_specs, register_gym_spec_conversion
+from vecrl.envs.libs.gym_spaces import as_tuples, with_tuples
+from vecrl.errors import SpaceError
+from vecrl.simulators.old_gym import modern_space
+from vecrl.specs import Bounded, Categorical, Unbounded
+from vecrl.specs.conversions import from_gym, space_from_spec, spec_from_gym
+
+
+class Angle(spaces.Box):
+    """A space that a user made."""
+
+    def __init__(self) -> None:
+        super().__init__(-np.pi, np.pi, (1,), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def rules_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_gym, "_RULES", dict(from_gym._RULES))
+
+
+@pytest.mark.parametrize("named", [Angle, "Angle", f"{Angle.__module__}.Angle"])
+def test_a_space_by_its_class_or_name(named: Any) -> None:
+    @register_gym_spec_conversion(named)
+    def convert(space: Any, **kwargs: Any) -> Any:
+        assert set(kwargs) >= {"dtype", "device", "categorical_action_encoding", "batch_size"}
+        return Bounded(-4, 4, (1,), device=kwargs["device"])
+
+    assert spec_from_gym(spaces.Dict(a=Angle()))["a"] == Bounded(-4, 4, (1,))
+    assert convert(Angle(), dtype=0, device=None, categorical_action_encoding=0, batch_size=()) == Bounded(-4, 4, (1,))
+
+
+def test_a_rule_takes_what_it_names() -> None:
+    @register_gym_spec_conversion(Angle)
+    def convert(space: Any, categorical_action_encoding: bool = False) -> Any:
+        return Categorical(7) if categorical_action_encoding else Unbounded((2,))
+
+    assert spec_from_gym(Angle()) == Unbounded((2,))
+    assert spec_from_gym(Angle(), categorical=True) == Categorical(7)
+
+
+def test_environments_follow_the_rule() -> None:
+    class Turning(gymnasium.Env[Any, Any]):
+        observation_space, action_space = Angle(), spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.ones(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.ones(1, np.float32), 0.0, False, False, {}
+
+    @register_gym_spec_conversion(Angle)
+    def convert(space: Any, **_: Any) -> Any:
+        return Bounded(-4, 4, (1,))
+
+    env = GymWrapper(Turning())
+    assert env.observation_spec["observation"] == Bounded(-4, 4, (1,))
+    check_env_specs(env)
+
+
+def test_the_other_way() -> None:
+    class AngleSpec(Bounded):
+        """A spec that a user made."""
+
+    @register_gym_spec_conversion(AngleSpec)
+    def convert(spec: Any) -> Any:
+        return Angle()
+
+    assert isinstance(space_from_spec(AngleSpec(-4, 4, (1,))), Angle)
+    assert not isinstance(space_from_spec(Bounded(-4, 4, (1,))), Angle)
+
+
+def test_what_is_no_class() -> None:
+    with pytest.raises(SpaceError, match="a class, or the name of one"):
+        register_gym_spec_conversion(Angle())  # pyright: ignore[reportArgumentType]
+
+
+def test_tuples_within_dicts() -> None:
+    space = spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), spaces.Dict(c=spaces.Discrete(3))]), b=spaces.Discrete(2))
+    assert with_tuples(space) is space
+    assert with_tuples(spaces.Dict(b=spaces.Discrete(2))) is None
+    assert as_tuples({"a": {"0": 1, "1": {"c": 2}}, "b": 0}, space) == {"a": (1, {"c": 2}), "b": 0}
+
+
+class _Old:
+    """Spaces as the old gym had them: by other classes of the same names."""
+
+    class MultiDiscrete:
+        nvec, dtype = np.array([2, 3]), np.int64
+
+    class MultiBinary:
+        n = 4
+
+    class Tuple:
+        def __init__(self, *parts: Any):
+            self.spaces = parts
+
+    class Dict:
+        def __init__(self, **parts: Any):
+            self.spaces = parts
+
+
+def test_spaces_of_the_old_gym() -> None:
+    old = _Old.Dict(a=_Old.Tuple(_Old.MultiBinary(), _Old.MultiDiscrete()))
+    expected = spaces.Dict(a=spaces.Tuple([spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3])]))
+    assert modern_space(old) == expected
+    with pytest.raises(SpaceError, match="both libraries have"):
+        modern_space(_Old.Dict(a=object()))
