@@ -133,11 +133,10 @@ def _checked(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
     shape = place.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise SpaceError(f"Expected {key!r} to be a bool tensor, but {mask!r} came.")
-    if mask.shape[: len(shape)] != shape or not _beside(mask, td.get(joined(prefix, "done"), None)):
-        raise SpaceError(
-            f"Expected {key!r} to have the shape of the done flags beside it, or of the batch {tuple(shape)}, but "
-            f"{tuple(mask.shape)} came."
-        )
+    done = td.get(joined(prefix, "done"), None)
+    if mask.shape[: len(shape)] != shape or not _beside(mask, done):
+        whole, came = tuple(shape if done is None else done.shape), tuple(mask.shape)
+        raise SpaceError(f"Expected {key!r} to have the shape {whole} of the done flags beside it, but {came} came.")
     return mask
 
 

@@ -51,7 +51,8 @@ def rollout(
         break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
             begin anew.
         break_when_all_done: end when all rows are done; those that are done earlier are not stepped any more.
-        return_contiguous: stack the steps into one block of memory a leaf; by default wherever no shape is dynamic.
+        return_contiguous: True stacks the steps into one block of memory a leaf, in the order of the dimensions. None
+            does so with time in front, unless a shape is dynamic; False keeps the steps as they are, lazily stacked.
         tensordict: for the reset, or to go on from.
         set_truncated: mark the last step truncated and done.
         out: where to write the result.
@@ -82,7 +83,7 @@ def rollout(
     if plain and return_contiguous is not False and not set_truncated and isinstance(actions, torch.Tensor | None):
         played = env._play(max_steps, actions, ends.stops)
         if played is not None:
-            return played
+            return played.contiguous() if return_contiguous else played
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
     if isinstance(given, Sized):
@@ -90,7 +91,7 @@ def rollout(
     exactly = ends.never and (actions is None or isinstance(given, Sized))
     first = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    kept = _Kept(env, max_steps, exactly, contiguous, out)
+    kept = _Kept(env, (max_steps, exactly, return_contiguous is None), contiguous, out)
     for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
         if callback is not None:
             callback(env, data)
@@ -200,11 +201,11 @@ def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictB
 class _Kept:
     """The steps so far: as a recording where they are to be contiguous, otherwise as they are."""
 
-    def __init__(self, env: EnvBase, max_steps: int, exactly: bool, contiguous: bool, out: TensorDictBase | None):
+    def __init__(self, env: EnvBase, plan: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None):
         self._env = env
         self._out = out
         self._contiguous = contiguous
-        self._plan = max_steps, exactly
+        self._plan = plan
         self._recording: Recording | None = None
         self._steps: list[TensorDictBase] = []
 

@@ -158,6 +158,19 @@ def test_rows_that_travel() -> None:
     assert env.rollout(500, tensordict=TensorDict({}, [6]), break_when_all_done=True)["next", "done"][:, -1].all()
 
 
+def test_rows_that_travel_can_be_gone_back_to() -> None:
+    env = NativeEnv("Acrobot-v1")
+    root = env.reset(TensorDict({}, [3]))
+    action = env.rand_action(root)["action"]
+    saved = root.clone()
+    first = env.step(root.set("action", action))["next"]
+    again = env.step(env.reset(saved, set_state=True).set("action", action))["next"]
+    assert again["observation"].equal(first["observation"])
+    assert again["rows", "steps"].equal(first["rows", "steps"])
+    with pytest.raises(NotImplementedError, match="set_state"):
+        NativeEnv("Acrobot-v1", 3).reset(set_state=True)
+
+
 def test_gradients_flow_through_rows_that_travel() -> None:
     env = NativeEnv("Pendulum-v1")
     action = torch.zeros(2, 1, requires_grad=True)
