@@ -16,15 +16,15 @@ export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time.
-OLD_TENSORDICT := tensordict==0.13.0 torchrl==0.13.3
+# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time, the old gym and mo-gymnasium.
+NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1
 
-.PHONY: demo test test-main test-brax test-brax-v1 test-tensordict check format bench docs clean
+.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1 test-tensordict
+test: test-main test-brax test-brax-v1 test-neighbours
 
 test-main: .venv/.ready
 	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl"
@@ -37,8 +37,8 @@ test-brax: .venv-brax/.ready
 test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
-test-tensordict: .venv-tensordict/.ready
-	.venv-tensordict/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax" tests/envs tests/specs tests/page
+test-neighbours: .venv-neighbours/.ready
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax" tests/envs tests/specs tests/page
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -71,10 +71,10 @@ docs: .venv/.ready
 	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
 	touch $@
 
-.venv-tensordict/.ready: constraints.txt pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-tensordict
-	PIP_CONSTRAINT=constraints.txt .venv-tensordict/bin/python $(PIP) -e ".[classic,mujoco,test]"
-	.venv-tensordict/bin/python $(PIP) --no-deps $(OLD_TENSORDICT)
+.venv-neighbours/.ready: constraints.txt pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-neighbours
+	PIP_CONSTRAINT=constraints.txt .venv-neighbours/bin/python $(PIP) -e ".[classic,mujoco,test]"
+	.venv-neighbours/bin/python $(PIP) --no-deps $(NEIGHBOURS)
 	touch $@
 
 clean:

@@ -1,5 +1,5 @@
 """TorchRL's own collectors and losses over environments of vecrl, where TorchRL is installed: a test environment
-of its own (`make test-tensordict`)."""
+of its own (`make test-neighbours`)."""
 
 from functools import partial
 
