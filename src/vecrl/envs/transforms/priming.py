@@ -67,7 +67,7 @@ class TensorDictPrimer(Transform):
         super().__init__()
         self._given = specs
         self.random = bool(random)
-        self.default_value = 0.0 if default_value is None else default_value
+        self.default_value: Any = 0.0 if default_value is None else default_value
         self.reset_key = reset_key
         self.expand_specs = expand_specs
         self.single_default_value = single_default_value
@@ -93,7 +93,7 @@ class TensorDictPrimer(Transform):
 
     def _fresh(self, batch: torch.Size, mask: Tensor | None = None) -> TensorDictBase:
         """Values for `batch`, of which those of the rows of `mask` count."""
-        specs = self.primers
+        specs: Any = self.primers
         if self.single_default_value and callable(self.default_value):
             return self._at_once(batch, mask)
         fits = all(spec.shape[: len(batch)] == batch for spec in specs.values(True, True))
@@ -138,10 +138,9 @@ class TensorDictPrimer(Transform):
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         if not self.call_before_env_reset:
             return tensordict
-        if tensordict is None:
-            parent = self._require_parent()
-            tensordict = TensorDict({}, parent.batch_size, device=parent.device)
-        return tensordict.copy().update(self._primed(tensordict))
+        parent = self._require_parent()
+        given = TensorDict({}, parent.batch_size, device=parent.device) if tensordict is None else tensordict.copy()
+        return given.update(self._primed(given))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         keys = self.primers.keys(include_nested=True, leaves_only=True)
@@ -151,7 +150,7 @@ class TensorDictPrimer(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         given = tensordict.get("next", None)
-        fresh: TensorDictBase | None = None
+        fresh: Any = None
         for key in self.primers.keys(include_nested=True, leaves_only=True):
             value = next_tensordict.get(key, None)
             if value is None and given is not None:
