@@ -2,28 +2,34 @@
 
 from typing import Any
 
+import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict
 
-from vecrl.envs import EnvBase, GymEnv
+from vecrl.envs import AutoResetEnv, AutoResetTransform, EnvBase, GymEnv
 from vecrl.specs import Binary, Bounded, Composite, Unbounded
 
 
-def test_auto_resetting_gym_env() -> None:
-    class AutoResettingGymEnv(GymEnv):
-        def _step(self, tensordict: Any) -> Any:
-            following = super()._step(tensordict)
-            if following["done"].any():
-                following.update(super().reset().exclude(*self.done_keys))
-            return following
+class AutoResettingGymEnv(GymEnv):
+    def _step(self, tensordict: Any) -> Any:
+        following = super()._step(tensordict)
+        if following["done"].any():
+            following.update(super().reset().exclude(*self.done_keys))
+        return following
 
-        def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
-            if tensordict is not None and tensordict.get("_reset", None) is not None:
-                return tensordict.copy()
-            return super()._reset(tensordict, **kwargs)
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        if tensordict is not None and tensordict.get("_reset", None) is not None:
+            return tensordict.copy()
+        return super()._reset(tensordict, **kwargs)
 
+
+@pytest.mark.parametrize("way", ["argument", "transform"])
+def test_auto_resetting_gym_env(way: str) -> None:
     torch.manual_seed(0)
-    env = AutoResettingGymEnv("CartPole-v1", auto_reset=True, auto_reset_replace=True)
+    if way == "argument":
+        env: EnvBase = AutoResettingGymEnv("CartPole-v1", auto_reset=True, auto_reset_replace=True)
+    else:
+        env = AutoResetEnv(AutoResettingGymEnv("CartPole-v1"), AutoResetTransform(replace=True))
     env.set_seed(0)
     played = env.rollout(60, break_when_any_done=False)
     done = played["next", "done"].squeeze(-1)

@@ -7,6 +7,7 @@ passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -143,8 +144,12 @@ class EnvBase(Beside, SpecOwner):
 
     def _begin_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
-        if self._begun is not None and tensordict is not None and self._begun.waiting:
-            return self._without_masks(self._begun.put(tensordict.copy(), self.done_keys))
+        if self._begun is None or tensordict is None or not self._begun.waiting:
+            return self._reset_rows(tensordict, **kwargs)
+        really = partial(self._reset_rows, **kwargs)
+        return self._complete_flags(self._begun.begin(tensordict, self.done_prefixes, self.done_keys, really))
+
+    def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         first = self._reset(tensordict, **kwargs)
         if not isinstance(first, TensorDictBase):
             raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
@@ -244,8 +249,8 @@ class EnvBase(Beside, SpecOwner):
         if self.run_type_checks:
             self._check_types(following)
         if self._begun is not None:
-            masks = Masks(self._done_masks(following) or {}, self.done_prefixes)
-            self._begun.take(following, masks, self.observation_keys)
+            ended = self._done_masks(following) or {}
+            self._begun.take(following, ended, self.observation_keys, tensordict.get("_step", None))
         return following
 
     def _shaped(self, reward: Tensor | None, key: Any) -> Tensor:

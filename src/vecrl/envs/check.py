@@ -45,9 +45,10 @@ def check_env_specs(
     found: list[str] = []
     first = env.reset(None if tensordict is None else tensordict.copy())
     found += _differences("reset", env, first, ("observation", "done"), check_dtype)
-    stepped = env.step(env.rand_action(first.copy()))
+    acted = env.rand_action(first.copy())
+    found += _differences("step", env, acted, ("action", "state"), check_dtype)  # now, before masks change
+    stepped = env.step(acted)
     found += _differences("step", env, stepped.get("next"), ("observation", "reward", "done"), check_dtype)
-    found += _differences("step", env, stepped, ("action", "state"), check_dtype)
     stops: Any = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
     for stop in stops:
         if found:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 import vecrl.envs.transforms as transforms
-from vecrl.envs.transforms import Transform
+from vecrl.envs.transforms import AutoResetEnv, Transform, TransformedEnv
+from vecrl.specs import Unbounded
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,13 @@ class Case:
         shared: why rows have something in common, so that a batch differs from single environments; "" where not.
         needs: why it cannot sit within a batched environment, or be appended to another than it was made for; "" where
             it can.
+        env: the kind of environment that it belongs in.
     """
 
     make: Callable[[], Transform]
     shared: str = ""
     needs: str = ""
+    env: type[TransformedEnv] = TransformedEnv
 
 
 def _stopped(timer: transforms.Timer) -> transforms.Timer:
@@ -41,6 +44,8 @@ CASES: dict[str, Case] = {
     "CatTensors: after other observations": Case(
         lambda: transforms.Compose(transforms.StepCounter(), transforms.CatTensors(out_key="all", del_keys=False))
     ),
+    "ActionMask": Case(lambda: transforms.ActionMask("choice"), needs="its mask is of the whole batch"),
+    "AutoResetTransform": Case(transforms.AutoResetTransform, env=AutoResetEnv),
     "CatFrames": Case(lambda: transforms.CatFrames(3, -3, padding="constant", padding_value=7)),
     "CatFrames: vectors": Case(lambda: transforms.CatFrames(3, -1, in_keys=["observation"], out_keys=["last"])),
     "CenterCrop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.CenterCrop(5, 10))),
@@ -59,9 +64,11 @@ CASES: dict[str, Case] = {
     "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
     "FlattenObservation": Case(lambda: transforms.FlattenObservation(-3, -1)),
     "Crop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Crop(3, 4, 1, 2))),
+    "FrameSkipTransform": Case(lambda: transforms.FrameSkipTransform(3)),
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
     "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
     "InitTracker": Case(transforms.InitTracker),
+    "NoopResetEnv": Case(lambda: transforms.NoopResetEnv(3), shared="actions are drawn for all rows at once"),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
     ),
@@ -102,9 +109,13 @@ CASES: dict[str, Case] = {
     "VecNorm: elsewhere": Case(
         lambda: transforms.VecNorm(["position", "pixels"], ["place", "light"], decay=0.9), shared="statistics"
     ),
+    "TensorDictPrimer": Case(
+        lambda: transforms.TensorDictPrimer(hidden=Unbounded((2,), dtype=torch.float64), default_value=0.5)
+    ),
     "Timer": Case(lambda: _stopped(transforms.Timer())),
     "ToTensorImage": Case(transforms.ToTensorImage),
     "TrajCounter": Case(lambda: transforms.TrajCounter(repeats=2), shared="numbers are taken in turn"),
+    "VecGymEnvTransform": Case(transforms.VecGymEnvTransform),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

@@ -6,10 +6,14 @@ from .checks import FiniteTensorDictCheck
 from .compose import Compose
 from .counting import InitTracker, RewardSum, StepCounter
 from .env import TransformedEnv
+from .episodes import FrameSkipTransform, NoopResetEnv
 from .frames import CatFrames
 from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .keys import CatTensors, ExcludeTransform, RenameTransform, SelectTransform
+from .masking import ActionMask
 from .numbers import ClipTransform, ObservationNorm, SignTransform, UnaryTransform
+from .priming import TensorDictPrimer
+from .renewing import AutoResetEnv, AutoResetTransform, VecGymEnvTransform
 from .rewards import BinarizeReward, RewardClipping, RewardScaling
 from .shapes import FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform
 from .throughout import ObservationTransform
@@ -17,6 +21,9 @@ from .timing import Timer, TrajCounter
 from .vecnorm import VecNorm
 
 __all__ = [
+    "ActionMask",
+    "AutoResetEnv",
+    "AutoResetTransform",
     "BinarizeReward",
     "CatFrames",
     "CatTensors",
@@ -30,9 +37,11 @@ __all__ = [
     "ExcludeTransform",
     "FiniteTensorDictCheck",
     "FlattenObservation",
+    "FrameSkipTransform",
     "FunctionTransform",
     "GrayScale",
     "InitTracker",
+    "NoopResetEnv",
     "ObservationNorm",
     "ObservationTransform",
     "PermuteTransform",
@@ -46,6 +55,7 @@ __all__ = [
     "SignTransform",
     "SqueezeTransform",
     "StepCounter",
+    "TensorDictPrimer",
     "Timer",
     "ToTensorImage",
     "TrajCounter",
@@ -53,5 +63,6 @@ __all__ = [
     "TransformedEnv",
     "UnaryTransform",
     "UnsqueezeTransform",
+    "VecGymEnvTransform",
     "VecNorm",
 ]

@@ -279,6 +279,13 @@ class Transform(nn.Module):
         self._call_tolerant(roots)
         self._call(following)
 
+    _restricts = False
+    """Whether it says, by `_allowed`, which actions may be drawn."""
+
+    def _allowed(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+        """The action specs, as they are for `tensordict`."""
+        return specs
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Change stored data: the entries `in_keys` of the root, in place; returns it."""
         return self._call(tensordict)

@@ -186,6 +186,15 @@ class Compose(Transform):
         return tensordict
 
     @property
+    def _restricts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(transform._restricts for transform in self)
+
+    def _allowed(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+        for transform in self:
+            specs = transform._allowed(specs, tensordict)
+        return specs
+
+    @property
     def _unrolls(self) -> bool:
         return all(transform._unrolls for transform in self)
 

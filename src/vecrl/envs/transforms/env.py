@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
-from ..partial import Masks
+from ..partial import Masks, overlaid
 from .base import Transform, as_transform
 from .compose import Compose
 
@@ -117,6 +117,7 @@ class TransformedEnv(EnvBase):
             for name in names:
                 part = specs[f"full_{name}_spec"]
                 self._specs[name] = part.lock_(recurse=True) if self._locked else part
+        self._same_actions = self._specs["action"] == base.full_action_spec  # now, before masks are updated
 
     def _set_full(self, name: str, spec: Any) -> None:
         raise AttributeError(
@@ -220,9 +221,10 @@ class TransformedEnv(EnvBase):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
-        base = self.base_env
-        own = type(base).rand_action is not EnvBase.rand_action
-        if own and base.full_action_spec == self.full_action_spec:
+        base, specs = self.base_env, self.full_action_spec
+        if tensordict is not None and self._cached("restricts", lambda: self.transform._restricts):
+            return overlaid(tensordict, self.transform._allowed(specs, tensordict).rand())
+        if self._same_actions and type(base).rand_action is not EnvBase.rand_action:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)
 

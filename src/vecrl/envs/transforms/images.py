@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...specs import Bounded, TensorSpec, Unbounded
-from .numbers import ObservationTransform
+from .throughout import ObservationTransform
 
 _GREY = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
