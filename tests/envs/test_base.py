@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, check_env_specs
 from vecrl.envs.base import next_seed
@@ -295,3 +295,16 @@ def test_a_subclass_that_gives_no_tensordict() -> None:
         Wrong().reset()
     with pytest.raises(NotImplementedError, match="has no _step"):
         Wrong().step(TensorDict())
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_what_a_policy_says_of_the_next_step_stays(partial: bool) -> None:
+    def remembers(td: TensorDictBase) -> TensorDictBase:
+        memory = td.get("memory", torch.zeros(2, 1))
+        td = td.set("memory", memory).set(("next", "memory"), memory + 1)
+        return env.rand_action(td.set("_step", torch.ones(2, dtype=torch.bool)) if partial else td)
+
+    env = Counting(9, 9)
+    played = env.rollout(4, remembers)
+    assert played["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
+    assert played["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]

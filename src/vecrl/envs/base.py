@@ -207,14 +207,19 @@ class EnvBase(Beside, SpecOwner):
         self._check_batch(tensordict)
         mask = tensordict.get("_step", None)
         if mask is None:
-            return tensordict.set("next", self._advance(tensordict))
+            return self._followed(tensordict, self._advance(tensordict))
         masks = Masks.read(tensordict, "_step", [()])
         tensordict.pop("_step")
         if self._nobody(masks):
             following = self._standing_still(tensordict)
         else:
             following = masks.merge(self._step_some(tensordict, masks.found[()]), tensordict)
-        return tensordict.set("next", following)
+        return self._followed(tensordict, following)
+
+    def _followed(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
+        """`tensordict` with what follows under "next", beside what a policy put there."""
+        given = tensordict.get("next", None)
+        return tensordict.set("next", following if given is None else overlaid(given.copy(), following))
 
     def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What follows, of which only the rows of `mask` count."""
@@ -282,10 +287,8 @@ class EnvBase(Beside, SpecOwner):
             stepped = self.step(tensordict)
             return stepped, self.maybe_reset(self.step_mdp(stepped))
         following, renewed = self._step_and_renew(tensordict)
-        tensordict.set("next", following)
-        if renewed is None:
-            return tensordict, self.maybe_reset(self.step_mdp(tensordict))
-        return tensordict, self._renew(self.step_mdp(tensordict), renewed)
+        root = self.step_mdp(self._followed(tensordict, following))
+        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
 
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
