@@ -43,16 +43,20 @@ class RandomPolicy:
     """Writes random actions into a TensorDict.
 
     Args:
-        action_spec: what to draw from.
+        action_spec: what to draw from; it may be set later.
         action_key: where to write it, where that is no `Composite`.
     """
 
-    def __init__(self, action_spec: TensorSpec, action_key: Any = "action"):
+    def __init__(self, action_spec: TensorSpec | None = None, action_key: Any = "action"):
         self.action_spec = action_spec
         self.action_key = action_key
 
     def __call__(self, td: TensorDictBase) -> TensorDictBase:
         """`td` with actions in it."""
+        if self.action_spec is None:
+            raise ValueError(
+                "RandomPolicy has nothing to draw from: give it an action_spec, such as env.full_action_spec."
+            )
         drawn = self.action_spec.rand()
         return td.update(drawn) if isinstance(self.action_spec, Composite) else td.set(self.action_key, drawn)
 
