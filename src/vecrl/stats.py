@@ -92,7 +92,8 @@ class RunningStats:
     @property
     def var(self) -> Array:
         """Population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
-        return self._m2 / _at_least_one(self._count) + (self._count == 0)
+        var = self._m2 / _at_least_one(self._count)
+        return var if type(self._count) is float and self._count > 0 else var + (self._count == 0)
 
     @property
     def std(self) -> Array:
@@ -197,8 +198,8 @@ class RunningStats:
         if self._scale is None:
             var = self.var
             if self.min_variance:
-                var = var.clip(self.min_variance, None)
-            self._scale = (var + self.epsilon) ** -0.5
+                var = np.maximum(var, self.min_variance) if self.device is None else var.clip(self.min_variance, None)
+            self._scale = (var + self.epsilon if self.epsilon else var) ** -0.5
         return self._mean, self._scale
 
     # ------------------------------------------------------------------ keeping and moving
