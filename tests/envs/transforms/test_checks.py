@@ -30,7 +30,8 @@ def test_where_numbers_are_not_finite() -> None:
 
 
 def test_stored_data_are_looked_at_below_too() -> None:
-    data = TensorDict({"a": torch.zeros(2), "text": "x", "next": TensorDict({"a": torch.tensor([1.0, torch.nan])}, [2])}, [2])
+    following = TensorDict({"a": torch.tensor([1.0, torch.nan])}, [2])
+    data = TensorDict({"a": torch.zeros(2), "text": "x", "next": following}, [2])
     with pytest.raises(ValueError, match="'next', 'a'"):
         FiniteTensorDictCheck()(data)
     assert FiniteTensorDictCheck()(data.exclude("next"))["text"] == "x"

@@ -159,8 +159,8 @@ def test_clip_maps_bounds_along(batch: Any, low: Any, high: Any, expected: Any) 
 
 def test_clip_values() -> None:
     value = torch.randn(2, 3, 4) * 3
-    low, high = torch.tensor([-1.0, -2.0, 0.0, 1.0]), 2.0
-    assert torch.equal(ClipTransform(["x"], low=low, high=high)(stored(x=value))["x"], value.clamp(low, torch.tensor(high)))
+    low, high = torch.tensor([-1.0, -2.0, 0.0, 1.0]), torch.tensor(2.0)
+    assert torch.equal(ClipTransform(["x"], low=low, high=high)(stored(x=value))["x"], value.clamp(low, high))
     whole = torch.arange(6).reshape(2, 3, 1)
     assert ClipTransform(["x"], high=3)(stored(x=whole))["x"].flatten().tolist() == [0, 1, 2, 3, 3, 3]
 
