@@ -92,8 +92,9 @@ class RunningStats:
     @property
     def var(self) -> Array:
         """Population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
-        var = self._m2 / _at_least_one(self._count)
-        return var if type(self._count) is float and self._count > 0 else var + (self._count == 0)
+        if self._whole:
+            return self._m2 / self._count
+        return self._m2 / _at_least_one(self._count) + (self._count == 0)
 
     @property
     def std(self) -> Array:
@@ -233,7 +234,8 @@ class RunningStats:
     def _absorb(self, count: Any, mean: Array, m2: Array) -> None:
         """Join the moments of other rows to these. New arrays each time: those handed out stay as they were."""
         total = self._count + count
-        share = count / _at_least_one(total)
+        self._whole = self._whole or (isinstance(count, int | float) and count > 0)
+        share = count / (total if self._whole else _at_least_one(total))
         delta = mean - self._mean
         self._mean = self._mean + delta * share
         self._m2 = self._m2 + m2 + delta * delta * (self._count * share)
@@ -243,6 +245,7 @@ class RunningStats:
 
     def _set(self, count: Any, mean: Array, m2: Array) -> None:
         self._count = self._scalar(count)
+        self._whole = False  # whether every element is known to have been counted
         self.empty = not bool((self._count > 0).any()) if _ndim(self._count) else not self._count
         self._mean, self._m2 = (_copy(self._at_home(a)) for a in (mean, m2))
         self._scale: Array | None = None
@@ -316,9 +319,9 @@ def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
 
 
 def _at_least_one(count: Any) -> Any:
-    if hasattr(count, "clamp"):
-        return count.clamp(min=1)
-    return np.maximum(count, 1) if _ndim(count) else max(count, 1)
+    if isinstance(count, int | float):
+        return max(count, 1)
+    return count.clamp(min=1) if hasattr(count, "clamp") else np.maximum(count, 1)
 
 
 def _ndim(x: Any) -> int:

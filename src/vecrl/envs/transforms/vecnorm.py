@@ -263,18 +263,22 @@ class Table:
     def rows(self, values: Sequence[Tensor | None], n: int) -> Any:
         """`[n, columns]` float64, with zeros for entries that are missing: an array where that is quicker."""
         assert self.stats is not None
-        parts = zip(self.keys, values, self._parts, strict=True)
-        if self.stats.device is not None or not all(value is None or _is_plain(value) for value in values):
-            device = next(value.device for value in values if value is not None)
-            table: Any = torch.zeros(n, self._parts[-1].stop, dtype=torch.float64, device=device)
-            for key, value, part in parts:
-                if value is not None:
-                    table[:, part] = _flattened(key, value, n, part)
-            return table
+        if self.stats.device is not None:
+            return self._tensor_rows(values, n)
         table = np.zeros((self._parts[-1].stop, n)).T  # sums along memory are quicker
-        for key, value, part in parts:
+        for key, value, part in zip(self.keys, values, self._parts):  # noqa: B905 as strict, it takes twice as long
             if value is not None:
+                if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
+                    return self._tensor_rows(values, n)
                 table[:, part] = _flattened(key, value.numpy(), n, part)
+        return table
+
+    def _tensor_rows(self, values: Sequence[Tensor | None], n: int) -> Tensor:
+        device = next(value.device for value in values if value is not None)
+        table = torch.zeros(n, self._parts[-1].stop, dtype=torch.float64, device=device)
+        for key, value, part in zip(self.keys, values, self._parts, strict=True):
+            if value is not None:
+                table[:, part] = _flattened(key, value, n, part)
         return table
 
     def mask(self, values: Sequence[Tensor | None], masks: Masks | None, batch: torch.Size) -> Any:
@@ -298,7 +302,7 @@ class Table:
         if not isinstance(rows, np.ndarray):
             mean, scale = (torch.as_tensor(part, device=rows.device) for part in (mean, scale))
         done = (rows - mean) * scale
-        pairs = zip(values, self._parts, strict=True)
+        pairs = zip(values, self._parts)  # noqa: B905 as strict, it takes twice as long
         return [None if value is None else _like(done[:, part], value) for value, part in pairs]
 
     def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
@@ -327,11 +331,6 @@ class Table:
                 for name in PARTS
             }
         )
-
-
-def _is_plain(value: Tensor) -> bool:
-    """Whether NumPy can have it as it is, and nobody asks for gradients."""
-    return value.is_cpu and not value.requires_grad and value.dtype is not torch.bfloat16
 
 
 def _flattened(key: Key, value: Any, n: int, part: slice) -> Any:
