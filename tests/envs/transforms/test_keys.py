@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from vecrl.envs import check_env_specs
+from vecrl.envs import PendulumEnv, check_env_specs
 from vecrl.envs.transforms import (
     CatTensors,
     Compose,
@@ -183,3 +183,25 @@ def test_exclude_on_the_way_in() -> None:
     env.step(env.rand_action(env.reset()))
     assert "image" not in env.base_env.given
     check_env_specs(env)
+
+
+# -- environments whose next step goes on from what is transformed
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda: CatTensors(["th", "thdot"], "state", unsqueeze_if_oor=True),
+        lambda: RenameTransform(["th"], ["angle"], ["th"], ["angle"]),
+        lambda: SelectTransform("th"),
+        lambda: Compose(StepCounter(), SelectTransform("th")),
+    ],
+)
+def test_what_the_next_step_goes_on_from_stays(transform: Any) -> None:
+    env, plain = TransformedEnv(PendulumEnv(), transform()), PendulumEnv()
+    check_env_specs(env)
+    actions = torch.linspace(-1, 1, 4).unsqueeze(-1)
+    for one in (env, plain):
+        one.set_seed(0)
+    played, expected = (one.rollout(4, actions=actions) for one in (env, plain))
+    assert torch.equal(played["next", "reward"], expected["next", "reward"])
