@@ -232,3 +232,52 @@ def test_importing_the_statistics_imports_no_torch():
     code = "import sys, numpy as np; from vecrl.stats import RunningStats; s = RunningStats((2,))\n"
     code += "s.update(np.ones((3, 2))); s.normalize(np.ones(2)); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_what_was_seen_before_fades(device):
+    stats = RunningStats((2,), decay=0.9, epsilon=0.0, device=device)
+    batches = np.random.default_rng(0).normal(3, 2, (5, 4, 2))
+    for batch in batches:
+        stats.update(batch)
+        stats.update(batch, np.zeros(4, bool))
+    weights = np.repeat(0.9 ** np.arange(4, -1, -1), 4)[:, None]
+    rows = batches.reshape(20, 2)
+    mean = (weights * rows).sum(0) / weights.sum()
+    np.testing.assert_allclose(stats.mean, mean)
+    np.testing.assert_allclose(stats.var, (weights * (rows - mean) ** 2).sum(0) / weights.sum())
+    assert float(stats.weight) == pytest.approx(weights.sum())
+    assert stats.count == int(weights.sum())
+    other = stats.to(None if device else "cpu")
+    other.update(batches[0])
+    stats.update(batches[0])
+    np.testing.assert_allclose(other.mean, stats.mean)
+    with pytest.raises(ValueError, match="decay"):
+        RunningStats((2,), decay=0.0)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_single_elements_are_left_out(device):
+    rng = np.random.default_rng(1)
+    stats = RunningStats((3,), device=device)
+    rows, masks = rng.normal(5, 2, (4, 6, 3)), rng.random((4, 6, 3)) < 0.5
+    masks[..., 2] = False
+    for part, mask in zip(rows, masks, strict=True):
+        stats.update(np.where(mask, part, np.nan), mask)
+    for i in range(2):
+        kept = rows[..., i][masks[..., i]]
+        assert stats.weight[i] == len(kept)
+        assert float(stats.mean[i]) == pytest.approx(kept.mean())
+        assert float(stats.var[i]) == pytest.approx(kept.var())
+    assert (float(stats.mean[2]), float(stats.var[2]), stats.empty) == (0, 1, False)
+    assert stats.count == masks.sum((0, 1)).max()
+    again = RunningStats((3,)).merge(stats)
+    again.load_state_dict(stats.state_dict())
+    stats.update(rows[0])
+    again.update(rows[0])
+    np.testing.assert_allclose(again.var, stats.var)
+    assert again.empty is False
+    again.load_state_dict(RunningStats((3,)).state_dict())
+    assert again.empty
+    with pytest.raises(SpaceError, match="count"):
+        again.load_state_dict({**stats.state_dict(), "count": np.zeros(2)})

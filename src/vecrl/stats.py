@@ -92,6 +92,8 @@ class RunningStats:
     @property
     def var(self) -> Array:
         """Population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
+        if self._whole:
+            return self._m2 / self._count
         return self._m2 / _at_least_one(self._count) + (self._count == 0)
 
     @property
@@ -197,8 +199,8 @@ class RunningStats:
         if self._scale is None:
             var = self.var
             if self.min_variance:
-                var = var.clip(self.min_variance, None)
-            self._scale = (var + self.epsilon) ** -0.5
+                var = np.maximum(var, self.min_variance) if self.device is None else var.clip(self.min_variance, None)
+            self._scale = (var + self.epsilon if self.epsilon else var) ** -0.5
         return self._mean, self._scale
 
     # ------------------------------------------------------------------ keeping and moving
@@ -232,7 +234,8 @@ class RunningStats:
     def _absorb(self, count: Any, mean: Array, m2: Array) -> None:
         """Join the moments of other rows to these. New arrays each time: those handed out stay as they were."""
         total = self._count + count
-        share = count / _at_least_one(total)
+        self._whole = self._whole or (isinstance(count, int | float) and count > 0)
+        share = count / (total if self._whole else _at_least_one(total))
         delta = mean - self._mean
         self._mean = self._mean + delta * share
         self._m2 = self._m2 + m2 + delta * delta * (self._count * share)
@@ -242,6 +245,7 @@ class RunningStats:
 
     def _set(self, count: Any, mean: Array, m2: Array) -> None:
         self._count = self._scalar(count)
+        self._whole = False  # whether every element is known to have been counted
         self.empty = not bool((self._count > 0).any()) if _ndim(self._count) else not self._count
         self._mean, self._m2 = (_copy(self._at_home(a)) for a in (mean, m2))
         self._scale: Array | None = None
@@ -315,9 +319,9 @@ def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
 
 
 def _at_least_one(count: Any) -> Any:
-    if hasattr(count, "clamp"):
-        return count.clamp(min=1)
-    return np.maximum(count, 1) if _ndim(count) else max(count, 1)
+    if isinstance(count, int | float):
+        return max(count, 1)
+    return count.clamp(min=1) if hasattr(count, "clamp") else np.maximum(count, 1)
 
 
 def _ndim(x: Any) -> int:

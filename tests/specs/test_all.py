@@ -261,6 +261,8 @@ def test_rearranging_agrees_with_values(data: st.DataObject, spec: TensorSpec) -
         end = data.draw(st.integers(dim, len(lead) - 1))
         _same_shape(spec.squeeze(dim), value.squeeze(dim))
         _same_shape(spec.flatten(dim, end), value.flatten(dim, end))
+        order = (*data.draw(st.permutations(range(len(lead)))), *range(len(lead), len(spec.shape)))
+        _same_shape(spec.permute(*order), value.permute(*order))
         _same_shape(spec.unflatten(dim, (1, -1)), value.unflatten(dim, (1, lead[dim])))
         for row, own in zip(spec.unbind(dim), value.unbind(dim), strict=True):
             _same_shape(row, own)

@@ -143,8 +143,8 @@ class DeviceCastTransform(Throughout):
         out_keys_inv: Any = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.device = torch.device(device)
-        self._orig = None if orig_device is None else torch.device(orig_device)
+        self.device = _device(device)
+        self._orig = None if orig_device is None else _device(orig_device)
 
     @property
     def orig_device(self) -> torch.device | None:
@@ -216,6 +216,12 @@ class DeviceCastTransform(Throughout):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(device={self.device}, orig_device={self.orig_device})"
+
+
+def _device(device: Any) -> torch.device:
+    """As tensors have it: the CPU without a number, others with one."""
+    device = torch.device(device)
+    return torch.device("cpu") if device.type == "cpu" else torch.empty(0, device=device).device
 
 
 def _leaves(specs: Composite) -> Iterable[TensorSpec]:

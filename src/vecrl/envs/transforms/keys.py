@@ -12,6 +12,7 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..owner import FLAGS, Key, split
 from ..successor import as_keys
+from .base import Transform
 from .throughout import ObservationTransform, Throughout
 
 
@@ -22,7 +23,7 @@ class CatTensors(ObservationTransform):
         in_keys: what is joined; by default the environment's observations of one dimension (after those of the batch).
         out_key: the result; in the dtype that torch promotes them to.
         dim: along which dimension, counted from the end; from 0 on it is counted after those of the batch.
-        del_keys: take the `in_keys` out. An environment whose next step needs them must keep them.
+        del_keys: take the `in_keys` out, but for those that the environment's next step goes on from.
         unsqueeze_if_oor: where the entries have no such dimension, give it to them.
         sort: join them in the order of their names.
 
@@ -79,10 +80,14 @@ class CatTensors(ObservationTransform):
                 return next_tensordict
             raise self._missing(self.in_keys[values.index(None)], next_tensordict)
         if values:
-            if self.del_keys:
-                next_tensordict.exclude(*self.in_keys, inplace=True)
+            next_tensordict.exclude(*self._gone, inplace=True)
             next_tensordict.set(self.out_key, self._joined(values, next_tensordict.batch_dims))
         return next_tensordict
+
+    @property
+    def _gone(self) -> list[Key]:
+        """What is taken out."""
+        return self._once("gone", lambda: _not_needed(self, self.in_keys)) if self.del_keys else []
 
     def _joined(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
@@ -97,9 +102,8 @@ class CatTensors(ObservationTransform):
         if not specs:
             return observation_spec
         joined = self._joined([spec.zero() for spec in specs], observation_spec.ndim)
-        if self.del_keys:
-            for key in self.in_keys:
-                del observation_spec[key]
+        for key in self._gone:
+            del observation_spec[key]
         observation_spec[self.out_key] = self._spec_of(specs, joined, observation_spec.ndim)
         return observation_spec
 
@@ -114,6 +118,12 @@ class CatTensors(ObservationTransform):
         low = self._joined([spec.low for spec in bounded], batch_dims)
         high = self._joined([spec.high for spec in bounded], batch_dims)
         return Bounded(low, high, joined.shape, dtype=joined.dtype, device=joined.device)
+
+
+def _not_needed(transform: Transform, keys: list[Key]) -> list[Key]:
+    """Those that the environment's next step does not go on from."""
+    parent = transform.parent
+    return keys if parent is None else [key for key in keys if key not in parent.state_keys]
 
 
 class RenameTransform(Throughout):
@@ -189,7 +199,7 @@ class RenameTransform(Throughout):
 
 
 class SelectTransform(Throughout):
-    """Keeps the chosen entries alone, of what comes out.
+    """Keeps the chosen entries, of what comes out, and those that the environment's next step goes on from.
 
     Args:
         selected_keys: the entries.
@@ -218,7 +228,8 @@ class SelectTransform(Throughout):
         parent = self.parent
         rewards: list[Key] = ["reward"] if parent is None else parent.reward_keys
         flags: list[Key] = list(FLAGS) if parent is None else parent.done_keys
-        more = [*(rewards if self.keep_rewards else []), *(flags if self.keep_dones else [])]
+        states: list[Key] = [] if parent is None else parent.state_keys
+        more = [*states, *(rewards if self.keep_rewards else []), *(flags if self.keep_dones else [])]
         return list(dict.fromkeys([*self.selected_keys, *more]))
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -232,7 +243,7 @@ class SelectTransform(Throughout):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Of the chosen entries alone."""
-        return observation_spec.select(*self.selected_keys, strict=False)
+        return observation_spec.select(*self._kept, strict=False)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """All of them, or the chosen ones."""

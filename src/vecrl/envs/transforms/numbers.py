@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ from .throughout import ObservationTransform
 class UnaryTransform(ObservationTransform):
     """Any function of one entry.
 
-    The spec of what it makes has the shape and dtype of what it makes of zeros, and no bounds.
+    The spec of what it makes has the shape and dtype of what it makes of zeros (of a non-tensor, of the `example_data`
+    of its spec), and no bounds.
 
     Args:
         in_keys, out_keys: what `fn` reads and writes, of what comes out.
@@ -145,7 +147,7 @@ class ObservationNorm(ObservationTransform):
             keep_dims: dimensions that the result keeps, with size 1.
 
         Raises:
-            RuntimeError: loc and scale are known already, or the values have no finite mean and deviation.
+            RuntimeError: loc and scale are known already, or the values have no finite mean or deviation.
             ValueError: `key` or `cat_dim` is needed.
         """
         if self.initialized:
@@ -159,6 +161,8 @@ class ObservationNorm(ObservationTransform):
                 raise ValueError(f"Where reduce_dim has several dimensions, {dims}, give cat_dim too.")
             cat_dim = dims[0]
         data = self._gather(num_iter, keys[0] if key is None else key, cat_dim)
+        if math.prod(data.shape[dim] for dim in dims) < 2:
+            raise RuntimeError(f"Expected two values or more for a deviation, but {num_iter} steps gave one alone.")
         mean, deviation = _moments(data, dims, keep_dims or ())
         if not (torch.isfinite(mean).all() and torch.isfinite(deviation).all()):
             raise RuntimeError(f"The values have no finite mean and deviation over {num_iter} steps.")

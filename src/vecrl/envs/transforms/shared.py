@@ -42,8 +42,13 @@ def mapped_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
             data.set(part_key(key, part), torch.zeros(shape, dtype=torch.float64))
     folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
     mapped = data.memmap_(prefix=folder)
-    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(mapped, _remove, folder, os.getpid())
     return mapped
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not where a fork of the owner ends
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def guard_of(shared: TensorDictBase) -> Any:

@@ -1,0 +1,85 @@
+"""Transforms of rewards."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import check_env_specs
+from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
+from vecrl.specs import Binary, Bounded, Unbounded
+
+from ..bounded import Within
+from ..counting import Groups
+from ..rows import Rows
+
+BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
+
+
+def ends(spec: Any) -> tuple[float, float]:
+    return spec.low.min().item(), spec.high.max().item()
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [
+        (lambda: RewardScaling(1.0, 2.0), (-1.0, 7.0)),
+        (lambda: RewardScaling(1.0, 2.0, standard_normal=True), (-1.0, 1.0)),
+        (lambda: RewardScaling(0, -1), (-3.0, 1.0)),
+        (lambda: RewardClipping(-0.5, 0.5), (-0.5, 0.5)),
+        (lambda: RewardClipping(clamp_min=0.0), (0.0, 3.0)),
+        (lambda: RewardClipping(clamp_max=0.0), (-1.0, 0.0)),
+        (lambda: RewardClipping(), (-1.0, 3.0)),
+    ],
+)
+@BATCHES
+def test_bounds_are_mapped_along(batch: Any, transform: Any, expected: Any) -> None:
+    env = TransformedEnv(Within(*batch), transform())
+    assert ends(env.reward_spec) == expected
+    assert env.reward_spec.shape == (*batch, 1)
+    check_env_specs(env)
+
+
+def test_values_of_stored_data() -> None:
+    reward = torch.randn(2, 3, 1) * 3
+    for transform, expected in (
+        (RewardScaling(1.0, 2.0), reward * 2 + 1),
+        (RewardScaling(1.0, 2.0, standard_normal=True), (reward - 1) / 2),
+        (RewardClipping(-1, 2), reward.clamp(-1, 2)),
+        (BinarizeReward(), (reward > 0).to(torch.int8)),
+    ):
+        assert torch.equal(transform(TensorDict({"reward": reward}, [2, 3]))["reward"], expected)
+    kept = RewardClipping(0, 1, ["reward"], ["small"])(TensorDict({"reward": reward}, [2, 3]))
+    assert torch.equal(kept["reward"], reward)
+    assert torch.equal(kept["small"], reward.clamp(0, 1))
+
+
+def test_unbounded_rewards() -> None:
+    assert TransformedEnv(Rows(), RewardScaling(1.0, 2.0)).reward_spec == Unbounded((1,))
+    assert TransformedEnv(Rows(), RewardClipping(-1, 2)).reward_spec == Bounded(-1, 2, (1,))
+
+
+def test_binarize() -> None:
+    env = TransformedEnv(Within(4), BinarizeReward())
+    assert env.reward_spec == Binary(1, (4, 1))
+    assert env.rollout(4)["next", "reward"].dtype == torch.int8
+    check_env_specs(env)
+
+
+def test_rewards_of_groups_are_found() -> None:
+    env = TransformedEnv(Groups(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
+    assert env.transform[0].in_keys == [("a", "reward"), ("b", "reward")]
+    assert (env.rollout(3)["next", "b", "episode_reward"][-1] == 15).all()
+    check_env_specs(env)
+
+
+def test_a_missing_reward_is_named() -> None:
+    with pytest.raises(KeyError, match="'reward'"):
+        RewardScaling(0.0, 1.0)(TensorDict({"x": torch.zeros(2)}, [2]))
+
+
+def test_state() -> None:
+    first, second = RewardScaling(1.0, 2.0), RewardScaling(0.0, 0.0)
+    second.load_state_dict(first.state_dict())
+    assert second(TensorDict({"reward": torch.ones(1)}))["reward"] == 3

@@ -1,0 +1,298 @@
+"""VecNorm: what it takes in and when, its values, and how it is kept, moved and shared."""
+
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import ParallelEnv, check_env_specs
+from vecrl.envs.transforms import Compose, ObservationNorm, StepCounter, TransformedEnv, VecNorm
+from vecrl.envs.transforms.shared import _remove
+from vecrl.errors import SpaceError
+
+from ..bounded import Within
+from ..counting import Groups
+from ..rows import Rows
+
+STEPS = [[[1.0, 2], [3, 8]], [[2.0, 2], [2, 5]], [[0.0, 0], [1, 1]]]
+
+
+def fed(norm: VecNorm, key: str = "x") -> list[torch.Tensor]:
+    return [norm(TensorDict({key: torch.tensor(rows)}, [2]))[key] for rows in STEPS]
+
+
+@pytest.mark.parametrize(
+    ("decay", "peer"),
+    [
+        (
+            0.9,
+            [
+                [[-1.0, -1.0], [1.0, 1.0]],
+                [[0.0, -0.9018195271492004], [0.0, 0.32207831740379333]],
+                [[-1.512161374092102, -1.0671424865722656], [-0.46676400303840637, -0.6915637850761414]],
+            ],
+        ),
+        (
+            1.0,
+            [
+                [[-1.0, -1.0], [1.0, 1.0]],
+                [[0.0, -0.904534101486206], [0.0, 0.30151134729385376]],
+                [[-1.5666987895965576, -1.107823371887207], [-0.5222329497337341, -0.7385489344596863]],
+            ],
+        ),
+    ],
+)
+def test_values_are_those_of_torchrl(decay: float, peer: Any) -> None:
+    """The numbers are what TorchRL 0.14.1's VecNorm gave."""
+    torch.testing.assert_close(torch.stack(fed(VecNorm(["x"], decay=decay))), torch.tensor(peer), rtol=1e-5, atol=1e-6)
+
+
+def test_a_large_mean_costs_no_digits() -> None:
+    rng = np.random.default_rng(0)
+    norm = VecNorm(["x"], decay=1.0, eps=1e-12)
+    rows = 1e6 + rng.normal(0, 1, (100, 8, 1))
+    made = [norm(TensorDict({"x": torch.from_numpy(part)}, [8]))["x"] for part in rows]
+    expected = (rows[-1] - rows.mean((0, 1))) / rows.std((0, 1))
+    assert torch.allclose(made[-1], torch.from_numpy(expected), atol=1e-9)
+
+
+def test_single_environments_count_one_row() -> None:
+    env = TransformedEnv(Rows(), VecNorm())
+    first = env.reset()
+    assert first["observation"].tolist() == [0, 0, 0]
+    env.step(env.rand_action(first))
+    assert env.transform.get_extra_state()["observation_count"].tolist() == pytest.approx([1.9999] * 3)
+    assert env.transform.get_extra_state()["reward_count"].tolist() == [1]
+    check_env_specs(env)
+
+
+def test_least_variance() -> None:
+    norm = VecNorm(["x"], eps=0.25)
+    norm(TensorDict({"x": torch.zeros(4, 1)}, [4]))
+    norm.freeze()
+    assert norm(TensorDict({"x": torch.ones(1, 1)}, [1]))["x"].item() == 2
+
+
+# -- what is taken in
+
+
+def counts(env: Any) -> dict[str, float]:
+    state = env.transform.get_extra_state()
+    return {key.removesuffix("_count"): value.max().item() for key, value in state.items() if key.endswith("_count")}
+
+
+def test_only_rows_that_moved_are_taken_in() -> None:
+    env = TransformedEnv(Rows((0, 1, 2)), VecNorm(decay=1.0))
+    root = env.reset()
+    assert counts(env) == {"observation": 3, "reward": 0}
+    root = env.step_mdp(env.step(env.rand_action(root)))
+    assert counts(env) == {"observation": 6, "reward": 3}
+    env.step(env.rand_action(root.copy()).set("_step", torch.tensor([True, False, True])))
+    assert counts(env) == {"observation": 8, "reward": 5}
+    env.reset(root.copy().set("_reset", torch.tensor([[False], [True], [False]])))
+    assert counts(env) == {"observation": 9, "reward": 5}
+    env.reset(root.copy().set("_reset", torch.zeros(3, 1, dtype=torch.bool)))
+    assert counts(env) == {"observation": 9, "reward": 5}
+
+
+def test_statistics_of_rows_that_moved_are_those_of_their_values() -> None:
+    torch.manual_seed(0)
+    plain, env = Rows((0, 1, 2)), TransformedEnv(Rows((0, 1, 2)), VecNorm(["observation"], ["normed"], decay=1.0))
+    root, seen = env.reset(), [plain.reset()["observation"]]
+    other = plain.reset()
+    for _ in range(10):
+        acted = env.rand_action(root)
+        other = other.update(acted.select(*env.action_keys))
+        stepped, root = env.step_and_maybe_reset(acted)
+        done = stepped["next", "done"].squeeze(-1)
+        seen.append(stepped["next", "observation"])
+        seen.append(root["observation"][done])
+    values = torch.cat(seen).double()
+    torch.testing.assert_close(env.transform.loc["observation"], values.mean(0).float())
+    torch.testing.assert_close(env.transform.scale["observation"], values.std(0, correction=0).float())
+
+
+def test_groups_are_reset_by_their_own_masks() -> None:
+    norm = VecNorm([("a", "val"), ("b", "val"), ("a", "reward")], decay=1.0)
+    env = TransformedEnv(Groups(("a", "b"), root=False), norm)
+    root = env.reset()
+    assert env.transform.loc["a", "val"].shape == (2, 3)
+    root["a", "_reset"] = torch.tensor([[True], [False]])
+    root["b", "_reset"] = torch.tensor([[False], [False]])
+    env.reset(root)
+    assert counts(env) == {"a.val": 2, "b.val": 1, "a.reward": 0}
+    check_env_specs(env)
+
+
+def test_nothing_is_taken_in_when_told_so() -> None:
+    env = TransformedEnv(Rows((0, 1)), VecNorm())
+    env.rollout(3)
+    before = env.transform.get_extra_state()
+    env.transform.freeze()
+    assert env.transform.frozen
+    env.rollout(3)
+    env.transform.unfreeze()
+    env.eval()
+    env.rollout(3)
+    after = env.transform.get_extra_state()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    env.train()
+    env.rollout(3)
+    assert env.transform.get_extra_state()["reward_count"][0] > before["reward_count"][0]
+
+
+def test_a_frozen_copy_stays() -> None:
+    norm = VecNorm(["x"])
+    fed(norm)
+    copy = norm.frozen_copy()
+    loc = copy.loc["x"].clone()
+    for other in (norm, copy):
+        other(TensorDict({"x": torch.full((2, 2), 9.0)}, [2]))
+    assert torch.equal(copy.loc["x"], loc)
+    assert not torch.equal(norm.loc["x"], loc)
+
+
+# -- dtypes, shapes, gradients
+
+
+def test_dtypes() -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool):
+        made = VecNorm(["x"])(TensorDict({"x": torch.tensor([[0], [1]]).to(dtype)}, [2]))["x"]
+        assert made.dtype == (dtype if dtype.is_floating_point else torch.float32)
+        assert made.tolist() == [[-1], [1]]
+
+
+def test_gradients_pass_through_values_and_not_through_statistics() -> None:
+    x = torch.tensor([[1.0], [3.0]], requires_grad=True)
+    VecNorm(["x"])(TensorDict({"x": x}, [2]))["x"].sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.0], [1.0]]
+
+
+def test_values_that_came_stay_as_they_were() -> None:
+    x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    made = VecNorm(["x"], ["y"])(TensorDict({"x": x}, [2]))
+    assert x.tolist() == [[1.0], [3.0]]
+    assert made["y"].tolist() == [[-1], [1]]
+
+
+def test_stored_trajectories_and_shapes() -> None:
+    data = TensorDict({"x": torch.randn(4, 5, 2, 3), "r": torch.randn(4, 5)}, [4, 5])
+    norm = VecNorm(["x", "r"], decay=1.0, shapes=[(2, 3), ()])
+    made = norm(data.clone())
+    assert (made["x"].shape, made["r"].shape) == ((4, 5, 2, 3), (4, 5))
+    torch.testing.assert_close(made["x"].mean((0, 1)), torch.zeros(2, 3), atol=1e-6, rtol=0)
+    assert norm.loc["r"].shape == ()
+    with pytest.raises(SpaceError, match="'x'"):
+        norm(TensorDict({"x": torch.randn(4, 2), "r": torch.randn(4)}, [4]))
+    with pytest.raises(ValueError, match="a shape for each"):
+        VecNorm(["x", "r"], shapes=[(2, 3)])
+
+
+def test_missing_entries_are_named() -> None:
+    with pytest.raises(KeyError, match="'reward'"):
+        VecNorm()(TensorDict({"observation": torch.zeros(2, 1)}, [2]))
+    env = TransformedEnv(Rows(), VecNorm(["observation", "nothing"]))
+    with pytest.raises(KeyError, match="'nothing'"):
+        env.reset()
+    with pytest.raises(RuntimeError, match="seen nothing"):
+        VecNorm().loc  # noqa: B018
+
+
+# -- kept, moved, shared
+
+
+def test_state_goes_on_before_any_data() -> None:
+    first, second = (TransformedEnv(Rows((0, 1)), Compose(StepCounter(), VecNorm())) for _ in range(2))
+    first.rollout(5)
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    data = TensorDict({"observation": torch.randn(2, 3), "reward": torch.randn(2, 1)}, [2])
+    assert torch.equal(first.transform[1](data.copy())["reward"], second.transform[1](data.copy())["reward"])
+    fresh = VecNorm()
+    fresh.load_state_dict(VecNorm().state_dict())
+    assert fresh.get_extra_state() == {}
+
+
+def test_clones_share_what_is_learnt() -> None:
+    norm = VecNorm(["x"], decay=1.0)
+    clone = norm.clone()
+    fed(norm)
+    fed(clone)
+    assert norm.get_extra_state()["x_count"][0] == 12
+
+
+def test_as_an_observation_norm() -> None:
+    norm = VecNorm(["x"], ["y"])
+    made = fed(norm, "x")
+    fixed = norm.to_observation_norm()
+    assert isinstance(fixed, ObservationNorm)
+    data = TensorDict({"x": torch.tensor(STEPS[-1])}, [2])
+    torch.testing.assert_close(fixed(data.copy())["y"], norm.freeze()(data)["y"])
+    assert len(made) == 3
+    env = TransformedEnv(Rows((0, 1)), VecNorm())
+    env.rollout(3)
+    both = env.transform.to_observation_norm()
+    assert [part.in_keys for part in both] == [["observation"], ["reward"]]
+
+
+def test_statistics_are_shared_by_those_that_have_the_same() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(Within(4), ["observation", "reward"])
+    assert sorted(shared.keys())[:3] == ["observation_count", "observation_m2", "observation_mean"]
+    first, second = (TransformedEnv(Within(4), VecNorm(shared_td=shared, decay=1.0)) for _ in range(2))
+    first.rollout(2)
+    second.rollout(2)
+    first.transform.freeze()
+    first.rollout(1)
+    assert counts(first) == {"observation": 24, "reward": 16}
+    assert torch.equal(first.transform.loc["observation"], shared["observation_mean"].float())
+    third = VecNorm(shared_td=shared)
+    third.load_state_dict(first.transform.state_dict())
+    assert shared["observation_count"][0] == 24
+
+
+def test_files_go_with_what_shares_them() -> None:
+    shared: Any = VecNorm.build_td_for_shared_vecnorm(Within())
+    path = Path(shared["reward_mean"].filename)
+    norm = VecNorm(shared_td=shared)
+    del shared
+    assert path.exists()
+    folder, me = str(path.parent), os.getpid()
+    _remove(folder, me + 1)  # a fork that ends leaves them to their owner
+    assert path.exists()
+    del norm
+    assert not path.exists()
+
+
+def learn(norm: VecNorm) -> None:
+    torch.set_num_threads(1)
+    for _ in range(200):
+        norm(TensorDict({"observation": torch.ones(4, 3), "reward": torch.ones(4, 1)}, [4]))
+
+
+def test_no_update_is_lost_among_processes() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(Within(4))
+    norm = VecNorm(shared_td=shared, decay=1.0)
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=learn, args=(pickle.loads(cloudpickle.dumps(norm)),)) for _ in range(2)]
+    for process in others:
+        process.start()
+    learn(norm)
+    for process in others:
+        process.join()
+        assert process.exitcode == 0
+    assert shared["observation_count"].tolist() == [3 * 200 * 4] * 3
+
+
+def test_workers_share_statistics() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(Rows())
+    make = lambda: TransformedEnv(Rows(), VecNorm(shared_td=shared, decay=1.0))  # noqa: E731
+    with ParallelEnv(2, make) as env:
+        env.rollout(5, break_when_any_done=False)
+    assert shared["reward_count"].item() == 10
