@@ -27,7 +27,7 @@ from .codecs import BareCodec, PathCodec
 from .makers import Kwargs, makers_of, merged_kwargs, share_out, start_method_of
 from .metadata import EnvMetaData
 from .playing import fits, play
-from .simulator import METHOD, MISSING, agree
+from .simulator import METHOD, MISSING, agree, alike
 from .some import spread, standing_still, whom
 from .wiring import is_by_path
 
@@ -149,7 +149,7 @@ class BatchedEnv(EnvBase):
         sizes = {tuple(meta.batch_size) for meta in metas}
         if len(sizes) > 1:
             raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
-        self.meta_data = first if all(meta is first for meta in metas) else metas
+        self.meta_data = first if all(meta is first or alike(meta, first) for meta in metas) else metas
         devices = {meta.device for meta in metas}
         self._device = self._wish or (first.device if len(devices) == 1 else None)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
@@ -234,7 +234,7 @@ class BatchedEnv(EnvBase):
         keys = [*self.state_keys, *([] if whole else self.reset_keys)]
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
-        parts = tensordict.select(*keys, strict=False).unbind(0)
+        parts = tensordict.select(*keys, strict=False).to("cpu").unbind(0)  # workers need no other device
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
     def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
