@@ -1,5 +1,6 @@
 """`SerialEnv` and `ParallelEnv`: their lives, attributes, seeds, states, and what is whose."""
 
+import copy
 import gc
 from functools import partial
 from typing import Any
@@ -261,6 +262,25 @@ def test_states_of_all(kind: Any) -> None:
         holder = nn.ModuleDict({"env": env})
         holder.load_state_dict({f"env.{key}": value + 5 for key, value in state.items()})
         assert env.state_dict()["worker1.weight"].tolist() == [7, 7]
+
+
+def test_flags_that_are_asked_for() -> None:
+    with SerialEnv(2, partial(Counting, 2)) as env:
+        played = env.add_truncated_keys().rollout(5, break_when_any_done=False, set_truncated=True)
+        assert played["next", "truncated"].flatten().tolist() == [False] * 4 + [True] + [False] * 4 + [True]
+        assert not played["truncated"].any()
+
+
+def test_batches_are_not_copied() -> None:
+    with SerialEnv(1, Tally) as env, pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.deepcopy(env)
+
+
+def test_fake_data_of_environments_that_differ() -> None:
+    with SerialEnv(3, MAKERS["classes"]) as env:
+        fake, real = env.fake_tensordict(), env.rand_step(env.reset())
+        for mine, other in zip(fake.unbind(0), real.unbind(0), strict=True):
+            assert sorted(mine.keys(True, True), key=str) == sorted(other.keys(True, True), key=str)
 
 
 def test_devices() -> None:

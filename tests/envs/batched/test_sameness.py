@@ -177,3 +177,23 @@ def test_bare_gymnasium_environments_give_what_their_wrappers_give() -> None:
         assert_same(ours, theirs)
         assert ours["next", "truncated"].any()
         assert ours["next", "terminated"].any() or ours["next", "done"].sum() > 3
+
+
+@pytest.mark.parametrize("kinds", ["tally", "cartpole", "sizes"])
+def test_what_began_anew_comes_with_the_step(kinds: str) -> None:
+    with SerialEnv(3, MAKERS[kinds]) as env:
+        env.set_seed(0)
+        root = env.reset()
+        for _ in range(40):
+            following, renewed = env._step_and_renew(env.rand_action(root))
+            done = following["done"].flatten().tolist()
+            assert (renewed is not None) == any(done)
+            if renewed is not None:
+                assert not renewed["done"].any()
+                assert "reward" not in renewed.keys()  # noqa: SIM118
+                break
+            root = following
+        assert renewed is not None
+        rows = zip(done, following.unbind(0), renewed.unbind(0), strict=True)
+        look = "observation" if kinds == "cartpole" else "seen"
+        assert [not before[look].equal(after[look]) for _, before, after in rows] == done

@@ -84,7 +84,7 @@ class PathCodec:
     def _parcel(self, data: TensorDictBase, row: int) -> dict[Key, Any]:
         there = {key for _, key in self._inputs}
         keys = [key for key in self._by_row[row] if key not in there]
-        return {key: value for key in keys if (value := data.get(key, None)) is not None}
+        return {key: value.to("cpu") for key in keys if (value := data.get(key, None)) is not None}
 
     def following(self, transition: Transition) -> TensorDictBase:
         """What followed, final observations included."""

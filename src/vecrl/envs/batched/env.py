@@ -7,26 +7,27 @@ build them, and say what they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.pool import BackendName, Pool
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
+from ...specs import StackedComposite
 from ...specs.stacked import stack_specs
 from ..base import EnvBase, next_seed
 from ..owner import INPUTS, OUTPUTS
 from ..partial import Masks, overlaid
 from .codecs import BareCodec, PathCodec
-from .makers import Kwargs, makers_of, share_out
+from .makers import Kwargs, makers_of, merged_kwargs, share_out, start_method_of
 from .metadata import EnvMetaData
 from .playing import fits, play
-from .simulator import METHOD, MISSING, agree
+from .simulator import METHOD, MISSING, agree, alike
 from .some import spread, standing_still, whom
 from .wiring import is_by_path
 
@@ -96,7 +97,7 @@ class BatchedEnv(EnvBase):
         backend: BackendName | None = None,
         step_timeout: float | None = None,
     ):
-        super().__init__(device=device)
+        super().__init__(device=device, allow_done_after_reset=True)  # environments see to that themselves
         self.num_workers = num_workers
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = create_env_kwargs
@@ -122,7 +123,7 @@ class BatchedEnv(EnvBase):
             return
         how = self._how
         makers = makers_of(self.num_workers, self.create_env_fn, self.create_env_kwargs)
-        method = _start_method(how["mp_start_method"])
+        method = start_method_of(how["mp_start_method"])
         if how["num_threads"] is not None:
             torch.set_num_threads(how["num_threads"])
         pool = Pool(
@@ -148,7 +149,7 @@ class BatchedEnv(EnvBase):
         sizes = {tuple(meta.batch_size) for meta in metas}
         if len(sizes) > 1:
             raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
-        self.meta_data = first if all(meta is first for meta in metas) else metas
+        self.meta_data = first if all(meta is first or alike(meta, first) for meta in metas) else metas
         devices = {meta.device for meta in metas}
         self._device = self._wish or (first.device if len(devices) == 1 else None)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
@@ -175,13 +176,7 @@ class BatchedEnv(EnvBase):
     def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
         """Add keywords for what makes the environments: for all, or one mapping each. They count from the next start
         on: `close` and `start`, or `reset`."""
-        old = self.create_env_kwargs or {}
-        if isinstance(kwargs, Mapping) and isinstance(old, Mapping):
-            self.create_env_kwargs = {**old, **kwargs}
-            return
-        olds = [old] * self.num_workers if isinstance(old, Mapping) else old
-        news = [kwargs] * self.num_workers if isinstance(kwargs, Mapping) else kwargs
-        self.create_env_kwargs = [{**a, **b} for a, b in zip(olds, news, strict=True)]
+        self.create_env_kwargs = merged_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker` or
@@ -217,13 +212,14 @@ class BatchedEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         masks = None if tensordict is None else Masks.read(tensordict, "_reset", self.done_prefixes)
         ids, whole = whom(masks, self.done_prefixes, self.num_workers)
-        if isinstance(self._codec, BareCodec):
-            transition = self._begin(self._codec, ids, kwargs)
+        codec = self._codec
+        if isinstance(codec, BareCodec):
+            transition = self._begin(codec, ids, kwargs)
         else:
             data = self._data_of_resets(tensordict, ids, whole)
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
-            transition = self._asked(self._codec.root, "reset", None, options, ids)
-        first = self._here(self._codec.root(transition))
+            transition = self._asked(codec.root, "reset", None, options, ids)
+        first = self._here(codec.root(transition))
         return first if ids is None or tensordict is None else spread(first, ids, tensordict, self._still)
 
     def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
@@ -238,7 +234,7 @@ class BatchedEnv(EnvBase):
         keys = [*self.state_keys, *([] if whole else self.reset_keys)]
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
-        parts = tensordict.select(*keys, strict=False).unbind(0)
+        parts = tensordict.select(*keys, strict=False).to("cpu").unbind(0)  # workers need no other device
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
     def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
@@ -248,6 +244,20 @@ class BatchedEnv(EnvBase):
         if not self._codec.lazy:
             return super()._standing_still(tensordict)
         rows: list[Any] = [self._still(row, before) for row, before in enumerate(tensordict.unbind(0))]
+        return LazyStackedTensorDict.lazy_stack(rows, 0)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        if not any(isinstance(self._full(name), StackedComposite) for name in (*INPUTS, *OUTPUTS)):
+            return super().fake_tensordict()
+        rows: list[Any] = []
+        for row in range(self.num_workers):
+            nothing = TensorDict({}, self.batch_size[1:])
+            root, following = (
+                standing_still([self._full(name)[row] for name in names], nothing)
+                for names in ((*INPUTS, *OUTPUTS[::2]), OUTPUTS)
+            )
+            rows.append(root.set("next", following))
         return LazyStackedTensorDict.lazy_stack(rows, 0)
 
     # -- steps
@@ -291,17 +301,15 @@ class BatchedEnv(EnvBase):
         return self._here(following)
 
     def _here(self, data: TensorDictBase) -> TensorDictBase:
+        data = self._complete_flags(data)  # of which there are more than the environments' after add_truncated_keys
         return data if self.device is None else data.to(self.device)
 
     # -- a rollout at once
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
         codec = self._codec
-        if (
-            isinstance(codec, PathCodec)
-            or self.run_type_checks
-            or not fits(codec.layout, self.num_workers, steps, stop)
-        ):
+        checks = self.run_type_checks
+        if isinstance(codec, PathCodec) or checks or not fits(codec.layout, self.num_workers, steps, stop):
             return None
         actions = self.action_spec.rand((steps,)).transpose(0, 1) if actions is None else actions[:, :steps]
         ready = list(codec.actions(actions.transpose(0, 1)))
@@ -318,13 +326,13 @@ class BatchedEnv(EnvBase):
             seed: of the first.
             static_seed: the same for all.
         """
-        pool = self._running()
+        self.start()
         for row in range(self.num_workers):
             if isinstance(self._codec, BareCodec):
                 self._seeds[row] = seed
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
-                [seed] = pool.invoke("call", "set_seed", [((seed, static_seed), {})], [row])
+                [seed] = self._running().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
         return seed
 
     def __getattr__(self, name: str) -> Any:
@@ -348,6 +356,11 @@ class BatchedEnv(EnvBase):
 
         call.__name__ = name
         return call
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be copied or pickled, as its workers cannot: make another one."
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         states = self._running().invoke("call", "state_dict", [((), {})] * self.num_workers)
@@ -390,12 +403,3 @@ class ParallelEnv(BatchedEnv):
     """
 
     _backend = "processes"
-
-
-def _start_method(name: str | None) -> Literal["forkserver", "spawn"]:
-    if name in (None, "forkserver"):
-        return "forkserver"
-    if name == "spawn":
-        return "spawn"
-    why = "A fork copies this process with the locks that its threads hold. " if name == "fork" else ""
-    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', but {name!r} came. {why}")

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import numpy as np
@@ -102,6 +102,30 @@ def _one_each(name: str, given: Any, count: int, single: bool) -> list[Any]:
         many = len(given) if isinstance(given, Sequence) else repr(given)[:80]
         raise SpaceError(f"Expected {name} to be one, or a list of {count}, one an environment, but {many} came.")
     return list(given)
+
+
+def merged_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int) -> Any:
+    """Keywords for all, or one mapping for each of `count` environments, with `new` ones going before `old` ones."""
+    old = old or {}
+    if isinstance(new, Mapping) and isinstance(old, Mapping):
+        return {**old, **new}
+    olds = _one_each("create_env_kwargs", old, count, isinstance(old, Mapping))
+    news = _one_each("kwargs", new, count, isinstance(new, Mapping))
+    return [{**before, **after} for before, after in zip(olds, news, strict=True)]
+
+
+def start_method_of(name: str | None) -> Literal["forkserver", "spawn"]:
+    """How worker processes start.
+
+    Raises:
+        ValueError: neither "forkserver" (also for None) nor "spawn".
+    """
+    if name in (None, "forkserver"):
+        return "forkserver"
+    if name == "spawn":
+        return "spawn"
+    why = " A fork copies this process with the locks that its threads hold." if name == "fork" else ""
+    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', but {name!r} came.{why}")
 
 
 def share_out(makers: Sequence[Any], per_worker: int | None, alone: bool) -> list[tuple[Any, int]]:

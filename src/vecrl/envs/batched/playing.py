@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from ...engine.layout import Layout
 from ...engine.transitions import Transition
@@ -56,7 +57,7 @@ def play(
         stop: end with the first episode; otherwise who ends begins anew.
     """
     n, most = len(first.ids), len(actions)
-    after = [np.empty((n, most, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    after = [_room((n, most, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
     reward = np.empty((n, most))
     flags = np.zeros((2, n, most), bool)
     begun: list[tuple[int, Any, list[np.ndarray]]] = [(0, slice(None), layout.split(first.obs))]
@@ -81,9 +82,15 @@ def play(
     return Play(_before(after, begun), after, reward[:, :count], *flags[:, :, :count])
 
 
+def _room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Memory for large arrays: torch's, since NumPy asks for huge pages, which are slow to come by first."""
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    return torch.empty(shape, dtype=kind).numpy()
+
+
 def _before(after: list[np.ndarray], begun: list[tuple[int, Any, list[np.ndarray]]]) -> list[np.ndarray]:
     """What was seen before each step: what followed the last one, or what an episode began with."""
-    before = [np.empty_like(leaf) for leaf in after]
+    before = [_room(leaf.shape, leaf.dtype) for leaf in after]
     for index, leaf in enumerate(before):
         leaf[:, 1:] = after[index][:, :-1]
         for t, rows, values in begun:

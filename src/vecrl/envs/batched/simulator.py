@@ -152,11 +152,12 @@ def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
     metas: list[EnvMetaData] = []
     for env in envs:
         meta = EnvMetaData.metadata_from_env(env, fake=False)
-        metas.append(next((known for known in metas[:1] if _alike(known, meta)), meta))
+        metas.append(next((known for known in metas[:1] if alike(known, meta)), meta))
     return metas
 
 
-def _alike(a: EnvMetaData, b: EnvMetaData) -> bool:
+def alike(a: EnvMetaData, b: EnvMetaData) -> bool:
+    """Whether two environments look the same from outside."""
     return (a.batch_size, a.device, a.batch_locked) == (b.batch_size, b.device, b.batch_locked) and a.specs == b.specs
 
 
