@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes.append(outcome)
         report.write_lines(results, outcome, versions)
         print("\n".join(report.summary(outcome)), f"\n  ({time.perf_counter() - start:.0f} s)", flush=True)
+    if options.beside:
+        outcomes = report.with_earlier(outcomes, options.beside, versions)
     page = report.markdown(outcomes, versions, " ".join(["python -m benchmarks", *(argv or sys.argv[1:])]))
     results.with_suffix(".md").write_text(page)
     if options.markdown:
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.4, help="about how long a turn lasts")
     parser.add_argument("--markdown", type=Path, help="also write the table there")
+    parser.add_argument("--beside", type=Path, help="results (.jsonl) of an earlier run, for the workloads not run now")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     return parser
 

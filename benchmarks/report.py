@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness import Result
-from benchmarks.workloads import OURS, Limit, Target, Workload
+from benchmarks.workloads import OURS, Limit, Target, Workload, workloads
 
 HERE = Path(__file__).resolve().parent
 Outcome = tuple[Workload, Sequence[Result]]
@@ -34,6 +34,23 @@ def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str
                 "error": result.error or None,
             }
             print(json.dumps(line), file=out)
+
+
+def with_earlier(outcomes: Sequence[Outcome], path: Path, versions: dict[str, dict[str, str]]) -> list[Outcome]:
+    """These outcomes and, of the workloads that are not among them, those that an earlier run wrote to `path`."""
+    found: dict[str, list[Result]] = {}
+    environments = {(w.name, c.name): c.environment for w in workloads() for c in w.contestants}
+    for line in path.read_text().splitlines():
+        said = json.loads(line)
+        environment = environments.get((said["workload"], said["contestant"]))
+        if environment is None:  # nobody runs it any more
+            continue
+        micros = [] if said["median_us"] is None else [said["min_us"], said["median_us"], said["median_us"]]
+        result = Result(said["contestant"], environment, micros, [said["load"]], said["error"] or "")
+        found.setdefault(said["workload"], []).append(result)
+        versions.setdefault(environment, said["versions"])
+    now = {outcome[0].name: outcome for outcome in outcomes}
+    return [now.get(w.name) or (w, found[w.name]) for w in workloads() if w.name in now or w.name in found]
 
 
 def judged(target: Target | Limit, results: Sequence[Result], unit: str = " s") -> tuple[str, bool | None]:

@@ -72,10 +72,14 @@ def workloads() -> list[Workload]:
         *(_policy(n) for n in (10, 256, 4096)),
         _population(256),
         _native_population(256),
-        *(_gym_env(1000, way) for way in ("", "ready")),
+        *(_gym_env(1000, way) for way in ("", "ready", "transformed")),
         _serial_env(64, 50),
         *(_parallel(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
         _parallel_start(8),
+        _native_env(4096, 256),
+        _pendulum(4096, 256),
+        _pixels(8),
+        _normed(64),
         _memory(16, 1000),
     ]
 

@@ -126,7 +126,7 @@ def native_dialect_1(name: str, num_envs: int, steps: int) -> Contest:
     """The same steps by dialect 1, rows kept."""
     from vecrl.vector import make_vector_env
 
-    env = make_vector_env(f"native::{name}", num_envs)
+    env = make_vector_env(f"native::{name}", num_envs=num_envs)
     env.reset(seed=0)
     actions = torch.from_numpy(discrete(num_envs))
 

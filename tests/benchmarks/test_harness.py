@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.harness import Contestant, Result, compete
-from benchmarks.workloads import Limit, Target, Workload
+from benchmarks.workloads import Limit, Target, Workload, workloads
 
 from benchmarks import report
 
@@ -67,6 +67,20 @@ def test_results_are_written_as_lines_and_as_a_table(tmp_path):
     assert "| slow | 60.0 | 60.0 | 133,333 | 1.50 | 0.33 |" in page
     assert "KeyError: 'x'" in page
     assert "vecrl 0.1" in page
+
+
+def test_an_earlier_run_says_what_this_one_does_not(tmp_path):
+    first, second = workloads()[:2]
+    versions = {"main": {"vecrl": "0.1"}}
+    for workload in (first, second):
+        report.write_lines(tmp_path / "r.jsonl", (workload, _results(vecrl=40)), versions)
+    versions = {}
+    outcomes = report.with_earlier([(second, _results(vecrl=50))], tmp_path / "r.jsonl", versions)
+    assert [(workload.name, results[0].median) for workload, results in outcomes] == [
+        (first.name, 40),
+        (second.name, 50),
+    ]
+    assert versions == {"main": {"vecrl": "0.1"}}
 
 
 def test_the_command_line_lists_and_refuses(capsys):

@@ -128,12 +128,12 @@ class CatFrames(Tracker):
         self._buffers[_name(key)] = stack.detach()
         return stack.clone()
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         self._buffers.clear()
         for name, value in state_dict.items():
             if name.startswith(prefix + _PREFIX):
                 self._buffers[name.removeprefix(prefix)] = torch.empty_like(value)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     # -- on trajectories
 
