@@ -139,22 +139,17 @@ class BareCodec:
         return self._action_spec.to_numpy(actions)
 
     def played(self, play: Play, actions: Tensor) -> TensorDict:
-        """A whole rollout, `[n, T]`; `actions` are `[n, T, ...]`."""
-        n, steps = play.reward.shape
+        """A whole rollout, `[n, T]`, with time in front in memory; `actions` are `[T, n, ...]`."""
+        steps, n = play.reward.shape
         ends = play.terminated | play.truncated, play.terminated, play.truncated
-        flags = [torch.from_numpy(flag[..., None].copy()) for flag in ends]
-        reward = torch.from_numpy(play.reward[..., None]).to(self._reward_dtype, copy=True).contiguous()
-        following = self._filled(play.next_obs, flags, [n, steps], {self._reward_key: reward})
-        nothing = [torch.zeros(n, steps, 1, dtype=torch.bool) for _ in FLAGS]
-        root = self._filled(
-            play.obs,
-            nothing,
-            [n, steps],
-            {self._action_key: actions[:, :steps].clone(memory_format=torch.contiguous_format)},
-        )
-        root.set("next", following)
-        root.names = [None, "time"]
-        return root
+        flags = [torch.from_numpy(flag[..., None]) for flag in ends]
+        reward = torch.from_numpy(play.reward[..., None]).to(self._reward_dtype)
+        following = self._filled(play.next_obs, flags, [steps, n], {self._reward_key: reward})
+        nothing = [torch.zeros(steps, n, 1, dtype=torch.bool) for _ in FLAGS]
+        root = self._filled(play.obs, nothing, [steps, n], {self._action_key: actions[:steps]})
+        turned: Any = root.set("next", following).apply(lambda leaf: leaf.transpose(0, 1), batch_size=[n, steps])
+        turned.names = [None, "time"]
+        return turned
 
     def following(self, transition: Transition) -> TensorDict:
         """What followed, final observations included."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.pool import BackendName, Pool
@@ -123,7 +123,6 @@ class BatchedEnv(EnvBase):
             return
         how = self._how
         makers = makers_of(self.num_workers, self.create_env_fn, self.create_env_kwargs)
-        method = start_method_of(how["mp_start_method"])
         if how["num_threads"] is not None:
             torch.set_num_threads(how["num_threads"])
         pool = Pool(
@@ -131,7 +130,7 @@ class BatchedEnv(EnvBase):
             self._name,
             infos=False,
             step_timeout=how["step_timeout"],
-            start_method=method,
+            start_method=start_method_of(how["mp_start_method"]),
             threads_per_worker=how["num_sub_threads"],
             agree=agree,
         )
@@ -252,12 +251,9 @@ class BatchedEnv(EnvBase):
             return super().fake_tensordict()
         rows: list[Any] = []
         for row in range(self.num_workers):
-            nothing = TensorDict({}, self.batch_size[1:])
-            root, following = (
-                standing_still([self._full(name)[row] for name in names], nothing)
-                for names in ((*INPUTS, *OUTPUTS[::2]), OUTPUTS)
-            )
-            rows.append(root.set("next", following))
+            roots = [self._full(name)[row] for name in (*INPUTS, "observation", "done")]
+            following = standing_still([self._full(name)[row] for name in OUTPUTS])
+            rows.append(standing_still(roots).set("next", following))
         return LazyStackedTensorDict.lazy_stack(rows, 0)
 
     # -- steps
@@ -307,12 +303,11 @@ class BatchedEnv(EnvBase):
     # -- a rollout at once
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        codec = self._codec
-        checks = self.run_type_checks
-        if isinstance(codec, PathCodec) or checks or not fits(codec.layout, self.num_workers, steps, stop):
+        codec, free = self._codec, not self.run_type_checks
+        if isinstance(codec, PathCodec) or not (free and fits(codec.layout, self.num_workers, steps, stop)):
             return None
-        actions = self.action_spec.rand((steps,)).transpose(0, 1) if actions is None else actions[:, :steps]
-        ready = list(codec.actions(actions.transpose(0, 1)))
+        actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
+        ready = list(codec.actions(actions))
         first = self._begin(codec, None, {})
         played = play(first, lambda action, anew: self._take(codec, action, anew), ready, codec.layout, stop)
         return self._here(codec.played(played, actions))

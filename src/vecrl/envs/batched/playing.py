@@ -25,10 +25,10 @@ class Play:
     """What happened to n environments in T steps.
 
     Attributes:
-        obs: leaf arrays `[n, T, ...]`, what the actions were taken on.
-        next_obs: leaf arrays `[n, T, ...]`, what followed, final observations included.
-        reward: `[n, T]` float64.
-        terminated, truncated: `[n, T]` bool.
+        obs: leaf arrays `[T, n, ...]`, what the actions were taken on.
+        next_obs: leaf arrays `[T, n, ...]`, what followed, final observations included.
+        reward: `[T, n]` float64.
+        terminated, truncated: `[T, n]` bool.
     """
 
     obs: list[np.ndarray]
@@ -57,29 +57,29 @@ def play(
         stop: end with the first episode; otherwise who ends begins anew.
     """
     n, most = len(first.ids), len(actions)
-    after = [_room((n, most, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
-    reward = np.empty((n, most))
-    flags = np.zeros((2, n, most), bool)
+    after = [_room((most, n, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    reward = np.empty((most, n))
+    flags = np.zeros((2, most, n), bool)
     begun: list[tuple[int, Any, list[np.ndarray]]] = [(0, slice(None), layout.split(first.obs))]
     count = most
     for t, action in enumerate(actions):
         now = step(action, not stop and t + 1 < most)
         obs = layout.split(now.obs)
         for leaf, value in zip(after, obs, strict=True):
-            leaf[:, t] = value
-        reward[:, t] = now.reward
+            leaf[t] = value
+        reward[t] = now.reward
         if len(now.done_rows):
-            flags[0, :, t], flags[1, :, t] = now.terminated, now.truncated
+            flags[0, t], flags[1, t] = now.terminated, now.truncated
             if stop:
                 count = t + 1
                 break
             if len(now.ended):
                 begun.append((t + 1, now.ended, [value[now.ended] for value in obs]))
                 for leaf, final in zip(after, layout.split(now.final_obs), strict=True):
-                    leaf[now.ended, t] = final
+                    leaf[t, now.ended] = final
     if count < most:
-        after = [leaf[:, :count].copy() for leaf in after]
-    return Play(_before(after, begun), after, reward[:, :count], *flags[:, :, :count])
+        after = [leaf[:count].copy() for leaf in after]
+    return Play(_before(after, begun), after, reward[:count], *flags[:, :count])
 
 
 def _room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -92,7 +92,7 @@ def _before(after: list[np.ndarray], begun: list[tuple[int, Any, list[np.ndarray
     """What was seen before each step: what followed the last one, or what an episode began with."""
     before = [_room(leaf.shape, leaf.dtype) for leaf in after]
     for index, leaf in enumerate(before):
-        leaf[:, 1:] = after[index][:, :-1]
+        leaf[1:] = after[index][:-1]
         for t, rows, values in begun:
-            leaf[rows, t] = values[index]
+            leaf[t, rows] = values[index]
     return before

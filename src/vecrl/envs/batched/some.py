@@ -57,14 +57,16 @@ def spread(some: Any, ids: np.ndarray, other: TensorDictBase, still: Still) -> T
     return Masks({(): mask.to(some.device or "cpu")}, [()]).merge(some[place], other)
 
 
-def standing_still(specs: Sequence[Composite], before: TensorDictBase) -> TensorDictBase:
+def standing_still(specs: Sequence[Composite], before: TensorDictBase | None = None) -> TensorDictBase:
     """A row that is left alone: as it was before, and zeros where it held nothing.
 
     Args:
-        specs: of what comes out of it.
-        before: what it was.
+        specs: of what is in it.
+        before: what it was, where it was something.
     """
     row, *rest = (spec.zero() for spec in specs)
     for part in rest:
         row.update(part)
+    if before is None:
+        return row
     return row.update(before.select(*row.keys(True, True, is_leaf=is_leaf), strict=False))
