@@ -46,6 +46,13 @@ ENVIRONMENTS = {
         (("torchrl==0.14.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch"),),
         ("torchrl", "tensordict", "gymnasium", "torch", "numpy"),
     ),
+    "torchrl-vision": Environment(
+        (
+            ("torchrl==0.14.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch", "pillow==13.0.0"),
+            ("--no-deps", "torchvision==0.28.0"),  # which asks for a CUDA build of torch
+        ),
+        ("torchrl", "torchvision", "tensordict", "torch", "numpy"),
+    ),
     "pufferlib": Environment(  # 2.0 and 3.0 fetch binaries while they build, so 1.0.1 is the newest that pip can build
         (
             ("pufferlib==1.0.1", "psutil==7.2.2", "filelock", "rich"),

@@ -348,7 +348,8 @@ def _pixels(n: int) -> Workload:
         contestants=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C("torch by hand", "main", "by_hand_torch:pixels"),
-            C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
+            C("torch by hand, not antialiased", "main", "by_hand_torch:pixels", {"antialias": False}),
+            C("TorchRL", "torchrl-vision", entry, {"library": "torchrl"}),
         ],
         parameters={"num_envs": n},
         targets=[Target(("TorchRL",), 2.0), Target(("torch by hand",), 1 / 1.3)],

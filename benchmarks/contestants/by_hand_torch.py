@@ -41,19 +41,18 @@ def _sum(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
 WAYS: dict[str, Callable[..., Tensor]] = {"bmm": _bmm, "sum": _sum}
 
 
-def pixels(num_envs: int) -> Contest:
+def pixels(num_envs: int, antialias: bool = True) -> Contest:
     """Frames as floats, their luminance, 84×84 of them, and the last four of each environment."""
     rng = np.random.default_rng(0)
     frames = torch.from_numpy(rng.integers(0, 256, (8, num_envs, 210, 160, 3), dtype=np.uint8))
-    weights = torch.tensor([0.2989, 0.587, 0.114]).view(3, 1, 1)
+    weights = torch.tensor([0.2989, 0.587, 0.114])
     stack = torch.zeros(num_envs, 4, 84, 84)
 
     def run(units: int) -> None:
         nonlocal stack
         for i in range(units):
-            image = frames[i % 8].permute(0, 3, 1, 2).float().div(255)
-            gray = (image * weights).sum(-3, keepdim=True)
-            small = torch.nn.functional.interpolate(gray, (84, 84), mode="bilinear", antialias=True)
+            gray = (frames[i % 8].float().div_(255) @ weights).unsqueeze(1)
+            small = torch.nn.functional.interpolate(gray, (84, 84), mode="bilinear", antialias=antialias)
             stack = torch.cat([stack[:, 1:], small], 1)
 
     yield run

@@ -145,6 +145,8 @@ def native_dialect_1(name: str, num_envs: int, steps: int) -> Contest:
 
 def pixels(library: str, num_envs: int) -> Contest:
     """A step's frames 210×160×3 through `Compose(ToTensorImage, GrayScale, Resize(84), CatFrames(4))`."""
+    if library == "torchrl":
+        _let_torchvision_in()
     t = import_module(f"{library}.envs.transforms")
     frames = _frames(num_envs)
     env = _Still(library, {"pixels": frames[0]}, num_envs).make()
@@ -214,6 +216,17 @@ def _through(library: str, base: Any, transform: Any, key: str, values: torch.Te
         return Lap(seconds, units)
 
     return run
+
+
+def _let_torchvision_in() -> None:
+    """Name the operators that torchvision, built for CUDA alone, expects to find; none of them is called."""
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+
+
+_KEPT: list[Any] = []
 
 
 def _frames(num_envs: int) -> torch.Tensor:

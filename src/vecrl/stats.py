@@ -115,7 +115,7 @@ class RunningStats:
             SpaceError: the shape of `batch` does not end in `shape`, or `mask` does not have the leading shape.
         """
         if not self.training:
-            return
+            return None
         rows = self._at_home(batch)
         lead = _lead(tuple(rows.shape), self.shape)
         if mask is not None:

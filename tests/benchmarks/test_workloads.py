@@ -43,6 +43,7 @@ TINY = [
     ("on_tensordict:pixels", {"library": "vecrl", "num_envs": 2}),
     ("on_tensordict:normed", {"library": "vecrl", "num_envs": 3}),
     ("by_hand_torch:pixels", {"num_envs": 2}),
+    ("by_hand_torch:pixels", {"num_envs": 2, "antialias": False}),
     ("by_hand:normed", {"num_envs": 3}),
     ("on_gymnasium:normed", {"num_envs": 3}),
     ("on_tensordict:serial_cartpole", {"library": "vecrl", "num_envs": 3, "steps": 5}),
