@@ -274,7 +274,7 @@ def _serial_env(n: int, steps: int) -> Workload:
 
 def _parallel(n: int, micros: int, out: str) -> Workload:
     entry = "on_tensordict:processes_burn"
-    peers = ("TorchRL", "TorchRL, 2 × SerialEnv")
+    peers = ("TorchRL, 8 processes", "TorchRL, 2 processes")
     ideal = n * micros / 2e6
     targets = {0: [Target(peers, 10.0)], 100: [Limit(ideal / 0.85)] if n == 64 else [], 1000: []}[micros]
     what = {"floats": "16 floats", "image": "84×84×4 bytes"}[out]
@@ -283,8 +283,8 @@ def _parallel(n: int, micros: int, out: str) -> Workload:
         title=f"ParallelEnv of {n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
         contestants=[
             C(OURS, "main", entry, {"library": "vecrl"}),
-            C(peers[0], "torchrl", entry, {"library": "torchrl"}),
-            C(peers[1], "torchrl", entry, {"library": "torchrl", "nested": True}),
+            C(peers[0], "torchrl", entry, {"library": "torchrl", "processes": 8}),
+            C(peers[1], "torchrl", entry, {"library": "torchrl", "processes": 2}),
         ],
         parameters={"num_envs": n, "microseconds": micros, "out": out},
         targets=targets,

@@ -9,8 +9,22 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("name", ["custom_environment.py"])
-def test_example(name: str) -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=100)
+SHORT = {
+    "custom_environment.py": [],
+    "multi_agent.py": [],
+    "pixels.py": ["--steps", "5", "--picture", "frames.png"],
+    "ppo.py": ["--updates", "2", "--envs", "4", "--steps", "32"],
+}
+
+
+def test_every_example_is_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHORT)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_example(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert name != "pixels.py" or (tmp_path / "frames.png").stat().st_size > 1000

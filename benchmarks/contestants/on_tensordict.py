@@ -57,19 +57,19 @@ def serial_cartpole(library: str, num_envs: int, steps: int) -> Contest:
     env.close()
 
 
-def processes_burn(library: str, num_envs: int, microseconds: float, out: str, nested: bool = False) -> Contest:
-    """Steps with actions made beforehand; `nested`: two processes of many environments each, as TorchRL has it."""
+def processes_burn(library: str, num_envs: int, microseconds: float, out: str, processes: int | None = None) -> Contest:
+    """Steps with actions made beforehand, over two workers; TorchRL has a `SerialEnv` in each of its `processes`."""
     envs = import_module(f"{library}.envs")
     make: Callable[[], Any] = partial(_burner, library, microseconds, out)
-    if library == "vecrl":
-        env = envs.ParallelEnv(num_envs, make, envs_per_worker=num_envs // 2)
-    elif nested:
-        env = envs.ParallelEnv(2, partial(envs.SerialEnv, num_envs // 2, make))
-    else:
-        env = envs.ParallelEnv(num_envs, make)
     actions = torch.from_numpy(discrete(num_envs))
-    if nested and library != "vecrl":
-        actions = actions.reshape(BATCHES, 2, num_envs // 2)
+    if processes is None:
+        env = envs.ParallelEnv(num_envs, make, envs_per_worker=num_envs // 2)
+    elif processes == num_envs:
+        env = envs.ParallelEnv(num_envs, make)
+    else:
+        each = num_envs // processes
+        env = envs.ParallelEnv(processes, partial(envs.SerialEnv, each, make))
+        actions = actions.reshape(BATCHES, processes, each)
     root = env.reset()
 
     def run(units: int) -> None:

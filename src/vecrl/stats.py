@@ -115,7 +115,7 @@ class RunningStats:
             SpaceError: the shape of `batch` does not end in `shape`, or `mask` does not have the leading shape.
         """
         if not self.training:
-            return None
+            return
         rows = self._at_home(batch)
         lead = _lead(tuple(rows.shape), self.shape)
         if mask is not None:
@@ -123,7 +123,8 @@ class RunningStats:
         if len(lead) != 1:
             rows = rows.reshape(math.prod(lead), *self.shape)
         if mask is None and isinstance(self._count, int | float) and self._count >= len(rows) > 0:
-            return self._absorb_rows(rows)
+            self._absorb_rows(rows)
+            return
         moments = (_moments_numpy if self.device is None else _moments_torch)(rows, mask)
         if self.decay != 1.0:
             keep = 1.0 - (1.0 - self.decay) * (moments[0] > 0)
