@@ -272,7 +272,9 @@ class RunningStats:
     def _scalar(self, count: Any) -> Any:
         """A count at home: for NumPy a Python number, or one an element; a tensor on a device, where reading waits."""
         home = self._at_home(count)
-        return home.copy() if home.ndim else home.item() if self.device is None else home
+        if self.device is None and home.size and (home == home.flat[0]).all():  # the same for all is one number
+            return home.flat[0].item()
+        return home.copy() if home.ndim else home
 
     def _at_home(self, x: Array) -> Array:
         if self.device is None:

@@ -18,7 +18,7 @@ from ..errors import ClosedError, SpaceError
 from . import rollout as rollouts
 from .autoreset import BegunThere
 from .beside import Beside
-from .flags import fill_flags
+from .flags import fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
 from .partial import Masks, aligned, is_leaf, overlaid
@@ -262,16 +262,19 @@ class EnvBase(Beside, SpecOwner):
         if reward is None:
             raise SpaceError(f"{type(self).__name__}._step returned no {key!r}, as its reward_spec says.")
         expected = self.full_reward_spec[key].shape
-        if self.batch_locked and reward.shape != expected and reward.numel() == expected.numel():
-            return reward.reshape(expected)
-        return reward
+        if not self.batch_locked or reward.shape == expected or -1 in expected:
+            return reward
+        if reward.numel() != expected.numel():
+            raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, but {tuple(reward.shape)} came.")
+        return reward.reshape(expected)
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
-        if any(tensordict.get(key, None) is None for key in self.done_keys):
-            for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
-                shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
-                fill_flags(tensordict, prefix, len(group) > 2, shape)
+        if flags_are_complete(tensordict, self._flags()):
+            return tensordict
+        for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
+            shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
+            fill_flags(tensordict, prefix, len(group) > 2, shape)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -371,10 +374,6 @@ class EnvBase(Beside, SpecOwner):
         """
         self._set_seed(seed)
         return seed if static_seed or seed is None else next_seed(seed)
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The same as `step`."""
-        return self.step(tensordict)
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Have inputs and outputs on another device; returns the environment."""

@@ -58,3 +58,7 @@ class Beside:
     def configure_parallel(self, **settings: Any) -> Self:
         """Nothing for what does not run in parallel, see `ParallelEnv`; returns the environment."""
         return self
+
+    def forward(self: Any, tensordict: Any) -> Any:
+        """The same as `step`."""
+        return self.step(tensordict)

@@ -25,7 +25,7 @@ def check_env_specs(
 ) -> None:
     """Compare what an environment gives in a reset, a step and a rollout with its specs.
 
-    Torch's and the environment's randomness go on afterwards as if nothing had happened, where `seed` is None.
+    The environment moves on by that; torch's own randomness goes on afterwards as if nothing had happened.
 
     Args:
         env: whom to check.
@@ -39,6 +39,23 @@ def check_env_specs(
         SpaceError: with a line for every entry that differs: where, what was expected, what was found.
     """
     state = torch.random.get_rng_state()
+    try:
+        found = _found(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
+    finally:
+        torch.random.set_rng_state(state)
+    if found:
+        lines = "\n".join(f"  {line}" for line in dict.fromkeys(found))
+        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}")
+
+
+def _found(
+    env: EnvBase,
+    return_contiguous: bool | None,
+    check_dtype: bool,
+    seed: int | None,
+    tensordict: TensorDictBase | None,
+    break_when_any_done: bool | str | None,
+) -> list[str]:
     if seed is not None:
         torch.manual_seed(seed)
         env.set_seed(seed)
@@ -58,11 +75,7 @@ def check_env_specs(
         for step in played.unbind(env.batch_dims if env.batch_locked else played.batch_dims - 1):
             following = step.get("next")
             found += _differences("rollout", env, following, ("observation", "reward", "done"), check_dtype)
-    if seed is None:
-        torch.random.set_rng_state(state)
-    if found:
-        lines = "\n".join(f"  {line}" for line in dict.fromkeys(found))
-        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}")
+    return found
 
 
 def _differences(when: str, env: EnvBase, data: Any, names: tuple[str, ...], check_dtype: bool) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from tensordict import TensorDictBase
 
-from .owner import FLAGS, joined
+from .owner import FLAGS, Key, joined
 
 
 def fill_flags(
@@ -38,3 +38,13 @@ def fill_flags(
     for name, value in flags.items():
         tensordict.set(joined(prefix, name), value)
     return tensordict
+
+
+def flags_are_complete(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Sequence[int]]]) -> bool:
+    """Whether all `flags` are there, each of its shape behind the batch size (any, where a size is open)."""
+    dims = tensordict.batch_dims
+    for key, shape in flags:
+        flag = tensordict.get(key, None)
+        if flag is None or (flag.shape[dims:] != shape and -1 not in shape):
+            return False
+    return True

@@ -362,6 +362,11 @@ class SpecOwner(nn.Module):
         """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split(key)[0] for key in self.done_keys)))
 
+    def _flags(self) -> list[tuple[Key, torch.Size]]:
+        """The done flags, and what their shapes are behind the batch size."""
+        dims = self.ndim
+        return self._cached("flags", lambda: [(key, self._full("done")[key].shape[dims:]) for key in self.done_keys])
+
     @property
     def done_keys_groups(self) -> list[list[Key]]:
         """The done flags, those of one place together."""

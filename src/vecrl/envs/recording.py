@@ -57,7 +57,10 @@ class Recording:
                 "return_contiguous=False keeps steps as they are."
             )
         for path, value in leaves.items():
-            self._columns[path].append(value)
+            column = self._columns[path]
+            if isinstance(column, _Block) and value.requires_grad:  # which memory that is written into cannot keep
+                column = self._columns[path] = column.rows()
+            column.append(value)
         self._count += 1
 
     def _column(self, value: Any) -> Any:
@@ -110,8 +113,14 @@ class _Block:
         row = self._rows[self._count]
         if value.shape != row.shape:
             raise SpaceError(f"Expected shape {tuple(row.shape)} in every step, but {tuple(value.shape)} came.")
+        if value.dtype != row.dtype:
+            raise SpaceError(f"Expected {row.dtype} in every step, but {value.dtype} came.")
         row.copy_(value)
         self._count += 1
+
+    def rows(self) -> list[Tensor]:
+        """The steps so far, one by one."""
+        return list(self._rows[: self._count])
 
     def filled(self, count: int) -> Tensor:
         if count == len(self._rows):

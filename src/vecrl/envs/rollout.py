@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from inspect import signature
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
 from .owner import joined, split
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .base import EnvBase
 
 Policy = Callable[[TensorDictBase], Any]
+_LEFT_OUT = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
 
 
 def rollout(
@@ -43,7 +46,8 @@ def rollout(
         env: whom to step.
         max_steps: 1 or more.
         policy: any function or module that takes the TensorDict of a step and gives it back with actions, or writes
-            them into it; random actions by default. It runs without gradients unless the caller enables them.
+            them into it; random actions by default. A module over tensors gets the observations that its arguments are
+            named by, or the only one there is. Gradients flow: use `torch.no_grad()` where none are wanted.
         callback: called with the environment and the TensorDict of each step, "next" included.
         actions: one a step, instead of a policy; the rollout ends with them.
         auto_reset: reset first; otherwise go on from `tensordict`.
@@ -65,31 +69,21 @@ def rollout(
     Raises:
         ValueError, TypeError: arguments that contradict each other.
     """
-    if max_steps < 1:
-        raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
-    if tensordict is None and not auto_reset:
-        raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
+    _check(max_steps, auto_reset or tensordict is not None)
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
-    plain = (
-        not env.is_closed
-        and policy is None
-        and callback is None
-        and tensordict is None
-        and out is None
-        and storing_device is None
-    )
-    if plain and return_contiguous is not False and not set_truncated and isinstance(actions, torch.Tensor | None):
-        played = env._play(max_steps, actions, ends.stops)
-        if played is not None:
-            return played.contiguous() if return_contiguous else played
+    given, max_steps = _given(actions, env.batch_dims, max_steps, set_truncated)
+    plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
+    quick = plain and return_contiguous is not False and not set_truncated and (ends.stops or ends.never)
+    if quick and not env.is_closed and isinstance(actions, torch.Tensor | None):
+        result = played(env, max_steps, actions, ends.stops)
+        if result is not None:
+            return result.contiguous() if return_contiguous else result
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
-    given = repeat(None) if actions is None else _one_a_step(actions, env.batch_dims)
-    if isinstance(given, Sized):
-        max_steps = min(max_steps, len(given))
     exactly = ends.never and (actions is None or isinstance(given, Sized))
-    first = env.reset(tensordict) if auto_reset or tensordict is None else tensordict
+    begin = None if tensordict is None else tensordict.copy()
+    first = env.reset(begin) if auto_reset or begin is None else begin
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     kept = _Kept(env, (max_steps, exactly, return_contiguous is None), contiguous, out)
     for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
@@ -99,11 +93,22 @@ def rollout(
     return kept.stacked()
 
 
+def played(env: EnvBase, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+    """What `env._play` gives, where step by step would give the same: what it leaves out is no subclass's own."""
+    kind = type(env)
+    quick = next(parent for parent in kind.__mro__ if "_play" in vars(parent))
+    names = _LEFT_OUT if actions is not None else (*_LEFT_OUT, "rand_action")
+    own = any(getattr(kind, name) is not getattr(quick, name) for name in names)
+    return None if own or env.run_type_checks else env._play(steps, actions, stop)
+
+
 def _steps(
     env: EnvBase, data: TensorDictBase, act: Policy, given: Iterable[Any], ends: _Ends, max_steps: int
 ) -> Iterator[TensorDictBase]:
     for number, action in enumerate(given, 1):
         data = act(data) if action is None else _with_action(env, data, action)
+        if number == 1:
+            _check_actions(env, data)
         if number == max_steps:
             data = env.step(data)
             ends.truncate(data)
@@ -163,10 +168,18 @@ class _Ends:
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
+def _check_actions(env: EnvBase, data: TensorDictBase) -> None:
+    missing = [key for key in env.action_keys if data.get(key, None) is None]
+    if missing:
+        there = list(data.keys(include_nested=True, leaves_only=True))
+        raise KeyError(f"Expected the policy to give actions at {missing}, but after it there are only {there}.")
+
+
 def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
     device = _device_of(policy) if cast else None
+    policy = _over_tensordicts(env, policy)
 
     def act(data: TensorDictBase) -> TensorDictBase:
         result = policy(data if device is None else data.to(device))
@@ -179,10 +192,54 @@ def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Pol
     return act
 
 
+def _over_tensordicts(env: EnvBase, policy: Any) -> Policy:
+    """A module over tensors as one over TensorDicts; anything else as it is."""
+    if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
+        return policy
+    parameters = [p for p in signature(policy.forward).parameters.values() if p.default is p.empty]
+    names: list[Any] = [p.name for p in parameters]
+    said = f"{names[0]} {parameters[0].annotation}".lower() if len(names) == 1 else ""
+    if "td" in said or "tensordict" in said:
+        return policy
+    keys: list[Any] = list(env.observation_keys)
+    if not names or not set(names) <= set(keys):
+        if len(names) != 1 or len(keys) != 1:
+            return policy
+        return TensorDictModule(policy, in_keys=keys, out_keys=list(env.action_keys))
+    return TensorDictModule(policy, in_keys=[*names], out_keys=list(env.action_keys))
+
+
 def _device_of(policy: Any) -> torch.device | None:
     if not isinstance(policy, torch.nn.Module):
         return None
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
+
+
+def _check(max_steps: int, begins: bool) -> None:
+    if max_steps < 1:
+        raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
+    if not begins:
+        raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
+
+
+def _given(actions: Any, batch_dims: int, most: int, whole: bool) -> tuple[Iterable[Any], int]:
+    """One action a step (None: none is given), and how many steps there may be.
+
+    Args:
+        actions: None, or whatever holds one action a step.
+        batch_dims: of the environment.
+        most: how many steps are asked for.
+        whole: whether it must be known which one is the last.
+    """
+    if actions is None:
+        return repeat(None), most
+    given = _one_a_step(actions, batch_dims)
+    if whole and not isinstance(given, Sized):
+        given = list(islice(given, most))
+    most = min(most, len(given)) if isinstance(given, Sized) else most
+    if not most:
+        raise ValueError("Expected actions for one step or more, but there were none.")
+    return given, most
 
 
 def _one_a_step(actions: Any, batch_dims: int) -> Iterable[Any]:

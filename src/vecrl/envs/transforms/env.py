@@ -17,6 +17,7 @@ from torch import Tensor
 from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
 from ..partial import Masks, overlaid
+from ..rollout import played
 from .base import Transform, as_transform
 from .compose import Compose
 
@@ -207,15 +208,15 @@ class TransformedEnv(EnvBase):
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
         if self._cached("inverts", lambda: self.transform._inverts) or not self.transform._unrolls:
             return None
-        played = self.base_env._play(steps, actions, stop)
-        if played is None:
+        result = played(self.base_env, steps, actions, stop)
+        if result is None:
             return None
-        following = played.get("next")
-        roots = played.exclude("next")
-        first = torch.zeros(played.batch_size, dtype=torch.bool, device=played.device)
+        following = result.get("next")
+        roots = result.exclude("next")
+        first = torch.zeros(result.batch_size, dtype=torch.bool, device=result.device)
         first[..., 0] = True
         done = following.get("done")
-        first[..., 1:] = done.reshape(*played.batch_size, -1).any(-1)[..., :-1]
+        first[..., 1:] = done.reshape(*result.batch_size, -1).any(-1)[..., :-1]
         self.transform._unroll(roots, following, first)
         return roots.set("next", following)
 
