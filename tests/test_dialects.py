@@ -75,3 +75,13 @@ def test_environments_of_gymnasium_over_tensordicts() -> None:
     assert to_tensordict(single) is single
     with pytest.raises(TypeError, match="environment of gymnasium or vecrl"):
         to_tensordict(3)
+
+
+@pytest.mark.parametrize("seeds", [[0, 99, 1], [3, 3, 3], [None, 1, 2], [0, None, 2]])
+def test_seeds_of_single_rows_are_refused(seeds: Any) -> None:
+    env = to_vector(batch())
+    with pytest.raises(ValueError, match="give an int"):
+        env.reset(seed=seeds)
+    obs = env.reset(seed=5)[0].clone()
+    assert env.reset(seed=[5, 6, 7])[0].equal(obs)
+    env.close()

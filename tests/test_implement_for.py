@@ -118,3 +118,21 @@ def test_of_several_libraries_the_last_that_fits_and_is_not_set_aside(libraries:
 def test_a_version_that_is_none() -> None:
     with pytest.raises(ValueError, match=r"version such as '0\.26\.2'"):
         implement_for.check_version("latest", "1", None)
+
+
+def test_a_library_found_by_a_function_is_set_aside(libraries: Any) -> None:
+    @implement_for("leftlib")
+    def fun() -> str:
+        return "left"
+
+    @implement_for(lambda: import_module("rightlib"))
+    def fun() -> str:
+        return "right"
+
+    libraries(leftlib="1", rightlib="2")
+    assert fun() == "right"
+    set_aside(["rightlib"])
+    try:
+        assert fun() == "left"
+    finally:
+        set_aside([])

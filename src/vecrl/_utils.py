@@ -74,11 +74,22 @@ class implement_for:
     def _range(self) -> tuple[Any, ...]:
         return self.module_name, self.from_version, self.to_version
 
+    def _module(self) -> Any:
+        """The library; None where it is not installed."""
+        try:
+            return self.module_name() if callable(self.module_name) else import_module(self.module_name)
+        except ImportError:
+            return None
+
+    def is_set_aside(self) -> bool:
+        """Whether `set_aside` says to pass it over."""
+        name = getattr(self._module(), "__name__", "") if callable(self.module_name) else self.module_name
+        return name.partition(".")[0] in _SET_ASIDE
+
     def version(self) -> str | None:
         """The library's version here; None where it is not installed."""
-        try:
-            module = self.module_name() if callable(self.module_name) else import_module(self.module_name)
-        except ImportError:
+        module = self._module()
+        if module is None:
             return None
         found = getattr(module, "__version__", None)
         return found if found is not None else metadata.version(module.__name__)
@@ -112,7 +123,7 @@ def set_aside(modules: Iterable[str]) -> None:
 
 
 def _chosen(name: str, variants: list[implement_for]) -> Callable[..., Any]:
-    meant = [variant for variant in variants if variant.module_name not in _SET_ASIDE] or variants
+    meant = [variant for variant in variants if not (_SET_ASIDE and variant.is_set_aside())] or variants
     for variant in reversed(meant):
         if variant.fits():
             assert variant.fn is not None

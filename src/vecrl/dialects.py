@@ -31,9 +31,6 @@ class EnvBatch:
         observation: which entry the observation is, where there are several.
     """
 
-    render_mode = None
-    metadata: dict[str, Any] = {"render_modes": []}
-
     def __init__(self, env: EnvBase, observation: Key | None = None):
         if env.ndim != 1:
             raise SpaceError(
@@ -48,7 +45,7 @@ class EnvBatch:
         self._env = env
         self._obs: Key = keys[0] if observation is None else observation
         self._action, self._reward = env.action_key, env.reward_key
-        if len(env.done_prefixes) != 1 or env.done_prefixes != [()]:
+        if env.done_prefixes != [()]:
             raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
         self.num_envs = env.batch_size[0]
         self.observation_space = space_from_spec(env.observation_spec[self._obs][0])
@@ -58,10 +55,15 @@ class EnvBatch:
         self._root: TensorDictBase = TensorDict({}, env.batch_size)
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
-        """Begin an episode in every row; the first seed is enough, those of other rows follow from it."""
+        """Begin an episode in every row; the first seed is enough, those of other rows follow from it.
+
+        Raises:
+            ValueError: options; seeds other than those that an int gives.
+        """
         if options:
             raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
         if seeds is not None:
+            _check_chain(seeds)
             self._env.set_seed(seeds[0])
         self._root = self._env.reset()
         return self._root.get(self._obs)
@@ -112,6 +114,15 @@ class EnvBatch:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def _check_chain(seeds: Sequence[int | None]) -> None:
+    first = seeds[0]
+    if list(seeds) != ([None] * len(seeds) if first is None else list(range(first, first + len(seeds)))):
+        raise ValueError(
+            f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "
+            "came: give an int."
+        )
 
 
 def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) -> BatchedVectorEnv:

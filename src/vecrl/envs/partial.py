@@ -160,19 +160,7 @@ def _choose(mask: Tensor, new: Any, old: Any, key: Key) -> Any:
     wide = aligned(mask, new)
     if old is None:
         return torch.where(wide, new, torch.zeros((), dtype=new.dtype, device=new.device))
-    if old.shape != new.shape:
-        return _choose_whole(mask, new, old)
     return torch.where(wide, new, old)
-
-
-def _choose_whole(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """All of one or all of the other: sizes that vary."""
-    if bool(mask.any()) and not bool(mask.all()):
-        raise SpaceError(
-            f"Cannot keep some rows of {tuple(old.shape)} beside others of {tuple(new.shape)}: rows of sizes that vary "
-            "begin anew together, or in environments of their own."
-        )
-    return new if bool(mask.any()) else old
 
 
 def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:

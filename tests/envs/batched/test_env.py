@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,20 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from vecrl.envs import EnvBase, EnvCreator, EnvMetaData, GymEnv, ParallelEnv, SerialEnv
+from vecrl.envs import (
+    EnvBase,
+    EnvCreator,
+    EnvMetaData,
+    GymEnv,
+    ParallelEnv,
+    PendulumEnv,
+    SerialEnv,
+    TicTacToeEnv,
+    default_info_dict_reader,
+)
 from vecrl.envs.base import next_seed
 from vecrl.envs.batched.codecs import BareCodec
-from vecrl.errors import ClosedError, SpaceError
+from vecrl.errors import ClosedError, SpaceError, WorkerError
 from vecrl.specs import Composite, StackedComposite
 
 from ..counting import Counting
@@ -333,3 +344,52 @@ def test_nothing_is_left_of_what_is_forgotten() -> None:
     gc.collect()
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=5)
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@BOTH
+def test_whether_to_begin_where_the_input_says(kind: Any) -> None:
+    start = TensorDict({"th": torch.full((2,), 9.0), "thdot": torch.zeros(2)}, [2])
+    with kind(2, PendulumEnv) as env:
+        assert env.supports_set_state
+        assert env.reset(start.clone())["th"].tolist() == [9.0, 9.0]
+        assert env.reset(start.clone(), set_state=True)["th"].tolist() == [9.0, 9.0]
+        assert env.reset(start.clone(), set_state=False)["th"].abs().le(math.pi).all()
+    assert EnvMetaData.metadata_from_env(PendulumEnv()).supports_set_state
+    with kind(2, Tally) as env, pytest.raises(NotImplementedError, match="set_state"):
+        env.reset(set_state=True)
+
+
+@BOTH
+def test_a_seed_for_a_reset_reaches_every_environment(kind: Any) -> None:
+    with kind(2, partial(GymEnv, "CartPole-v1")) as env:
+        alone = GymEnv("CartPole-v1").reset(seed=3)["observation"]
+        env.set_seed(1)
+        root = env.reset(seed=3)
+        assert root["observation"].equal(alone.expand(2, 4))
+        some = env.reset(root.set("_reset", torch.tensor([[False], [True]])), seed=4)["observation"]
+        assert some[0].equal(alone)
+        assert some[1].equal(GymEnv("CartPole-v1").reset(seed=4)["observation"])
+        assert not env.reset()["observation"][0].equal(alone)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["set_info_dict_reader", "auto_register_info_dict"])
+def test_infos_are_registered_before(kind: Any, name: str) -> None:
+    with kind(2, partial(GymEnv, "CartPole-v1")) as env, pytest.raises(WorkerError, match="Call it in the function"):
+        getattr(env, name)()
+    with kind(2, lambda: GymEnv("FrozenLake-v1").set_info_dict_reader(default_info_dict_reader(["prob"]))) as env:
+        assert env.rollout(2)["next", "prob"].gt(0).all()
+
+
+@BOTH
+def test_chance_in_the_environments_is_the_same_everywhere(kind: Any) -> None:
+    make = partial(TicTacToeEnv, single_player=True)
+    with SerialEnv(3, make) as one, kind(3, make) as other:
+        boards = []
+        for env in (one, other):
+            env.set_seed(5)
+            torch.manual_seed(0)
+            root = env.reset().set("action", torch.tensor([0, 4, 8]))
+            torch.rand(len(boards))  # chance of the caller's has no part in it
+            boards.append(env.step(root)["next", "board"])
+        assert boards[0].equal(boards[1])

@@ -88,9 +88,16 @@ def test_cells_that_are_taken() -> None:
 
 
 def test_seeds() -> None:
+    """Those of the environment decide how the opponent moves; who plays at random has torch's generator."""
     env = TicTacToeEnv(single_player=True)
+    start = TensorDict({}, [20])
     games = []
     for _ in range(2):
+        torch.manual_seed(0)
         env.set_seed(3)
-        games.append(env.rollout(9)["action"].tolist())
-    assert games[0] == games[1]
+        assert torch.initial_seed() == 0
+        games.append(env.rollout(5, tensordict=start.clone(), break_when_any_done=False)["next", "board"])
+    assert games[0].equal(games[1])
+    torch.manual_seed(0)
+    env.set_seed(4)
+    assert not env.rollout(5, tensordict=start, break_when_any_done=False)["next", "board"].equal(games[0])

@@ -149,3 +149,24 @@ def test_close() -> None:
     env.close()
     with pytest.raises(ClosedError):
         env.rollout(3)
+
+
+def test_rewards_of_skipped_frames_leave_the_environments_own_array_alone() -> None:
+    class Paying(gymnasium.Wrapper[Any, Any, Any, Any]):
+        pay = np.ones(())
+
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = self.env.step(action)
+            return obs, self.pay, *rest
+
+    env = GymWrapper(Paying(gymnasium.make("Pendulum-v1")), frame_skip=3)
+    assert env.rollout(4)["next", "reward"].flatten().tolist() == [3.0] * 4
+    assert Paying.pay == 1
+
+
+def test_given_actions_are_copied() -> None:
+    env = GymEnv("Pendulum-v1")
+    actions = torch.zeros(4, 1)
+    played = env.rollout(4, actions=actions)
+    actions.fill_(9)
+    assert played["action"].eq(0).all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import NativeEnv, check_env_specs
 from vecrl.errors import ClosedError, SpaceError
@@ -253,3 +253,47 @@ def test_nothing_looks_at_the_data(name: str, kept: bool) -> None:
     assert env.rollout(4, break_when_any_done=False, **switches).shape == (6, 4)
     with pytest.raises((RuntimeError, NotImplementedError)):
         env.any_done(stepped["next"])
+
+
+def test_a_subclass_that_steps_otherwise_is_heard_in_resets_too() -> None:
+    class Tagged(NativeEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            following = super()._step(tensordict)
+            return following.set("observation", following["observation"] + 100)
+
+    env = Tagged("CartPole-v1", 2)
+    root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+    assert root["observation"].gt(50).all()
+
+
+def test_given_actions_are_copied() -> None:
+    env = NativeEnv("Pendulum-v1", 2)
+    actions = torch.zeros(2, 4, 1)
+    played = env.rollout(4, actions=actions)
+    actions.fill_(9)
+    assert played["action"].eq(0).all()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_options_of_partial_resets(kept: bool) -> None:
+    env = NativeEnv("CartPole-v1", 2 if kept else None)
+    root = env.reset(TensorDict({}, [2]))
+    before = root["observation"].clone()
+    mask = torch.tensor([[True], [False]])
+    after = env.reset(root.set("_reset", mask), options={"low": 0.01, "high": 0.01})["observation"]
+    assert after[0].allclose(torch.tensor(0.01))
+    assert after[1].equal(before[1])
+
+
+def test_a_seed_waits_for_the_reset_of_its_row() -> None:
+    env = NativeEnv("CartPole-v1", 3)
+    env.set_seed(4)
+    first, second = env.reset()["observation"], env.reset()["observation"]
+    root = env.rollout(2, break_when_any_done=False)[:, -1].exclude("next")
+    env.set_seed(4)
+    root = env.reset(root.set("_reset", torch.tensor([[True], [False], [False]])))
+    assert root["observation"][0].equal(first[0])
+    assert not root["observation"][1:].equal(first[1:])
+    root = env.reset(root.set("_reset", torch.tensor([[True], [True], [False]])))
+    assert root["observation"][:2].equal(torch.stack([second[0], first[1]]))
+    assert env.reset()["observation"][2].equal(first[2])

@@ -149,8 +149,8 @@ class BatchedEnv(EnvBase):
         if len(sizes) > 1:
             raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
         self.meta_data = first if all(meta is first or alike(meta, first) for meta in metas) else metas
-        devices = {meta.device for meta in metas}
-        self._device = self._wish or (first.device if len(devices) == 1 else None)
+        self._device = self._wish or (first.device if len({meta.device for meta in metas}) == 1 else None)
+        self.supports_set_state = any(meta.supports_set_state for meta in metas)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
         for name in (*INPUTS, *OUTPUTS):
             self._set_full(name, stack_specs([meta.full(name) for meta in metas]))
@@ -223,7 +223,9 @@ class BatchedEnv(EnvBase):
 
     def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
         rows = range(self.num_workers) if ids is None else ids.tolist()
-        seeds = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+        seeds: Any = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+        if "seed" in kwargs:  # which each of them gets, as any other keyword
+            seeds, kwargs = [kwargs["seed"]] * len(rows), {key: kwargs[key] for key in kwargs if key != "seed"}
         return self._asked(codec.root, "reset", seeds, ResetKeywords(kwargs), ids)
 
     def _data_of_resets(
@@ -363,10 +365,8 @@ class BatchedEnv(EnvBase):
             destination.update({f"{prefix}worker{row}.{key}": value for key, value in state.items()})
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any, **__: Any) -> None:
-        states: list[dict[str, Any]] = []
-        for row in range(self.num_workers):
-            own = f"{prefix}worker{row}."
-            states.append({key[len(own) :]: value for key, value in state_dict.items() if key.startswith(own)})
+        own = [f"{prefix}worker{row}." for row in range(self.num_workers)]
+        states = [{k.removeprefix(o): value for k, value in state_dict.items() if k.startswith(o)} for o in own]
         self._running().invoke("call", "load_state_dict", [((state,), {}) for state in states])
 
     def __repr__(self) -> str:

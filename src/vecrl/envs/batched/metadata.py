@@ -59,6 +59,7 @@ class EnvMetaData:
             env_str=repr(env),
             device=env.device,
             batch_locked=env.batch_locked,
+            supports_set_state=env.supports_set_state,
             device_map={key: None if leaf is None else leaf.device for key, leaf in specs.items(True, True)},
         )
 

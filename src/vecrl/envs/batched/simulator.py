@@ -15,6 +15,7 @@ from gymnasium import spaces
 from ...engine.layout import Layout
 from ...engine.simulator import RowsFailed
 from ...engine.worker import Card
+from ...errors import LockedError
 from ...simulators.gymnasium import RAISED, GymnasiumSimulator
 from ..base import EnvBase
 from ..lifting import Lifted
@@ -26,6 +27,7 @@ EnvMaker = Callable[[], EnvBase]
 MISSING = "missing"
 METHOD = "method"
 VALUE = "value"
+_TOO_LATE = ("set_info_dict_reader", "auto_register_info_dict")  # they change specs, which are known to all by now
 
 
 class EnvSimulator:
@@ -76,6 +78,11 @@ class EnvSimulator:
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """See `Simulator.invoke`; "get" returns whether it is a method, a value or missing, and the value."""
         env = self.envs[row]
+        if kind == "call" and name in _TOO_LATE:
+            raise LockedError(
+                f"{name} changes an environment's specs, which those of its batch were made of. Call it in the "
+                f"function that makes the environment: `lambda: GymEnv(...).{name}(...)`."
+            )
         with nullcontext() if self._bare is None else self._bare.shown(row):
             if kind == "set":
                 return setattr(env, name, value)
@@ -158,7 +165,8 @@ def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
 
 def alike(a: EnvMetaData, b: EnvMetaData) -> bool:
     """Whether two environments look the same from outside."""
-    return (a.batch_size, a.device, a.batch_locked) == (b.batch_size, b.device, b.batch_locked) and a.specs == b.specs
+    same = (getattr(a, name) == getattr(b, name) for name in ("batch_size", "device", "batch_locked"))
+    return all(same) and a.supports_set_state == b.supports_set_state and a.specs == b.specs
 
 
 def _lifted(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> list[Lifted] | None:

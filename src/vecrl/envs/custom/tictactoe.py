@@ -22,7 +22,8 @@ class TicTacToeEnv(EnvBase):
     """Three in a row win, a full board is a draw. Any batch size will do: that of what `reset` is given.
 
     Args:
-        single_player: player 1 moves at random, in the same step, unless player 0 has ended the game.
+        single_player: player 1 moves at random, in the same step, unless player 0 has ended the game; `set_seed`
+            decides how.
         device: where everything is computed.
 
     Entries: "board" `[*batch, 3, 3]` int32, seen by who moved last: 0 where that player is, 1 where the other one is,
@@ -44,6 +45,7 @@ class TicTacToeEnv(EnvBase):
     def __init__(self, *, single_player: bool = False, device: Any = None):
         super().__init__(device=device)
         self.single_player = single_player
+        self._set_seed(None)
         self._lines = _LINES.to(device)
         where = self._lines.device
         self.observation_spec = Composite(
@@ -79,7 +81,7 @@ class TicTacToeEnv(EnvBase):
         done = won | _is_full(board)
         turn = 1 - turn
         if self.single_player:
-            answer, lost = self._moved(board, _any_free(board))
+            answer, lost = self._moved(board, _any_free(board, self._generator))
             board = torch.where(done, board, answer)
             turn = torch.where(done, turn, 0)
             wins[1] = wins[1] | (lost & ~done)
@@ -102,14 +104,19 @@ class TicTacToeEnv(EnvBase):
         return tensordict.set("action", _any_free(tensordict["board"].flatten(-2)).squeeze(-1))
 
     def _set_seed(self, seed: int | None) -> None:
-        if seed is not None:  # moves are drawn from torch's generator, as those of every random policy
-            torch.manual_seed(seed)
+        self._generator = torch.Generator(self.device or "cpu")  # of the opponent's moves alone
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
 
 
 def _is_full(board: Tensor) -> Tensor:
     return (board >= 0).all(-1, keepdim=True)
 
 
-def _any_free(board: Tensor) -> Tensor:
+def _any_free(board: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """A free cell `[*, 1]` of each board `[*, 9]`; any cell of those that are full."""
-    return torch.rand(board.shape, device=board.device).masked_fill(board >= 0, -1).argmax(-1, keepdim=True)
+    where = board.device if generator is None else generator.device
+    luck = torch.rand(board.shape, generator=generator, device=where).to(board.device)
+    return luck.masked_fill(board >= 0, -1).argmax(-1, keepdim=True)

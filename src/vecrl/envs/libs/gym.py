@@ -240,7 +240,7 @@ class GymWrapper(GymLikeEnv):
             if terminated or truncated:
                 break
             obs, more, terminated, truncated, _ = self._env.step(action)
-            reward += more
+            reward = reward + more  # which may be the environment's own array
         return obs, float(reward), bool(terminated), bool(truncated)
 
     def _lifted(self) -> Lifted | None:
@@ -250,13 +250,11 @@ class GymWrapper(GymLikeEnv):
             return None
         return Lifted(self._env, tuple(key for key, _ in self._leaves))
 
-    # -- a rollout at once
-
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
         overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in _TAPED)
         if not self._quick or self.info_dict_reader or overridden or self._layout.opaque or self._begun is not None:
             return None
-        actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps]
+        actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps].clone()
         ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
         tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
         n = len(tape.reward)

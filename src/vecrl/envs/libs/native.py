@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
-from ...simulators.native.base import Rows
+from ...simulators.native.base import Rows, leading
 from ...simulators.native.counter_rng import keys_of
 from ...simulators.native.tape import record
 from ...specs import Categorical, Composite, OneHot, Unbounded
@@ -30,7 +30,8 @@ class NativeEnv(EnvBase):
     """A batch of one of the native tasks.
 
     Row i's first episode after `set_seed(seed)` is that of the seed `seed + i`, as in `vecrl.vector`; where a row
-    starts hangs on its seed and on how many episodes it had, and on nothing else.
+    starts hangs on its seed and on how many episodes it had, and on nothing else. Rows that travel in the TensorDict
+    take their seeds along: where only some of them begin anew, they do so by those.
 
     Args:
         env_name: gymnasium's id: "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0",
@@ -131,14 +132,14 @@ class NativeEnv(EnvBase):
             return None
         found = tensordict.get("rows")
         n = tensordict.batch_size.numel()
-        return Rows(*(_leading(found.get(name).reshape(n, *_width(name))) for name in Rows._fields))
+        return Rows(*(leading(found.get(name).reshape(n, *_width(name))) for name in Rows._fields))
 
     def _told(self, obs: Tensor, rows: Rows, shape: torch.Size, **more: Tensor) -> TensorDict:
         """What is handed out of rows, which are kept or go along."""
         entries: dict[str, Any] = {"observation": obs.reshape((*shape, -1))}
         entries |= {name: value.reshape((*shape, 1)) for name, value in more.items()}
         if not self.batch_locked:
-            parts = {name: _leading(value) for name, value in rows._asdict().items()}
+            parts = {name: leading(value) for name, value in rows._asdict().items()}
             parts = {name: value.reshape((*shape, *value.shape[1:])) for name, value in parts.items()}
             entries["rows"] = TensorDict(parts, shape, device=self.device)
         else:
@@ -155,10 +156,23 @@ class NativeEnv(EnvBase):
         """Episodes in n rows: the next of their streams, or the first of new ones where there are none yet."""
         if rows is not None and not self._reseeded:
             return self.simulator.rows_begun(rows.keys, rows.episodes + 1, options)
-        rows = self.simulator.rows_begun(*self._streams(n), options)
+        return self.simulator.rows_begun(*self._next_streams(n), options)
+
+    def _restarted(self, mask: Tensor, rows: Rows, options: Any = None) -> tuple[Tensor, Rows]:
+        """Observations and rows, of which those in `mask` `[n]` begin anew; a seed waits for the reset of its row."""
+        if self._reseeded and self.batch_locked:
+            keys, first = self._next_streams(len(mask))
+            rows = rows._replace(keys=keys, episodes=first - 1)
+        if not options:
+            return self.simulator.rows_restarted(mask, rows)
+        rows = _either(mask, self.simulator.rows_begun(rows.keys, rows.episodes + 1, options), rows)
+        return self.simulator.rows_obs(rows), rows
+
+    def _next_streams(self, n: int) -> tuple[Tensor, Tensor]:
+        streams = self._streams(n)
         self._seed = (self._seed + n) % 2**64
         self._reseeded = False
-        return rows
+        return streams
 
     def _set_seed(self, seed: int | None) -> None:
         self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) if seed is None else seed % 2**64
@@ -176,7 +190,7 @@ class NativeEnv(EnvBase):
             if rows is None or not set_state:
                 rows = self._begin(shape.numel(), rows, options)
             return self._told(self.simulator.rows_obs(rows), rows, shape)
-        return self._told(*self.simulator.rows_restarted(_by_row(mask, shape), rows), shape)
+        return self._told(*self._restarted(_by_row(mask, shape), rows, options), shape)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tensordict.batch_size
@@ -210,7 +224,7 @@ class NativeEnv(EnvBase):
         following = self._advance(tensordict)
         if before is not None and self._rows is not None:
             some = _by_row(mask, self.batch_size)
-            self._rows = Rows(*(torch.where(some, new, old) for new, old in zip(self._rows, before, strict=True)))
+            self._rows = _either(some, self._rows, before)
         return following
 
     def _nobody(self, masks: Masks) -> bool:
@@ -219,11 +233,12 @@ class NativeEnv(EnvBase):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
         rows = self._rows_of(tensordict)
-        if rows is None or type(self)._reset is not NativeEnv._reset:
+        kind = type(self)
+        if rows is None or kind._reset is not NativeEnv._reset or kind._step is not NativeEnv._step:
             return super().maybe_reset(tensordict)
         # What is given of all rows is right for all of them, so that nothing needs to be merged.
         shape, done = tensordict.batch_size, tensordict.get("done")
-        obs, rows = self.simulator.rows_restarted(_by_row(done, shape), rows)
+        obs, rows = self._restarted(_by_row(done, shape), rows)
         flags = {name: torch.zeros_like(done) for name in FLAGS}
         return tensordict.update(self._told(obs, rows, shape, **flags))
 
@@ -233,7 +248,7 @@ class NativeEnv(EnvBase):
         kind, batch = type(self), self.batch_size
         if not self.batch_locked or kind._step is not NativeEnv._step or kind._reset is not NativeEnv._reset:
             return None
-        given = self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps]
+        given = self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps].clone()
         whole = torch.Size([len(given), *batch])
         numbers = self._numbers(given, whole)
         numbers = numbers.reshape(whole[0], -1, *numbers.shape[1:])
@@ -282,13 +297,12 @@ class NativeEnv(EnvBase):
         return f"NativeEnv({self.env_name!r}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
-def _leading(value: Tensor) -> Tensor:
-    """`[d, n]` as `[n, d]` and back; `[n]` as it is."""
-    return value if value.ndim == 1 else value.t()
-
-
 def _width(name: str) -> tuple[int, ...]:
     return (-1,) if name in ("state", "keys") else ()
+
+
+def _either(mask: Tensor, new: Rows, old: Rows) -> Rows:
+    return Rows(*(torch.where(mask, one, other) for one, other in zip(new, old, strict=True)))
 
 
 def _by_row(mask: Tensor, shape: torch.Size) -> Tensor:

@@ -182,7 +182,7 @@ class NativeSimulator:
 
     def get_state(self) -> dict[str, Tensor]:
         """The rows as tensors of leading size n: "state", "steps", "episodes", "keys"; copies."""
-        return {name: _leading(value).clone() for name, value in self._begun()._asdict().items()}
+        return {name: leading(value).clone() for name, value in self._begun()._asdict().items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `get_state` gave, of this simulator or of another of this task and size."""
@@ -191,7 +191,7 @@ class NativeSimulator:
             sizes = {name: tuple(value.shape) for name, value in given.items()}
             raise SpaceError(f"Expected a state of {self.num_envs} rows, but these sizes came: {sizes}.")
         given["state"] = given["state"].to(self.dtype)
-        self._rows = Rows(**{name: _leading(value).contiguous().clone() for name, value in given.items()})
+        self._rows = Rows(**{name: leading(value).contiguous().clone() for name, value in given.items()})
 
     def close(self) -> None:
         """Close the renderer; twice is harmless."""
@@ -380,7 +380,7 @@ def option_number(options: Mapping[str, Any], name: str, default: float) -> floa
         raise ValueError(f"Expected options[{name!r}] to be a number, but {options[name]!r} came.") from error
 
 
-def _leading(value: Tensor) -> Tensor:
+def leading(value: Tensor) -> Tensor:
     """`[d, n]` as `[n, d]` and back; `[n]` as it is."""
     return value if value.ndim == 1 else value.t()
 
