@@ -171,4 +171,5 @@ def test_what_is_pickled_plays_the_same(make: Callable[[], Any]) -> None:
         torch.manual_seed(0)
         played.append(one.rollout(30, break_when_any_done=False))
         played.append(one.step(one.rand_action(one.reset())))
-    assert (played[0] == played[2]).all() and (played[1] == played[3]).all()
+    assert (played[0] == played[2]).all()
+    assert (played[1] == played[3]).all()
