@@ -225,6 +225,24 @@ def test_vectors_of_tensors(mode: AutoresetMode) -> None:
     assert going.all(-1).equal(~done)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_vectors_of_tensors_go_on_whatever_becomes_of_what_they_gave(mode: AutoresetMode) -> None:
+    played: list[list[Any]] = [[], []]
+    for kept, spoil in zip(played, (False, True), strict=True):
+        env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
+        env.set_seed(3)
+        torch.manual_seed(0)
+        data = env.reset()
+        for _ in range(40):
+            stepped, data = env.step_and_maybe_reset(env.rand_action(data))
+            kept.append(stepped.clone())
+            for entry in (stepped, data) if spoil else ():
+                entry["observation"].fill_(9.0)
+            if spoil:
+                stepped["next", "observation"].fill_(9.0)
+    assert all((one["next"] == other["next"]).all() for one, other in zip(*played, strict=True))
+
+
 class Forgetful(gymnasium.vector.SyncVectorEnv):
     """Loses final observations."""
 
