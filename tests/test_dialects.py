@@ -12,7 +12,7 @@ from vecrl.dialects import to_tensordict, to_vector
 from vecrl.envs import EnvBase, GymEnv, SerialEnv, TransformedEnv
 from vecrl.envs.transforms import StepCounter
 from vecrl.errors import SpaceError
-from vecrl.vector import VectorEnv
+from vecrl.vector import BatchedVectorEnv, VectorEnv, make_vector_env
 
 
 def batch(**kwargs: Any) -> SerialEnv:
@@ -85,3 +85,52 @@ def test_seeds_of_single_rows_are_refused(seeds: Any) -> None:
     obs = env.reset(seed=5)[0].clone()
     assert env.reset(seed=[5, 6, 7])[0].equal(obs)
     env.close()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "native::CartPole-v1"])
+def test_vector_environments_by_name_over_tensordicts(name: str) -> None:
+    """True successors on both sides of an end, and the seeds that single environments have, one after another."""
+    env = to_tensordict(make_vector_env(name, num_envs=3), categorical_action_encoding=True)
+    assert env.batch_size == (3,)
+    env.set_seed(0)
+    played = env.rollout(60, break_when_any_done=False)
+    seeds = [0]
+    for _ in range(2):
+        seeds.append(GymEnv("CartPole-v1").set_seed(seeds[-1]))
+    whole = make_vector_env(name, num_envs=3)
+    torch.testing.assert_close(played["observation"][:, 0], whole.reset(seed=seeds)[0])
+    done = played["next", "done"].squeeze(-1)
+    assert done.any()
+    after = played["next", "observation"]
+    assert (after[done][:, [0, 2]].abs() > torch.tensor([2.4, 0.209])).any(-1).all()  # where CartPole ends
+    torch.testing.assert_close(after[:, :-1][~done[:, :-1]], played["observation"][:, 1:][~done[:, :-1]])
+    for t in range(60):
+        obs, _, terminated, _, _ = whole.step(played["action"][:, t])
+        assert terminated.equal(done[:, t])
+        torch.testing.assert_close(obs[~terminated], after[:, t][~terminated])
+        if t < 59:
+            torch.testing.assert_close(obs, played["observation"][:, t + 1])
+
+
+def test_batched_vector_environments_over_tensordicts_hand_their_tensors_on() -> None:
+    whole = make_vector_env("native::CartPole-v1", num_envs=3).env
+    assert isinstance(whole, BatchedVectorEnv)
+    given = []
+    simulate = whole.simulator.reset
+    whole.simulator.reset = lambda *args: given.append(simulate(*args)) or given[-1]
+    assert to_tensordict(whole).reset()["observation"].data_ptr() == given[0].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "native::CartPole-v1"])
+def test_single_environments_by_name_over_tensordicts(name: str) -> None:
+    env = to_tensordict(make_vector_env(name, force_classic_api=True))
+    env.set_seed(0)
+    expected = make_vector_env(name).reset(seed=0)[0]
+    played = env.rollout(5)
+    torch.testing.assert_close(played["observation"][0], expected)
+    assert played["next", "reward"].tolist() == [[1.0]] * 5
+
+
+def test_wrappers_that_change_actions_are_told() -> None:
+    with pytest.raises(SpaceError, match="leaves actions as they are"):
+        to_tensordict(make_vector_env("CartPole-v1", num_envs=2, discrete_to_continuous_act=True))

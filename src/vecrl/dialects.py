@@ -21,6 +21,8 @@ from .errors import SpaceError
 from .specs.conversions import space_from_spec
 from .vector.base import BaseVectorEnv
 from .vector.batched import BatchedVectorEnv
+from .vector.makers import FirstRow
+from .vector.torch_wrapper import TorchWrapper
 
 
 class EnvBatch:
@@ -146,15 +148,30 @@ def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) ->
     return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
 
 
+class InArrays(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A single environment that speaks tensors, in arrays and numbers."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As gymnasium's."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs.numpy(force=True), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As gymnasium's."""
+        obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
+        return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info
+
+
 def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     """Any environment of another dialect as one over TensorDicts (dialect 3).
 
     Args:
-        env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), or an `EnvBase`, which is
-            returned as it is.
+        env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), a `TorchWrapper` around
+            any of these, or an `EnvBase`, which is returned as it is.
         kwargs: those of `GymWrapper`.
 
     Raises:
+        SpaceError: a `TorchWrapper` that changes actions, which TensorDicts would carry past it.
         TypeError: something else.
 
     >>> import gymnasium
@@ -163,6 +180,10 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     """
     if isinstance(env, EnvBase):
         return env
+    while isinstance(env, TorchWrapper):
+        env = env.plain
+    if isinstance(env, FirstRow):
+        env = InArrays(env)
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):
         from .envs.libs.gym import GymWrapper
 

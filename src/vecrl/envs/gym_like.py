@@ -7,6 +7,7 @@ spaces are called, is the subclass's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -311,14 +312,13 @@ def quick_encoder(spec: TensorSpec, dtype: Any, copy: bool = True) -> Callable[[
     plain = dtype is not None and (device is None or device.type == "cpu")
     if not plain or torch.from_numpy(np.empty(0, dtype)).dtype != spec.dtype:
         return encode
-    shape = tuple(spec.shape)
+    return partial(_quickly, encode, dtype, tuple(spec.shape), copy)
 
-    def quick(value: Any) -> Any:
-        if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
-            return torch.from_numpy(value.copy() if copy else value)
-        return encode(value)
 
-    return quick
+def _quickly(encode: Callable[[Any], Any], dtype: Any, shape: tuple[int, ...], copy: bool, value: Any) -> Any:
+    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+        return torch.from_numpy(value.copy() if copy else value)
+    return encode(value)
 
 
 def _encoded(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:

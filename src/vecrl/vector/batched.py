@@ -53,6 +53,8 @@ class BatchedVectorEnv(BaseVectorEnv):
     >>> env.close()
     """
 
+    copy = True  # gymnasium's word for results that are the caller's own
+
     def __init__(
         self,
         simulator: BatchSimulator,

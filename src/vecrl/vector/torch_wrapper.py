@@ -97,6 +97,20 @@ class TorchWrapper:
         """The innermost environment."""
         return getattr(self.env, "unwrapped", self.env)
 
+    @property
+    def plain(self) -> Any:
+        """The environment as given, for who converts by other means.
+
+        Raises:
+            SpaceError: it would get other actions then, since this wrapper clips them or chooses among scores.
+        """
+        if self._argmax or self._bounds is not None:
+            raise SpaceError(
+                "Expected a TorchWrapper that leaves actions as they are: make the environment without "
+                "discrete_to_continuous_act and clip_actions, and choose or clip where the actions are made."
+            )
+        return self.env
+
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Begin anew; all arguments go to the environment.
 

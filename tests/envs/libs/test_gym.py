@@ -1,5 +1,6 @@
 """`GymWrapper` and `GymEnv`, and that a rollout at once equals one step by step."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from vecrl.envs import GymEnv, GymWrapper, check_env_specs
+from vecrl.envs import GymEnv, GymWrapper, TransformedEnv, check_env_specs
+from vecrl.envs.transforms import StepCounter
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Categorical, OneHot
 
@@ -170,3 +172,25 @@ def test_given_actions_are_copied() -> None:
     played = env.rollout(4, actions=actions)
     actions.fill_(9)
     assert played["action"].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GymEnv("CartPole-v1"),
+        lambda: GymEnv("CartPole-v1", categorical_action_encoding=True, frame_skip=2),
+        lambda: GymEnv("Pendulum-v1"),
+        lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter()),
+    ],
+)
+def test_what_is_pickled_plays_the_same(make: Callable[[], Any]) -> None:
+    env = make()
+    env.rollout(3)
+    played = []
+    for one in (env, pickle.loads(pickle.dumps(env))):
+        one.set_seed(3)
+        torch.manual_seed(0)
+        played.append(one.rollout(30, break_when_any_done=False))
+        played.append(one.step(one.rand_action(one.reset())))
+    assert (played[0] == played[2]).all()
+    assert (played[1] == played[3]).all()

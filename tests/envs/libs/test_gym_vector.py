@@ -225,6 +225,75 @@ def test_vectors_of_tensors(mode: AutoresetMode) -> None:
     assert going.all(-1).equal(~done)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_vectors_of_tensors_go_on_whatever_becomes_of_what_they_gave(mode: AutoresetMode) -> None:
+    played: list[list[Any]] = [[], []]
+    for kept, spoil in zip(played, (False, True), strict=True):
+        env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
+        env.set_seed(3)
+        torch.manual_seed(0)
+        data = env.reset()
+        for _ in range(40):
+            stepped, data = env.step_and_maybe_reset(env.rand_action(data))
+            kept.append(stepped.clone())
+            for entry in (stepped, data) if spoil else ():
+                entry["observation"].fill_(9.0)
+            if spoil:
+                stepped["next", "observation"].fill_(9.0)
+    assert all((one["next"] == other["next"]).all() for one, other in zip(*played, strict=True))
+
+
+class OneStream(gymnasium.vector.VectorEnv):
+    """A batch by birth in next-step mode, like gymnasium's `CartPoleVectorEnv`: one seed, and no partial resets."""
+
+    num_envs = 2
+    single_action_space, action_space = spaces.Discrete(2), spaces.MultiDiscrete([2, 2])
+    single_observation_space, observation_space = spaces.Box(-99, 99, (1,)), spaces.Box(-99, 99, (2, 1))
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, *limits: int):
+        self.limits = np.array(limits)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.obs, self.steps = self.np_random.random((2, 1), np.float32), np.zeros(2, int)
+        return self.obs.copy(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.obs, self.steps = self.obs + 1, self.steps + 1
+        return self.obs.copy(), np.ones(2), self.steps >= self.limits, np.zeros(2, bool), {}
+
+
+def test_a_vector_of_one_seed_gets_the_first() -> None:
+    env = GymWrapper(OneStream(5, 5))
+    env.set_seed(3)
+    expected = OneStream(5, 5).reset(seed=3)[0]
+    assert env.rollout(2)["observation"][:, 0].tolist() == expected.tolist()
+
+
+def test_a_vector_without_partial_resets_goes_as_far_as_it_can() -> None:
+    assert GymWrapper(OneStream(3, 5)).rollout(20).shape == (2, 3)
+    env = GymWrapper(OneStream(3, 3))
+    played = env.rollout(7, break_when_any_done=False)  # all rows at once
+    steps = played["next", "observation"].squeeze(-1).floor()
+    assert steps.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
+    env.reset()
+    env._env.limits = np.array([2, 5])  # that all began together says nothing of some
+    with pytest.raises(SpaceError, match="begins all rows anew"):
+        env.rollout(9, break_when_any_done=False)
+
+
+def test_gymnasiums_own_batch() -> None:
+    env = GymWrapper(gymnasium.make_vec("CartPole-v1", num_envs=3))
+    env.set_seed(0)
+    played = env.rollout(200)
+    assert played["next", "done"][:, -1].any()
+    env.set_seed(0)
+    assert (env.reset()["observation"] == played["observation"][:, 0]).all()
+    with pytest.raises(SpaceError, match=r"CartPoleVectorEnv.*make_vec"):
+        env.rollout(200, break_when_any_done=False)
+
+
 class Forgetful(gymnasium.vector.SyncVectorEnv):
     """Loses final observations."""
 

@@ -47,7 +47,9 @@ class GymWrapper(GymLikeEnv):
     """A gymnasium environment, or a vector of them, as an `EnvBase`.
 
     A vector environment of n rows has the batch size (n,). Whatever its auto-reset mode, "next" holds the true
-    successors, final observations included, and rows that ended begin anew in the root that follows.
+    successors, final observations included, and rows that ended begin anew in the root that follows. For that, one in
+    next-step or disabled mode must heed `options["reset_mask"]`; with one that does not (`CartPoleVectorEnv`), rollouts
+    must end with the first end. One that takes a single seed gets the first row's.
 
     Args:
         env: any `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).

@@ -113,15 +113,23 @@ class VectorSteps:
         return None if self._begun is None else self._begun[0]
 
     def _reset_some(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
-        latest, self._latest, self._sure = self._latest, None, True
+        if mask.all():  # known to all of them, which reset masks are not
+            return self._send(seeds, options)
+        latest, self._sure = self._latest, self._sure or self._latest is not None
         found = self._send(seeds, {**(options or {}), "reset_mask": mask.copy()})
         if latest is not None:
             self._check_left_alone(latest, found[0], ~mask)
         return found
 
     def _send(self, seeds: Seeds, options: Any) -> tuple[Any, Info]:
+        self._latest = None
         arguments = {} if options is None else {"options": options}
-        return _as_arrays(self.env.reset(seed=seeds, **arguments))
+        try:
+            return _as_arrays(self.env.reset(seed=seeds, **arguments))
+        except gymnasium.error.Error:  # a batch by birth may have one stream of random numbers, and take one seed
+            if seeds is None:
+                raise
+            return _as_arrays(self.env.reset(seed=seeds[0], **arguments))
 
     def _check_left_alone(self, before: Any, after: Any, rows: np.ndarray) -> None:
         """Raise where a partial reset has begun other rows anew as well, which would go unnoticed."""
@@ -129,7 +137,8 @@ class VectorSteps:
             if leaf.dtype is not None and not np.array_equal(old[rows], new[rows], equal_nan=leaf.dtype.kind in "fc"):
                 raise SpaceError(
                     f"{type(self.env).__name__} begins all rows anew when only some are meant: its reset pays no heed "
-                    'to options["reset_mask"]. Use its same-step mode, or another vector environment.'
+                    'to options["reset_mask"], so rollouts must end with the first end. Use its same-step mode, or '
+                    'another vector environment: GymEnv(name, num_envs=n), make_vec(..., vectorization_mode="sync").'
                 )
 
     def step(self, actions: Any, infos: bool = True) -> tuple[Any, Any, Any, Any, Any, Info]:
