@@ -134,3 +134,9 @@ def test_single_environments_by_name_over_tensordicts(name: str) -> None:
 def test_wrappers_that_change_actions_are_told() -> None:
     with pytest.raises(SpaceError, match="leaves actions as they are"):
         to_tensordict(make_vector_env("CartPole-v1", num_envs=2, discrete_to_continuous_act=True))
+
+
+def test_what_is_no_environment_over_tensordicts_is_told() -> None:
+    wrong: Any = 3
+    with pytest.raises(TypeError, match="an EnvBase, but 3 came"):
+        to_vector(wrong)

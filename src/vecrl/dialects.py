@@ -34,6 +34,8 @@ class EnvBatch:
     """
 
     def __init__(self, env: EnvBase, observation: Key | None = None):
+        if not isinstance(env, EnvBase):
+            raise TypeError(f"Expected an environment over TensorDicts, an EnvBase, but {env!r:.80} came.")
         if env.ndim != 1:
             raise SpaceError(
                 f"Expected an environment of one batch dimension, but its batch size is {tuple(env.batch_size)}. "
@@ -137,6 +139,7 @@ def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) ->
 
     Raises:
         SpaceError: several observations, actions or groups, of which a vector environment has one.
+        TypeError: something else than an `EnvBase`.
 
     >>> from vecrl.envs import GymEnv, SerialEnv
     >>> vector = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))

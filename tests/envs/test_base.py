@@ -308,3 +308,11 @@ def test_what_a_policy_says_of_the_next_step_stays(partial: bool) -> None:
     played = env.rollout(4, remembers)
     assert played["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
     assert played["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wrong", [3, {"action": torch.zeros(1)}])
+def test_what_is_no_tensordict_is_told(wrong: Any) -> None:
+    env = Counting(3)
+    for call in (env.reset, env.step, env.step_and_maybe_reset):
+        with pytest.raises(SpaceError, match=r"Expected a TensorDict of batch size \(1,\), but .* came"):
+            call(wrong)

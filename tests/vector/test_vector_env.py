@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from functools import partial
 from typing import Any
@@ -413,3 +414,12 @@ def test_repr_says_what_it_is():
         )
         assert envs.spec.id == "CartPole-v1"
         assert envs.unwrapped is envs
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_what_runs_is_not_copied(copied: Any) -> None:
+    """Copies would lose the memory that caller and workers share, and observe zeros."""
+    env = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
+    with pytest.raises(TypeError, match="make others"):
+        copied(env)
+    env.close()

@@ -96,6 +96,9 @@ class Pool:
             self._finalizer()
             raise
 
+    def __getstate__(self) -> Any:
+        raise TypeError("Environments that run cannot be copied or pickled, as their workers cannot: make others.")
+
     def _build(self, plans: Sequence[Plan], same_spaces: bool, same_actions: bool, agree: Agree | None) -> None:
         flight = self._flights.expect(Op.CONSTRUCT, self._workers)
         failures = self._flights.gather(flight, None)

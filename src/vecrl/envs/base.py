@@ -317,11 +317,10 @@ class EnvBase(Beside, SpecOwner):
             raise ClosedError(f"This {type(self).__name__} is closed; make a new one.")
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
-        if self.batch_locked and tensordict.batch_size != self.batch_size:
-            raise SpaceError(
-                f"Expected a TensorDict of the environment's batch size {tuple(self.batch_size)}, but one of "
-                f"{tuple(tensordict.batch_size)} came."
-            )
+        batch = getattr(tensordict, "batch_size", None)
+        if batch is None or (self.batch_locked and batch != self.batch_size):
+            came = f"{tensordict!r:.80}" if batch is None else f"one of {tuple(batch)}"
+            raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, but {came} came.")
 
     def _check_types(self, following: TensorDictBase) -> None:
         for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):

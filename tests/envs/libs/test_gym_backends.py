@@ -158,3 +158,9 @@ def test_vectors_of_the_old_gym(old_gym: Any) -> None:
 def test_names() -> None:
     assert "CartPole-v1" in GymEnv.available_envs
     assert GymEnv("CartPole-v1").lib is gymnasium
+
+
+def test_a_library_that_is_not_installed_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gym", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "gym<=0\.26\.2"'), set_gym_backend("gym"):
+        pass

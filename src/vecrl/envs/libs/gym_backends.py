@@ -44,6 +44,9 @@ class set_gym_backend:
     Args:
         backend: "gymnasium" or "gym", the module itself, or a function that returns one of these.
 
+    Raises:
+        ModuleNotFoundError: it is not installed; raised when it is set, with what to install.
+
     >>> with set_gym_backend("gymnasium"):
     ...     gym_backend().__name__
     'gymnasium'
@@ -64,7 +67,16 @@ class set_gym_backend:
         found: Any = self._given
         if not isinstance(found, str | ModuleType) and callable(found):
             found = found()
-        return import_module(found) if isinstance(found, str) else found
+        if not isinstance(found, str):
+            return found
+        try:
+            return import_module(found)
+        except ModuleNotFoundError as error:
+            if error.name != found:
+                raise
+            what = '"gym<=0.26.2"' if found == "gym" else found
+            told = f"Expected {found} to be installed: pip install {what}, or choose set_gym_backend('gymnasium')."
+            raise ModuleNotFoundError(told, name=found) from error
 
     def set(self) -> None:
         """From now on."""

@@ -1,0 +1,18 @@
+"""Every block of Python in the pages on TensorDict environments runs alone."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCKS = [
+    (page, number, block)
+    for page in ("tensordict.md", "transforms.md")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
+def test_block(page: str, number: int, block: str) -> None:
+    exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
