@@ -219,7 +219,7 @@ class BatchedEnv(EnvBase):
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
             transition = self._asked(codec.root, "reset", None, options, ids)
         first = self._here(codec.root(transition))
-        return first if ids is None or tensordict is None else spread(first, ids, tensordict, self._still)
+        return first if ids is None else spread(first, ids, self.num_workers, self._still)
 
     def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
         rows = range(self.num_workers) if ids is None else ids.tolist()
@@ -236,7 +236,7 @@ class BatchedEnv(EnvBase):
         parts = tensordict.select(*keys, strict=False).to("cpu").unbind(0)  # workers need no other device
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
-    def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
+    def _still(self, row: int, before: TensorDictBase | None = None) -> TensorDictBase:
         return standing_still([self._full(name)[row] for name in OUTPUTS], before)
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -289,7 +289,7 @@ class BatchedEnv(EnvBase):
         fine = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
         self._running().send(ids, self._codec.inputs(tensordict, ids, fine))
         transition = self._asked(self._codec.following, "recv")
-        return spread(self._checked(self._codec.following(transition)), ids, tensordict, self._still)
+        return spread(self._checked(self._codec.following(transition)), ids, self.num_workers, self._still)
 
     def _checked(self, following: TensorDictBase) -> TensorDictBase:
         if self.run_type_checks:
