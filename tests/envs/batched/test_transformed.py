@@ -1,5 +1,6 @@
 """Batches under transforms, and transforms within batches: as single environments under the same transforms."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,14 @@ from vecrl.envs.transforms import (
     GrayScale,
     Resize,
     StepCounter,
+    TensorDictPrimer,
     ToTensorImage,
     TransformedEnv,
     UnsqueezeTransform,
 )
-from vecrl.specs import Categorical
+from vecrl.specs import Categorical, Unbounded
 
-from .zoo import MAKERS, Talking, Tally, flat
+from .zoo import MAKERS, Talking, Tally, assert_same, flat
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)])
 
@@ -106,3 +108,67 @@ def test_rows_that_are_not_meant_keep_what_the_caller_has() -> None:
         assert env.reset(data)["count"].flatten().tolist() == [7, 0, 7]
         data = env.rand_action(data).set("_step", mask.squeeze(-1))
         assert env.step(data)["next", "count"].flatten().tolist() == [7, 1, 7]
+
+
+@pytest.mark.parametrize("kinds", ["tally", "cartpole", "classes", "groups"])
+def test_a_reset_of_nobody_gives_zeros_where_the_caller_has_nothing(kinds: str) -> None:
+    with SerialEnv(3, MAKERS[kinds]) as env:
+        whole = env.reset()
+        nobody = {key: torch.zeros(env.full_done_spec[done].shape, dtype=torch.bool) for key, done in _masks(env)}
+        mask = TensorDict({}, [3])
+        for key, flags in nobody.items():
+            mask.set(key, flags)
+        first = env.reset(mask)
+        for row, full in zip(first.unbind(0), whole.unbind(0), strict=True):
+            assert flat(row).keys() == flat(full).keys()
+            assert not any(bool(value.any()) for value in flat(row).values() if isinstance(value, torch.Tensor))
+        for key, flags in nobody.items():
+            whole.set(key, flags)
+        kept = whole.copy()
+        assert_same(env.reset(whole), kept.exclude(*env.reset_keys))
+
+
+def _masks(env: Any) -> Any:
+    return [
+        (key, key.replace("_reset", "done") if isinstance(key, str) else (*key[:-1], "done")) for key in env.reset_keys
+    ]
+
+
+def _recurring(limits: Sequence[int], sizes: Sequence[int]) -> Any:
+    return [
+        lambda limit=limit, size=size: TransformedEnv(Tally(limit), TensorDictPrimer(h=Unbounded((size,))))
+        for limit, size in zip(limits, sizes, strict=True)
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 5)])
+def test_what_a_policy_remembers_reaches_environments_with_primers(kind: Any, sizes: Sequence[int]) -> None:
+    def remembered(data: Any) -> list[Any]:
+        return [row["h"][..., 0].tolist() for row in data.unbind(0)]
+
+    with kind(2, _recurring([3, 9], sizes)) as env:
+        if len(set(sizes)) == 1:
+            played = env.rollout(5, _adding(env), break_when_any_done=False)
+            assert remembered(played) == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+            assert remembered(played["next"]) == [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5]]
+        root = env.reset()
+        seen = []
+        for _ in range(5):
+            stepped, root = env.step_and_maybe_reset(_adding(env)(root))
+            seen.append((remembered(stepped["next"]), remembered(root)))
+        assert [after for after, _ in seen] == [[1, 1], [2, 2], [3, 3], [1, 4], [2, 5]]
+        assert [begun for _, begun in seen] == [[1, 1], [2, 2], [0, 3], [1, 4], [2, 5]]
+        stepped = env.step(_adding(env)(env.reset()))
+        assert remembered(stepped["next"]) == [1, 1]
+        root = env.step_mdp(stepped)
+        assert remembered(env.step(env.rand_action(root))["next"]) == [1, 1], "it stays where no policy writes it"
+
+
+def _adding(env: Any) -> Any:
+    def policy(data: Any) -> Any:
+        data = env.rand_action(data)
+        rows = [row.set("next", TensorDict({"h": row["h"] + 1})) for row in data.unbind(0)]
+        return torch.stack(rows) if type(data) is TensorDict else type(data).lazy_stack(rows, 0)
+
+    return policy

@@ -19,7 +19,6 @@ from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
-from ...specs.stacked import stack_specs
 from ..base import EnvBase, next_seed
 from ..owner import INPUTS, OUTPUTS
 from ..partial import Masks, overlaid
@@ -29,7 +28,7 @@ from .metadata import EnvMetaData
 from .playing import fits, play
 from .simulator import METHOD, MISSING, agree, alike
 from .some import spread, standing_still, whom
-from .wiring import is_by_path
+from .wiring import is_by_path, stacked
 
 EnvFn = Callable[..., EnvBase]
 Codec = PathCodec | BareCodec
@@ -153,7 +152,7 @@ class BatchedEnv(EnvBase):
         self._device = self._wish or (first.device if len(devices) == 1 else None)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
         for name in (*INPUTS, *OUTPUTS):
-            self._set_full(name, stack_specs([meta.full(name) for meta in metas]))
+            self._set_full(name, stacked(metas, name))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_by_path(outputs):
             self._codec: Codec = PathCodec(metas, outputs, inputs, self.reward_keys)
