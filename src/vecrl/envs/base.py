@@ -21,7 +21,7 @@ from .beside import Beside
 from .flags import fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
-from .partial import Masks, aligned, is_leaf, overlaid
+from .partial import Masks, aligned, filled, is_leaf, overlaid
 from .seeds import next_seed
 from .successor import successor_rule
 
@@ -134,7 +134,8 @@ class EnvBase(Beside, SpecOwner):
             self._check_batch(tensordict)
             masks = Masks.read(tensordict, "_reset", self.done_prefixes)
             if masks and self._nobody(masks):
-                return self._without_masks(self._complete_flags(tensordict))
+                there, still = self._complete_flags(tensordict), self._standing_still
+                return self._without_masks(filled(there, self.observation_keys, still, self.reward_keys))
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
             self._check_begun(first, masks)

@@ -8,7 +8,7 @@ zeros where they held nothing. Knows TensorDicts, not environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -117,6 +117,21 @@ def overlaid(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
     rows: list[Any] = [before.update(part) for before, part in zip(base.unbind(dim), new.unbind(dim), strict=True)]
     there = isinstance(base, LazyStackedTensorDict) and base.stack_dim == dim
     return base if there else LazyStackedTensorDict.lazy_stack(rows, dim)
+
+
+def filled(
+    td: TensorDictBase, keys: Sequence[Key], still: Callable[[TensorDictBase], TensorDictBase], but: Sequence[Key]
+) -> TensorDictBase:
+    """`td` in which all `keys` are: those that it lacks, and what goes with them, are as `still` has them of it.
+
+    Args:
+        td: updated in place.
+        keys: what is to be there.
+        still: gives all entries of an environment that stands still, those of `td` where it has any.
+        but: entries that are left out.
+    """
+    there = set(td.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf))
+    return td if there.issuperset(keys) else overlaid(td, still(td).exclude(*but))
 
 
 def _overridden(place: Prefix, found: Mapping[Prefix, Tensor]) -> bool:

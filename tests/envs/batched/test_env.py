@@ -111,8 +111,17 @@ def test_keywords_one_each() -> None:
 def test_environments_that_do_not_fit_together() -> None:
     with pytest.raises(SpaceError, match="one batch size"):
         SerialEnv(2, [partial(Counting, 2), partial(Counting, 2, 3)])
+    makers = [Tally, Tally, partial(GymEnv, "CartPole-v1")]
+    with pytest.raises(SpaceError, match=r"(?s)action at 'action' .*environment 0 has .*and environment 2 has "):
+        SerialEnv(3, makers)
     with pytest.raises(RuntimeError, match=r"GymWrapper\(env\) makes one"):
         SerialEnv(1, lambda: nn.Linear(1, 1))
+
+
+def test_arguments_in_the_wrong_order() -> None:
+    swapped: Any = (Tally, 2)
+    with pytest.raises(TypeError, match=r"num_workers to be an integer.*Tally.*num_workers comes first"):
+        ParallelEnv(*swapped)
 
 
 def test_there_is_no_fork() -> None:

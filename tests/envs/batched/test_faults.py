@@ -1,6 +1,7 @@
 """Bad sub-environments: they are named with their own traceback, soon, and the others are unharmed."""
 
 import gc
+import re
 import time
 from functools import partial
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from vecrl.envs import ParallelEnv, SerialEnv
-from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
+from vecrl.envs import GymEnv, ParallelEnv, SerialEnv
+from vecrl.errors import PendingError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.specs import Unbounded
 
 from .zoo import Bad, Growing, Tally, dies, fails, sleeps
@@ -131,8 +132,12 @@ def test_objects_of_rows_that_failed(kind: Any) -> None:
         assert caught.value.transition[0]["observation"].shape == (3, 2, 2)
 
 
-def test_actions_of_another_shape() -> None:
-    with SerialEnv(2, Tally) as env:
+@pytest.mark.parametrize("make", [Tally, partial(GymEnv, "Pendulum-v1")])
+def test_actions_of_another_shape(make: Any) -> None:
+    with SerialEnv(2, make) as env:
+        shape = tuple(env.action_spec.shape)
         data = env.reset().set("action", Unbounded((2, 5)).rand())
-        with pytest.raises(ValueError, match=r"Expected shape \(2, 2\).*\(2, 5\) came"):
+        with pytest.raises(SpaceError, match=rf"Expected shape {re.escape(str(shape))} at 'action'.*\(2, 5\) came"):
             env.step(data)
+        with pytest.raises(SpaceError, match=r"at 'action'"):
+            env.rollout(3, actions=torch.zeros(2, 3, 5))

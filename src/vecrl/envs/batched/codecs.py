@@ -23,7 +23,7 @@ from ...specs import Composite, TensorSpec
 from ..owner import FLAGS, OUTPUTS, Key
 from .metadata import EnvMetaData
 from .playing import Play
-from .wiring import PARCEL, STEP, Path, inputs_of, key_of, only_objects, paths_of
+from .wiring import NEXT, PARCEL, STEP, Path, inputs_of, key_of, only_objects, paths_of
 
 Rows = np.ndarray | None
 """Which rows are meant, `[m]`; None for all."""
@@ -49,6 +49,8 @@ class PathCodec:
         reward_keys: Sequence[Key],
     ):
         self._inputs = [(path, key_of(path)) for path in paths_of(inputs) if path]
+        boxes: Any = inputs
+        self._shapes = {path: torch.Size(boxes[path].shape) for path, _ in self._inputs}
         self._odd_inputs = PARCEL in paths_of(inputs)
         odd = PARCEL in paths_of(outputs)
         self.lazy = odd and not only_objects(metas)
@@ -71,9 +73,10 @@ class PathCodec:
         tree: dict[Path, Any] = {}
         for path, key in self._inputs:
             value = data.get(key, None) if path != STEP else _whole(data) if mask is None else mask
-            if value is None:
-                raise SpaceError(f"Expected {key!r} among what is to be stepped, but there are {_keys(data)}.")
-            array = value.detach().cpu().numpy()
+            if value is None and path[:1] == NEXT:  # no policy wrote it, so it stays what it is
+                key = key_of(path[1:])
+                value = data.get(key, None)
+            array = _fitting(value, self._shapes[path], key, data).detach().cpu().numpy()
             tree[path] = array if rows is None else array[rows]
         if self._odd_inputs:
             parts = data.unbind(0)
@@ -129,13 +132,16 @@ class BareCodec:
 
     def inputs(self, data: TensorDictBase, rows: Rows = None, mask: Tensor | None = None) -> np.ndarray:
         """Actions as gymnasium's environments take them."""
-        actions = data.get(self._action_key, None)
-        if actions is None:
-            raise SpaceError(f"Expected {self._action_key!r} among what is to be stepped, but there are {_keys(data)}.")
+        actions = _fitting(data.get(self._action_key, None), self._action_spec.shape, self._action_key, data)
         return self.actions(actions if rows is None else actions[torch.from_numpy(rows)])
 
     def actions(self, actions: Tensor) -> np.ndarray:
         """Actions of any batch as gymnasium's environments take them."""
+        if actions.shape[-self._action_spec.ndim or actions.ndim :] != self._action_spec.shape:
+            raise SpaceError(
+                f"Expected values of shape {tuple(self._action_spec.shape)} at {self._action_key!r}, but those of all "
+                f"steps and environments have {tuple(actions.shape)}."
+            )
         return self._action_spec.to_numpy(actions)
 
     def played(self, play: Play, actions: Tensor) -> TensorDict:
@@ -251,6 +257,17 @@ def with_parcels(data: TensorDict, parcels: Sequence[Mapping[Key, Any] | None]) 
 def _lies_alike(spec: TensorSpec, leaf: Leaf) -> bool:
     """Whether an array of the engine is a value of the spec as it is."""
     return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
+
+
+def _fitting(value: Any, shape: torch.Size, key: Key, data: TensorDictBase) -> Tensor:
+    """The tensor at `key`, of which every row is to have the shape `shape`."""
+    if value is None:
+        raise SpaceError(f"Expected {key!r} among what is to be stepped, but there are {_keys(data)}.")
+    if value.shape[1:] != shape:
+        raise SpaceError(
+            f"Expected shape {(len(value), *shape)} at {key!r} (environments first), but {tuple(value.shape)} came."
+        )
+    return value
 
 
 def _whole(data: TensorDictBase) -> Tensor:

@@ -19,7 +19,6 @@ from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
-from ...specs.stacked import stack_specs
 from ..base import EnvBase, next_seed
 from ..owner import INPUTS, OUTPUTS
 from ..partial import Masks, overlaid
@@ -29,7 +28,7 @@ from .metadata import EnvMetaData
 from .playing import fits, play
 from .simulator import METHOD, MISSING, agree, alike
 from .some import spread, standing_still, whom
-from .wiring import is_by_path
+from .wiring import is_by_path, stacked
 
 EnvFn = Callable[..., EnvBase]
 Codec = PathCodec | BareCodec
@@ -153,7 +152,7 @@ class BatchedEnv(EnvBase):
         self.supports_set_state = any(meta.supports_set_state for meta in metas)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
         for name in (*INPUTS, *OUTPUTS):
-            self._set_full(name, stack_specs([meta.full(name) for meta in metas]))
+            self._set_full(name, stacked(metas, name))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_by_path(outputs):
             self._codec: Codec = PathCodec(metas, outputs, inputs, self.reward_keys)
@@ -219,7 +218,7 @@ class BatchedEnv(EnvBase):
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
             transition = self._asked(codec.root, "reset", None, options, ids)
         first = self._here(codec.root(transition))
-        return first if ids is None or tensordict is None else spread(first, ids, tensordict, self._still)
+        return first if ids is None else spread(first, ids, self.num_workers, self._still)
 
     def _begin(self, codec: BareCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
         rows = range(self.num_workers) if ids is None else ids.tolist()
@@ -238,7 +237,7 @@ class BatchedEnv(EnvBase):
         parts = tensordict.select(*keys, strict=False).to("cpu").unbind(0)  # workers need no other device
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
-    def _still(self, row: int, before: TensorDictBase) -> TensorDictBase:
+    def _still(self, row: int, before: TensorDictBase | None = None) -> TensorDictBase:
         return standing_still([self._full(name)[row] for name in OUTPUTS], before)
 
     def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -291,7 +290,7 @@ class BatchedEnv(EnvBase):
         fine = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
         self._running().send(ids, self._codec.inputs(tensordict, ids, fine))
         transition = self._asked(self._codec.following, "recv")
-        return spread(self._checked(self._codec.following(transition)), ids, tensordict, self._still)
+        return spread(self._checked(self._codec.following(transition)), ids, self.num_workers, self._still)
 
     def _checked(self, following: TensorDictBase) -> TensorDictBase:
         if self.run_type_checks:

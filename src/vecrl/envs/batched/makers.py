@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal
 
 import cloudpickle
@@ -80,7 +81,11 @@ def makers_of(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequen
 
     Raises:
         SpaceError: not as many functions or keywords as environments, or what is no function.
+        TypeError: a number of environments that is none.
     """
+    if not isinstance(count, Integral):
+        hint = "num_workers comes first, then create_env_fn."
+        raise TypeError(f"Expected num_workers to be an integer, but {count!r:.80} came: {hint}")
     if count < 1:
         raise SpaceError(f"Expected num_workers of 1 or more, but {count} came.")
     functions = _one_each("create_env_fn", create_env_fn, count, callable(create_env_fn))

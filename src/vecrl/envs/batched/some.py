@@ -16,8 +16,8 @@ from ...specs import Composite
 from ..owner import joined
 from ..partial import Masks, is_leaf
 
-Still = Callable[[int, TensorDictBase], TensorDictBase]
-"""What a row that is left alone becomes, of its number and what it was."""
+Still = Callable[[int], TensorDictBase]
+"""What stands in a row that is left alone, of its number."""
 
 
 def whom(masks: Masks | None, prefixes: Sequence[tuple[str, ...]], count: int) -> tuple[np.ndarray | None, bool]:
@@ -40,21 +40,18 @@ def whom(masks: Masks | None, prefixes: Sequence[tuple[str, ...]], count: int) -
     return rows, bool((fully | ~meant).all())
 
 
-def spread(some: Any, ids: np.ndarray, other: TensorDictBase, still: Still) -> TensorDictBase:
-    """Rows of some as rows of all; the others as they are in `other`, or zero."""
-    count = other.batch_size[0]
+def spread(some: Any, ids: np.ndarray, count: int, still: Still) -> TensorDictBase:
+    """Rows of some as rows of all `count`, of which the others hold anything that their specs allow.
+
+    What the caller had there is not for here: seen through transforms, it has other shapes. Who masks merges it.
+    """
     if isinstance(some, LazyStackedTensorDict):
-        new = dict(zip(ids.tolist(), some.unbind(0), strict=True))
-        rows: list[Any] = [new.get(row) for row in range(count)]
-        parts = zip(rows, other.unbind(0), strict=True)
-        rows = [still(row, before) if given is None else given for row, (given, before) in enumerate(parts)]
+        given = dict(zip(ids.tolist(), some.unbind(0), strict=True))
+        rows: list[Any] = [given[row] if row in given else still(row) for row in range(count)]
         return LazyStackedTensorDict.lazy_stack(rows, 0)
-    meant = torch.from_numpy(ids)
-    place = torch.zeros(count, dtype=torch.int64)
-    place[meant] = torch.arange(len(ids))
-    mask = torch.zeros(count, dtype=torch.bool)
-    mask[meant] = True
-    return Masks({(): mask.to(some.device or "cpu")}, [()]).merge(some[place], other)
+    place = torch.zeros(count, dtype=torch.int64)  # others repeat the first of some, which changes no any() nor all()
+    place[torch.from_numpy(ids)] = torch.arange(len(ids))
+    return some[place]
 
 
 def standing_still(specs: Sequence[Composite], before: TensorDictBase | None = None) -> TensorDictBase:

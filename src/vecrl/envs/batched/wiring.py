@@ -16,6 +16,7 @@ from gymnasium import spaces
 from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.conversions.dtypes import numpy_dtype
+from ...specs.stacked import stack_specs
 from ..owner import INPUTS, OUTPUTS, Key, joined
 from .metadata import EnvMetaData
 
@@ -27,6 +28,8 @@ PARCEL: Path = ()
 """The name of the parcels in a space whose other names are paths."""
 STEP: Path = ("_step",)
 """Who is to step in a row that is a batch itself."""
+NEXT: Path = ("next",)
+"""What the paths begin with of states that a policy may have written for the step to come, as a recurrent one does."""
 
 
 class Parcels(spaces.Space[Any]):
@@ -57,11 +60,34 @@ def outputs_of(meta: EnvMetaData) -> dict[Path, Look | None]:
 
 
 def inputs_of(meta: EnvMetaData) -> dict[Path, Look | None]:
-    """The entries that go into an environment."""
+    """The entries that go into an environment, those that it gives out too also below `NEXT`."""
     found = _merged(meta.full(name) for name in INPUTS)
+    seen = _merged([meta.full("observation")])
+    states = _merged([meta.full("state")])
+    found |= {(*NEXT, *path): look for path, look in states.items() if seen.get(path, STEP) == look}
     if meta.batch_size:
         found[STEP] = (tuple(meta.batch_size), "|b1")
     return found
+
+
+def stacked(metas: Sequence[EnvMetaData], name: str) -> Composite:
+    """The `Composite` of that name of all environments.
+
+    Raises:
+        SpaceError: entries of one key that no tensor, nor a lazy stack, holds side by side.
+    """
+    first = metas[0].full(name)
+    for row, meta in enumerate(metas):
+        other = first if meta is metas[0] else meta.full(name)
+        for key in set() if other is first else {*first.keys(True, True)} & {*other.keys(True, True)}:
+            looks = [(spec.ndim, spec.dtype, spec.device) for spec in (first[key], other[key]) if spec is not None]
+            if len(set(looks)) > 1:
+                raise SpaceError(
+                    f"Expected environments whose {name} at {key!r} has one number of dimensions, one dtype and one "
+                    f"device, but environment 0 has {first[key]} and environment {row} has {other[key]}. Batch like "
+                    "ones, or make them alike by a transform of each."
+                )
+    return stack_specs([meta.full(name) for meta in metas])
 
 
 def space_of(sheets: Sequence[Mapping[Path, Look | None]]) -> spaces.Dict:

@@ -1,0 +1,174 @@
+"""Batches under transforms, and transforms within batches: as single environments under the same transforms."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from vecrl.envs import ParallelEnv, SerialEnv
+from vecrl.envs.transforms import (
+    CatFrames,
+    Compose,
+    GrayScale,
+    Resize,
+    StepCounter,
+    TensorDictPrimer,
+    ToTensorImage,
+    TransformedEnv,
+    UnsqueezeTransform,
+)
+from vecrl.specs import Categorical, Unbounded
+
+from .zoo import MAKERS, Talking, Tally, assert_same, flat
+
+BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)])
+
+
+class Screen(Tally):
+    """Sees pixels, `[8, 8, 3]` uint8."""
+
+    def __init__(self, limit: int = 3):
+        super().__init__(limit)
+        spec = self.observation_spec.clone()
+        spec["pixels"] = Categorical(256, (8, 8, 3), dtype=torch.uint8)
+        self.observation_spec = spec
+
+    def _look(self) -> TensorDict:
+        return super()._look().set("pixels", torch.randint(256, (8, 8, 3), generator=self._source, dtype=torch.uint8))
+
+
+def _unsqueezing(key: str) -> Compose:
+    return Compose(UnsqueezeTransform(-1, in_keys=[key]), StepCounter(4))
+
+
+def _pixels() -> Compose:
+    frames = CatFrames(2, -3, in_keys=["pixels"])
+    return Compose(ToTensorImage(), GrayScale(), Resize(4, 4), frames, StepCounter(4))
+
+
+SEEN: dict[str, Any] = {
+    "tally": (MAKERS["tally"], partial(_unsqueezing, "seen")),
+    "objects": ([partial(Talking, 2), partial(Talking, 3), partial(Talking, 9)], partial(_unsqueezing, "seen")),
+    "cartpole": (MAKERS["cartpole"], partial(_unsqueezing, "observation")),
+    "pixels": ([partial(Screen, 2), partial(Screen, 3), partial(Screen, 9)], _pixels),
+}
+
+
+def _assert_alike(ours: Any, theirs: Any) -> None:
+    """That they hold the same, but for how torch rounds where it resizes many images at once."""
+    for mine, other in zip(ours.unbind(0), theirs.unbind(0), strict=True):
+        left, right = flat(mine), flat(other)
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(value, right[key], msg=str(key))
+            else:
+                assert value == right[key], key
+
+
+@BOTH
+@pytest.mark.parametrize("name", list(SEEN))
+def test_transforms_that_change_shapes_see_a_batch_as_they_see_its_environments(kind: Any, name: str) -> None:
+    makers, transform = SEEN[name]
+    outside = TransformedEnv(kind(3, makers), transform())
+    inside = SerialEnv(3, [lambda make=make: TransformedEnv(make(), transform()) for make in makers])
+    with outside, inside:
+        for env in (outside, inside):
+            env.set_seed(0)
+        actions = torch.stack([outside.action_spec.rand() for _ in range(12)], 1)
+        for how in ("any", "all"):
+            ours, theirs = (
+                env.rollout(12, actions=actions, break_when_any_done=False, break_when_all_done=how == "all")
+                for env in (outside, inside)
+            )
+            _assert_alike(ours, theirs)
+            assert ours["next", "done"].any()
+        roots = [env.reset() for env in (outside, inside)]
+        for number, mask in enumerate(torch.tensor([[True, False, True], [False, True, False], [False, False, True]])):
+            stepped = [
+                env.step(root.set("action", actions[:, number]).set("_step", mask))
+                for env, root in zip((outside, inside), roots, strict=True)
+            ]
+            _assert_alike(*stepped)
+            again = mask.roll(1).unsqueeze(-1)
+            roots = [
+                env.maybe_reset(env.reset(env.step_mdp(td).set("_reset", again)))
+                for env, td in zip((outside, inside), stepped, strict=True)
+            ]
+            _assert_alike(*roots)
+
+
+def test_rows_that_are_not_meant_keep_what_the_caller_has() -> None:
+    with SerialEnv(3, MAKERS["tally"]) as env:
+        mask = torch.tensor([[False], [True], [False]])
+        data = env.reset().set("count", torch.full((3, 1), 7)).set("_reset", mask)
+        assert env.reset(data)["count"].flatten().tolist() == [7, 0, 7]
+        data = env.rand_action(data).set("_step", mask.squeeze(-1))
+        assert env.step(data)["next", "count"].flatten().tolist() == [7, 1, 7]
+
+
+@pytest.mark.parametrize("kinds", ["tally", "cartpole", "classes", "groups"])
+def test_a_reset_of_nobody_gives_zeros_where_the_caller_has_nothing(kinds: str) -> None:
+    with SerialEnv(3, MAKERS[kinds]) as env:
+        whole = env.reset()
+        nobody = {key: torch.zeros(env.full_done_spec[done].shape, dtype=torch.bool) for key, done in _masks(env)}
+        mask = TensorDict({}, [3])
+        for key, flags in nobody.items():
+            mask.set(key, flags)
+        first = env.reset(mask)
+        for row, full in zip(first.unbind(0), whole.unbind(0), strict=True):
+            assert flat(row).keys() == flat(full).keys()
+            assert not any(bool(value.any()) for value in flat(row).values() if isinstance(value, torch.Tensor))
+        for key, flags in nobody.items():
+            whole.set(key, flags)
+        kept = whole.copy()
+        assert_same(env.reset(whole), kept.exclude(*env.reset_keys))
+
+
+def _masks(env: Any) -> Any:
+    return [
+        (key, key.replace("_reset", "done") if isinstance(key, str) else (*key[:-1], "done")) for key in env.reset_keys
+    ]
+
+
+def _recurring(limits: Sequence[int], sizes: Sequence[int]) -> Any:
+    return [
+        lambda limit=limit, size=size: TransformedEnv(Tally(limit), TensorDictPrimer(h=Unbounded((size,))))
+        for limit, size in zip(limits, sizes, strict=True)
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 5)])
+def test_what_a_policy_remembers_reaches_environments_with_primers(kind: Any, sizes: Sequence[int]) -> None:
+    def remembered(data: Any) -> list[Any]:
+        return [row["h"][..., 0].tolist() for row in data.unbind(0)]
+
+    with kind(2, _recurring([3, 9], sizes)) as env:
+        if len(set(sizes)) == 1:
+            played = env.rollout(5, _adding(env), break_when_any_done=False)
+            assert remembered(played) == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+            assert remembered(played["next"]) == [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5]]
+        root = env.reset()
+        seen = []
+        for _ in range(5):
+            stepped, root = env.step_and_maybe_reset(_adding(env)(root))
+            seen.append((remembered(stepped["next"]), remembered(root)))
+        assert [after for after, _ in seen] == [[1, 1], [2, 2], [3, 3], [1, 4], [2, 5]]
+        assert [begun for _, begun in seen] == [[1, 1], [2, 2], [0, 3], [1, 4], [2, 5]]
+        stepped = env.step(_adding(env)(env.reset()))
+        assert remembered(stepped["next"]) == [1, 1]
+        root = env.step_mdp(stepped)
+        assert remembered(env.step(env.rand_action(root))["next"]) == [1, 1], "it stays where no policy writes it"
+
+
+def _adding(env: Any) -> Any:
+    def policy(data: Any) -> Any:
+        data = env.rand_action(data)
+        rows = [row.set("next", TensorDict({"h": row["h"] + 1})) for row in data.unbind(0)]
+        return torch.stack(rows) if type(data) is TensorDict else type(data).lazy_stack(rows, 0)
+
+    return policy
