@@ -307,11 +307,6 @@ class EnvBase(Beside, SpecOwner):
         rule = self._cached("successor", lambda: successor_rule(self.action_keys, self._left_behind, ()))
         return rule(tensordict)
 
-    @property
-    def _left_behind(self) -> list[Any]:
-        """The rewards that no root holds: all but those that a step goes on from."""
-        return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
-
     # -- checks
 
     def _check_open(self) -> None:

@@ -371,6 +371,11 @@ class SpecOwner(nn.Module):
         """Where a partial reset looks for its masks: beside the done flags."""
         return [joined(prefix, "_reset") for prefix in self.done_prefixes]
 
+    @property
+    def _left_behind(self) -> list[Key]:
+        """The rewards that no root holds: all but those that a step goes on from."""
+        return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
+
 
 def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
     items = spec.items(include_nested=True, leaves_only=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import check_env_specs
+from vecrl.envs import SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
 
@@ -143,3 +143,13 @@ def test_the_environment_sees_what_is_primed_wherever_it_begins_anew() -> None:
     env.rollout(6, break_when_any_done=False)
     assert len(seen) >= 3
     assert set(seen) == {2.0}
+
+
+def test_what_is_primed_before_resets_is_so_where_a_batch_begins_anew_with_the_step() -> None:
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), default_value=2.0, call_before_env_reset=True)
+    env = TransformedEnv(SerialEnv(2, Rows), Compose(primer, StepCounter(max_steps=3)))
+    root = env.reset()
+    for _ in range(8):
+        acted = env.rand_action(root).set("next", TensorDict({"hidden": torch.full((2, 1), 9.0)}, [2]))
+        stepped, root = env.step_and_maybe_reset(acted)
+        assert root["hidden"].equal(torch.where(stepped["next", "done"], 2.0, 9.0))
