@@ -154,7 +154,7 @@ class EnvBase(Beside, SpecOwner):
         first = self._reset(tensordict, **kwargs)
         if not isinstance(first, TensorDictBase):
             raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
-        return self._without_masks(self._complete_flags(first.exclude(*self.reward_keys)))
+        return self._without_masks(self._complete_flags(first.exclude(*self._left_behind)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
@@ -308,7 +308,7 @@ class EnvBase(Beside, SpecOwner):
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
-        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self.reward_keys, ()))
+        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self._left_behind, ()))
         return rule(tensordict)
 
     # -- checks

@@ -103,7 +103,7 @@ class SpecOwner(nn.Module):
         self._locked = locked
         self._specs: dict[str, Composite] = {}
         self._cache: dict[Any, Any] = {}
-        self._dependents: list[weakref.ref[SpecOwner]] = []
+        self._dependents: weakref.WeakSet[SpecOwner] = weakref.WeakSet()
 
     @property
     def batch_size(self) -> torch.Size:
@@ -158,12 +158,11 @@ class SpecOwner(nn.Module):
     def empty_cache(self) -> None:
         """Forget what was derived from the specs; done where they are set."""
         self._cache.clear()
-        for reference in self._dependents:
-            if (dependent := reference()) is not None:
-                dependent.empty_cache()
+        for dependent in self._dependents:
+            dependent.empty_cache()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dependents": [], "_cache": {}}
+        return {**self.__dict__, "_dependents": weakref.WeakSet(), "_cache": {}}
 
     def _cached(self, name: Any, make: Any) -> Any:
         if not self._locked:
@@ -376,6 +375,11 @@ class SpecOwner(nn.Module):
     def reset_keys(self) -> list[Key]:
         """Where a partial reset looks for its masks: beside the done flags."""
         return [joined(prefix, "_reset") for prefix in self.done_prefixes]
+
+    @property
+    def _left_behind(self) -> list[Key]:
+        """The rewards that no root holds: all but those that a step goes on from."""
+        return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
 
 
 def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:

@@ -52,6 +52,13 @@ CASES: dict[str, Case] = {
     "ClipTransform": Case(lambda: transforms.ClipTransform(in_keys=["observation"], low=-1.0, high=2.0)),
     "ClipTransform: of actions": Case(lambda: transforms.ClipTransform(in_keys_inv=["action"], low=-0.5)),
     "Compose": Case(lambda: transforms.Compose(transforms.StepCounter(), transforms.RewardSum())),
+    "Compose: within another": Case(
+        lambda: transforms.Compose(
+            transforms.StepCounter(max_steps=3),
+            transforms.Compose(transforms.RewardSum(), transforms.RewardScaling(0.5, 2.0)),
+            transforms.RewardSum(out_keys=["scaled"]),
+        )
+    ),
     "DTypeCastTransform": Case(lambda: transforms.DTypeCastTransform(torch.uint8, torch.float32)),
     "DTypeCastTransform: of actions": Case(lambda: transforms.DTypeCastTransform(torch.float32, torch.float64)),
     "DeviceCastTransform": Case(lambda: transforms.DeviceCastTransform("cpu")),
@@ -91,6 +98,9 @@ CASES: dict[str, Case] = {
     "Resize": Case(lambda: transforms.Resize(4, 5, out_keys=["small"])),
     "Resize: bicubic": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Resize(4, 5, "bicubic"))),
     "RewardSum": Case(transforms.RewardSum),
+    "RewardSum: as a reward": Case(
+        lambda: transforms.RewardSum(reward_spec=True), needs="roots of batched environments have no rewards"
+    ),
     "SelectTransform": Case(lambda: transforms.SelectTransform("observation")),
     "SelectTransform: without rewards": Case(lambda: transforms.SelectTransform("ticks", keep_rewards=False)),
     "SignTransform": Case(lambda: transforms.SignTransform(["observation", "reward"], in_keys_inv=["action"])),
@@ -111,6 +121,12 @@ CASES: dict[str, Case] = {
     ),
     "TensorDictPrimer": Case(
         lambda: transforms.TensorDictPrimer(hidden=Unbounded((2,), dtype=torch.float64), default_value=0.5)
+    ),
+    "TensorDictPrimer: before resets": Case(
+        lambda: transforms.Compose(
+            transforms.TensorDictPrimer(hidden=Unbounded((2,)), default_value=0.5, call_before_env_reset=True),
+            transforms.StepCounter(max_steps=3),
+        )
     ),
     "Timer": Case(lambda: _stopped(transforms.Timer())),
     "ToTensorImage": Case(transforms.ToTensorImage),

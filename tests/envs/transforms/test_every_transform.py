@@ -81,9 +81,14 @@ def test_rows_are_independent_environments(name: str, moves: list[tuple[str, lis
             equal(root[i : i + 1], roots[i], f"after {kind} of {chosen}, row {i}")
 
 
+def batch_of(name: str) -> TransformedEnv:
+    return CASES[name].env(SerialEnv(3, [partial(Rows, i) for i in range(3)]), CASES[name].make())
+
+
 @ALL
-def test_one_round_trip_or_two(name: str) -> None:
-    first, second = make(name, (0, 1, 2)), make(name, (0, 1, 2))
+@pytest.mark.parametrize("within", [lambda name: make(name, (0, 1, 2)), batch_of], ids=["rows", "a batch"])
+def test_one_round_trip_or_two(name: str, within: Callable[[str], TransformedEnv]) -> None:
+    first, second = within(name), within(name)
     one, two = seeded(0, first.reset), seeded(0, second.reset)
     for number in range(12):
         acted = first.rand_action(one)

@@ -137,3 +137,11 @@ def test_what_cannot_be_meant_is_refused() -> None:
     stack._reset(TensorDict({}, [2]), TensorDict({"x": torch.zeros(2, 1)}, [2]))
     with pytest.raises(SpaceError, match="Reset the environment"):
         stack._step(TensorDict({}, [3]), TensorDict({"x": torch.zeros(3, 1)}, [3]))
+
+
+def test_entries_of_like_names_have_stacks_of_their_own() -> None:
+    keys: list[Any] = ["a_b", ("a", "b"), "a.b"]
+    frames = CatFrames(2, -1, in_keys=keys)
+    first = TensorDict({"a_b": torch.zeros(1), "a": {"b": torch.ones(1)}, "a.b": torch.full((1,), 2.0)})
+    stepped = frames._step(TensorDict({}), frames._reset(first.clone(), first.clone()).update(first))
+    assert [stepped[key].tolist() for key in keys] == [[0, 0], [1, 1], [2, 2]]

@@ -127,3 +127,9 @@ def test_specs_keep_the_bounds_that_hold() -> None:
     assert isinstance(overshoots.observation_spec["pixels"], Unbounded)
     dynamic = Composite(pixels=Unbounded((-1, 8, 6, 3), dtype=torch.uint8))
     assert ToTensorImage().transform_observation_spec(dynamic)["pixels"].shape == (-1, 3, 8, 6)
+
+
+def test_a_crop_that_lies_beside_the_image_is_empty_but_of_its_size() -> None:
+    for top, left in [(-6, 0), (0, -6), (9, 9), (-9, -9)]:
+        made = Crop(4, 3, top, left)(TensorDict({"pixels": torch.ones(1, 5, 5)}))["pixels"]
+        assert made.shape == (1, 4, 3), (top, left)

@@ -1,5 +1,6 @@
 """`Transform`, `Compose` and `TransformedEnv`: who belongs to whom, what passes where, and which specs follow."""
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, GymEnv, SerialEnv, check_env_specs
+from vecrl.envs import EnvBase, GymEnv, PendulumEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
+    ClipTransform,
     Compose,
+    FrameSkipTransform,
     InitTracker,
     ObservationNorm,
     RewardSum,
@@ -18,6 +21,7 @@ from vecrl.envs.transforms import (
     Transform,
     TransformedEnv,
 )
+from vecrl.errors import ClosedError
 from vecrl.specs import Bounded, Composite, Unbounded
 
 from ..rows import Rows
@@ -250,3 +254,154 @@ def test_an_environment_that_begins_anew_by_itself() -> None:
     assert played["step_count"].squeeze(-1).tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert played["next", "observation"].squeeze(-1)[:2].tolist() == [11, 12]
     assert played["next", "observation"][2].isnan().all()
+
+
+def _flat(transform: Any) -> list[Transform]:
+    return [leaf for part in transform for leaf in (_flat(part) if isinstance(part, Compose) else [part])]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_whoever_asks_first_each_has_its_own_parent(backwards: bool) -> None:
+    env = TransformedEnv(Rows(), Compose(StepCounter(), Compose(RewardSum(), InitTracker()), ObservationNorm(0.0, 1.0)))
+    asked = {env.transform[1][1]: [StepCounter, RewardSum], env.transform[2]: [StepCounter, RewardSum, InitTracker]}
+    for transform, expected in sorted(asked.items(), key=lambda item: len(item[1]), reverse=backwards):
+        assert [type(part) for part in _flat(transform.parent.transform)] == expected
+
+
+def test_what_goes_in_passes_once_a_step() -> None:
+    passed = []
+
+    class Counts(Transform):
+        def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+            passed.append(1)
+            return tensordict
+
+    for base in (Rows((0, 1)), SerialEnv(2, Rows)):
+        env = TransformedEnv(base, Counts())
+        passed.clear()
+        root = env.reset()
+        for _ in range(4):
+            _, root = env.step_and_maybe_reset(env.rand_action(root))
+        assert len(passed) == 4
+
+
+class Twice(Add):
+    pointwise = True
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return super()._reset(tensordict, super()._reset(tensordict, tensordict_reset))
+
+
+class Clipped(ClipTransform):
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return tensordict_reset
+
+
+class FromTen(StepCounter):
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        made = super()._reset(tensordict, tensordict_reset)
+        return made.set("step_count", made["step_count"] + 10)
+
+
+def test_a_reset_of_ones_own_is_not_overlooked_by_whole_rollouts() -> None:
+    assert ClipTransform(["observation"], low=0)._unrolls
+    assert StepCounter()._unrolls
+    assert not Clipped(["observation"], low=0)._unrolls
+    assert not Twice()._unrolls
+    played = GymEnv("CartPole-v1").append_transform(FromTen()).rollout(3)
+    assert played["step_count"].squeeze(-1).tolist() == [10, 11, 12]
+
+
+def test_an_environment_of_ones_own_holds_transforms_that_ask_for_it() -> None:
+    class Mine(TransformedEnv):
+        def __init__(self, rows: int):
+            super().__init__(Rows(tuple(range(rows))), RewardSum())
+
+    check_env_specs(Mine(2))
+
+
+def test_a_copy_has_a_clone_of_the_transform() -> None:
+    for transform in (RewardSum(), Compose(StepCounter(), RewardSum())):
+        env = TransformedEnv(Rows((0, 1)), transform)
+        other = copy.copy(env)
+        assert env.transform is transform
+        assert transform.container is env
+        assert other.transform is not transform
+        assert other.transform.container is other
+        assert other.base_env is env.base_env
+        other.append_transform(InitTracker())
+        assert "is_init" not in env.observation_spec
+        check_env_specs(env)
+        check_env_specs(other)
+    compose = Compose(StepCounter())
+    copy.copy(compose)
+    assert compose[0].container is compose
+
+
+def test_another_transform_takes_the_place_of_one() -> None:
+    env = TransformedEnv(Rows((0, 1)), StepCounter())
+    before = env.transform
+    assert "step_count" in env.observation_spec
+    env.transform = RewardSum()
+    assert before.container is None
+    assert env.transform.container is env
+    assert "step_count" not in env.observation_spec
+    check_env_specs(env)
+    with pytest.raises(AttributeError, match="clone"):
+        TransformedEnv(Rows()).transform = env.transform
+    env.base_env = Rows((0, 1, 2))
+    assert env.batch_size == (3,)
+    check_env_specs(env)
+
+
+def test_parents_are_made_once_even_where_specs_are_not_locked() -> None:
+    base = Rows((0, 1))
+    base.set_spec_lock_(False)
+    env = TransformedEnv(base, FrameSkipTransform(2))
+    env.rollout(8, break_when_any_done=False)
+    assert env.transform.parent is env.transform.parent
+    for _ in range(3):
+        env.append_transform(StepCounter(step_count_key="count"))
+        env.observation_spec  # noqa: B018
+        env.transform.pop()
+    gc.collect()
+    assert len(base._dependents) <= 2
+
+
+def test_specs_follow_keys_that_are_set_later() -> None:
+    env = TransformedEnv(Rows((0, 1)), Add(1, (), None))
+    env.reset()
+    env.rand_step()
+    env.transform.in_keys_inv = ["action"]
+    env.transform.out_keys_inv = ["wanted"]
+    env.transform.in_keys = ["observation"]
+    env.transform.out_keys = ["more"]
+    assert "wanted" in env.action_keys
+    check_env_specs(env)
+    assert env.rollout(2)["more"].shape == (2, 2, 3)
+
+
+def test_where_to_begin_reaches_the_environment() -> None:
+    env = TransformedEnv(PendulumEnv(), StepCounter())
+    assert env.supports_set_state
+    state = env.reset()
+    again = env.reset(state.copy(), set_state=True)
+    assert again["th"].equal(state["th"])
+    assert not env.reset(state.copy(), set_state=False)["th"].equal(state["th"])
+    with pytest.raises(NotImplementedError, match="set_state"):
+        TransformedEnv(Rows()).reset(set_state=True)
+
+
+def test_a_batch_is_configured_and_started_anew_from_outside() -> None:
+    env = TransformedEnv(TransformedEnv(SerialEnv(2, Rows), StepCounter()), RewardSum())
+    assert env.configure_parallel(non_blocking=False) is env
+    assert env.is_closed
+    assert env.base_env.base_env.non_blocking is False
+    assert env.reset()["step_count"].shape == (2, 1)
+    env.close()
+    with pytest.raises(ClosedError, match="reset"):
+        env.step(env.fake_tensordict())
+    plain = TransformedEnv(Rows())
+    plain.close()
+    with pytest.raises(ClosedError):
+        plain.reset()

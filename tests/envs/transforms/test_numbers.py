@@ -12,12 +12,14 @@ from vecrl.envs.transforms import (
     Compose,
     ObservationNorm,
     ObservationTransform,
+    RewardClipping,
     RewardSum,
     SignTransform,
     StepCounter,
     TransformedEnv,
     UnaryTransform,
 )
+from vecrl.envs.transforms.numbers import mapped
 from vecrl.specs import Bounded, Composite, NonTensor, Unbounded
 
 from ..bounded import Within
@@ -259,3 +261,20 @@ def test_observation_transforms_mean_all_observations_by_default() -> None:
     assert env.transform.in_keys == ["action_mask", "observation", "pixels", "position", "ticks"]
     with pytest.raises(KeyError, match="'seen'"):
         Doubled(["seen"])(stored(x=torch.zeros(2, 3, 1)))
+
+
+def test_whole_numbers_are_clipped_exactly() -> None:
+    large = torch.tensor([2**24 + 1, -(2**53) - 1, 7])
+    clip = ClipTransform(["x"], low=0.5, high=2**60)
+    assert clip(TensorDict({"x": large.clone()}))["x"].tolist() == [2**24 + 1, 1, 7]
+    low = ClipTransform(["x"], low=-5)
+    assert low(TensorDict({"x": torch.tensor([3, 250], dtype=torch.uint8)}))["x"].tolist() == [3, 250]
+    rewards = RewardClipping(clamp_min=0)
+    assert rewards(TensorDict({"reward": large.clone()}))["reward"].tolist() == [2**24 + 1, 0, 7]
+    spec = low._spec(Unbounded((1,), dtype=torch.int64))
+    assert (spec.low.item(), spec.high.item()) == (-5, torch.iinfo(torch.int64).max)
+
+
+def test_infinite_bounds_stay_infinite() -> None:
+    spec = mapped(Bounded(-torch.inf, torch.inf, (1,)), lambda value: 2 * value)
+    assert (spec.low.item(), spec.high.item()) == (-torch.inf, torch.inf)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import check_env_specs
-from vecrl.envs.transforms import TensorDictPrimer, TransformedEnv
+from vecrl.envs import SerialEnv, check_env_specs
+from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
 
 from ..counting import Counting, Groups
@@ -127,3 +127,29 @@ def test_what_contradicts_itself_is_refused() -> None:
         TensorDictPrimer(a=Unbounded(()), random=True, default_value=1.0)
     with pytest.raises(ValueError, match="keys"):
         TensorDictPrimer(a=Unbounded(()), default_value={"b": 1.0})
+
+
+def test_the_environment_sees_what_is_primed_wherever_it_begins_anew() -> None:
+    seen: list[float] = []
+
+    class Sees(Rows):
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            assert tensordict is not None
+            seen.append(tensordict["hidden"].sum().item())
+            return super()._reset(tensordict, **kwargs)
+
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), default_value=2.0, call_before_env_reset=True)
+    env = TransformedEnv(Sees((0,)), Compose(primer, StepCounter(max_steps=2)))
+    env.rollout(6, break_when_any_done=False)
+    assert len(seen) >= 3
+    assert set(seen) == {2.0}
+
+
+def test_what_is_primed_before_resets_is_so_where_a_batch_begins_anew_with_the_step() -> None:
+    primer = TensorDictPrimer(hidden=Unbounded((1,)), default_value=2.0, call_before_env_reset=True)
+    env = TransformedEnv(SerialEnv(2, Rows), Compose(primer, StepCounter(max_steps=3)))
+    root = env.reset()
+    for _ in range(8):
+        acted = env.rand_action(root).set("next", TensorDict({"hidden": torch.full((2, 1), 9.0)}, [2]))
+        stepped, root = env.step_and_maybe_reset(acted)
+        assert root["hidden"].equal(torch.where(stepped["next", "done"], 2.0, 9.0))

@@ -83,3 +83,15 @@ def test_state() -> None:
     first, second = RewardScaling(1.0, 2.0), RewardScaling(0.0, 0.0)
     second.load_state_dict(first.state_dict())
     assert second(TensorDict({"reward": torch.ones(1)}))["reward"] == 3
+
+
+def test_sums_that_count_as_rewards_go_on_from_step_to_step() -> None:
+    plain = TransformedEnv(Rows((0, 1)), RewardSum())
+    check_env_specs(TransformedEnv(Rows((0, 1)), RewardSum(reward_spec=True)))
+    env = TransformedEnv(Rows((0, 1)), RewardSum(reward_spec=True))
+    played = []
+    for each in (plain, env):
+        torch.manual_seed(0)
+        played.append(each.rollout(6, break_when_any_done=False))
+    assert "episode_reward" in env.full_reward_spec
+    assert played[0]["next", "episode_reward"].equal(played[1]["next", "episode_reward"])

@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 
 from vecrl.envs import ParallelEnv, check_env_specs
-from vecrl.envs.transforms import Compose, ObservationNorm, StepCounter, TransformedEnv, VecNorm
+from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
 from vecrl.envs.transforms.shared import _remove
 from vecrl.errors import SpaceError
 
@@ -296,3 +296,25 @@ def test_workers_share_statistics() -> None:
     with ParallelEnv(2, make) as env:
         env.rollout(5, break_when_any_done=False)
     assert shared["reward_count"].item() == 10
+
+
+def test_what_is_frozen_is_so_in_the_parents_of_others_and_in_slices() -> None:
+    env = TransformedEnv(Rows((0, 1)), Compose(VecNorm(["observation"]), NoopResetEnv(5, random=False)))
+    norm = env.transform[0]
+    part = env.transform[:1]
+    env.reset()
+
+    def count() -> float:
+        return norm.get_extra_state()["observation_count"].max().item()
+
+    for off, on in [(norm.freeze, norm.unfreeze), (env.eval, env.train), (norm.eval, norm.train)]:
+        before = count()
+        off()
+        env.reset()
+        assert count() == before
+        if norm.frozen:
+            part(TensorDict({"observation": torch.ones(4, 3)}, [4]))
+            assert count() == before
+        on()
+        env.reset()
+        assert count() > before

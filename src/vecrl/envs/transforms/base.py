@@ -87,7 +87,7 @@ class Transform(nn.Module):
     @in_keys.setter
     def in_keys(self, keys: Any) -> None:
         self._in_keys = None if keys is None else as_keys(keys)
-        self._derived.clear()
+        self._tell()
 
     @property
     def out_keys(self) -> list[Key]:
@@ -97,7 +97,7 @@ class Transform(nn.Module):
     @out_keys.setter
     def out_keys(self, keys: Any) -> None:
         self._out_keys = None if keys is None else self._paired(as_keys(keys), self._in_keys, "out_keys", "in_keys")
-        self._derived.clear()
+        self._tell()
 
     @property
     def in_keys_inv(self) -> list[Key]:
@@ -107,7 +107,7 @@ class Transform(nn.Module):
     @in_keys_inv.setter
     def in_keys_inv(self, keys: Any) -> None:
         self._in_keys_inv = None if keys is None else as_keys(keys)
-        self._derived.clear()
+        self._tell()
 
     @property
     def out_keys_inv(self) -> list[Key]:
@@ -118,7 +118,7 @@ class Transform(nn.Module):
     def out_keys_inv(self, keys: Any) -> None:
         paired = None if keys is None else self._paired(as_keys(keys), self._in_keys_inv, "out_keys_inv", "in_keys_inv")
         self._out_keys_inv = paired
-        self._derived.clear()
+        self._tell()
 
     def _default_in_keys(self) -> list[Key]:
         """The `in_keys` where none are given; may ask the `parent`."""
@@ -127,6 +127,12 @@ class Transform(nn.Module):
     def _default_in_keys_inv(self) -> list[Key]:
         """The `in_keys_inv` where none are given; may ask the `parent`."""
         return []
+
+    def _tell(self) -> None:
+        """Have all that follows from its keys and values be derived anew, where it belongs too."""
+        self._derived.clear()
+        if (holder := self.container) is not None:
+            holder._changed()
 
     def _once(self, name: str, derive: Callable[[], Any]) -> Any:
         """What `derive` gives, kept until keys or the environment change."""
@@ -188,6 +194,13 @@ class Transform(nn.Module):
         """Belong to nobody."""
         self._holder = None
         self.empty_cache()
+
+    def train(self, mode: bool = True) -> Self:
+        """Learn from what comes, or do not (`eval()`); returns itself."""
+        super().train(mode)
+        if (holder := self.container) is not None:
+            holder._forget_parents()  # they are of clones
+        return self
 
     def clone(self) -> Self:
         """One that belongs to nobody; buffers and parameters are shared, not copied."""
@@ -266,7 +279,15 @@ class Transform(nn.Module):
     @property
     def _unrolls(self) -> bool:
         """Whether it can be applied to a whole rollout at once, by `_unroll`."""
-        return self.pointwise and type(self)._step is Transform._step and type(self)._reset is Transform._reset
+        return self.pointwise and self._unroll_counts and type(self)._call is Transform._call
+
+    @property
+    def _unroll_counts(self) -> bool:
+        """Whether no class below the one that gave `_unroll` has another `_step` or `_reset`."""
+        kinds = type(self).__mro__
+        given = next(kind for kind in kinds if "_unroll" in vars(kind))
+        below = kinds[: kinds.index(given)]
+        return not any(name in vars(kind) for kind in below for name in ("_step", "_reset", "_reset_env_preprocess"))
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         """Apply it to a whole rollout, in place, with the same result as step by step.

@@ -74,13 +74,18 @@ class Compose(Transform):
         if holder is not None:
             holder._changed()
 
+    def _forget_parents(self) -> None:
+        holder = self.container
+        if holder is not None:
+            holder._forget_parents()
+
     def _up_to(self, transform: Transform, within: Sequence[Transform] = ()) -> Any:
         """The environment up to `transform`, and those `within` it that come before the one that asks."""
         holder = self.container
         if holder is None:
             return None
-        before = [other.clone() for other in list(self)[: list(self).index(transform)]]
-        return holder._up_to(self, [*before, *within])
+        before = list(self)
+        return holder._up_to(self, [*before[: before.index(transform)], *within])
 
     @property
     def in_keys(self) -> list[Key]:
@@ -128,6 +133,8 @@ class Compose(Transform):
     def clone(self) -> Self:
         """One that belongs to nobody, of clones of its transforms."""
         return type(self)(*[transform.clone() for transform in self])
+
+    __copy__ = clone
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

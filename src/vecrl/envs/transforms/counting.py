@@ -22,7 +22,7 @@ Prefix = tuple[str, ...]
 
 
 class Tracker(Transform):
-    """For transforms that keep something beside every group of done flags."""
+    """For transforms that keep something along episodes, beside every group of done flags."""
 
     keeps_done = True
 
@@ -33,14 +33,14 @@ class Tracker(Transform):
 
     @property
     def _unrolls(self) -> bool:
-        return True
+        return self._unroll_counts
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Count along stored trajectories, whose last batch dimension is time; episodes end by the flags in "next"."""
+        """Go along stored trajectories, whose last batch dimension is time; episodes end by the flags in "next"."""
         following = tensordict.get("next", None)
         if following is None or not tensordict.batch_dims:
             raise ValueError(
-                f"{type(self).__name__} counts along time: it needs trajectories [..., time] with what followed under "
+                f"{type(self).__name__} goes along time: it needs trajectories [..., time] with what followed under "
                 '"next", but this TensorDict has no such dimension or entry.'
             )
         self._unroll(tensordict, following, beginnings(following))
@@ -183,7 +183,7 @@ class StepCounter(Tracker):
 
     @property
     def _unrolls(self) -> bool:
-        return self.max_steps is None
+        return self.max_steps is None and super()._unrolls
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         if self.max_steps is not None:
@@ -217,7 +217,7 @@ class StepCounter(Tracker):
         return Bounded(0, most, flag.shape, dtype=torch.int64, device=flag.device)
 
 
-class RewardSum(Transform):
+class RewardSum(Tracker):
     """Adds up the rewards of every episode.
 
     Args:
@@ -230,8 +230,6 @@ class RewardSum(Transform):
     >>> GymEnv("CartPole-v1").append_transform(RewardSum()).rollout(3)["next", "episode_reward"].squeeze(-1)
     tensor([1., 2., 3.])
     """
-
-    keeps_done = True
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None, reset_keys: Any = None, *, reward_spec: bool = False):
         super().__init__(in_keys, out_keys)
@@ -252,7 +250,7 @@ class RewardSum(Transform):
     @out_keys.setter
     def out_keys(self, keys: Any) -> None:
         self._out_keys = None if keys is None else as_keys(keys)
-        self._derived.clear()
+        self._tell()
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for reward_key, key in self._routes:
@@ -275,24 +273,13 @@ class RewardSum(Transform):
 
     @property
     def _unrolls(self) -> bool:
-        return self._reset_keys is None
+        return self._reset_keys is None and super()._unrolls
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         for reward_key, key in self._routes:
             before, after = running_sums(following.get(reward_key), first)
             roots.set(key, before)
             following.set(key, after)
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Add up along stored trajectories, whose last batch dimension is time; episodes end by the flags in "next"."""
-        following = tensordict.get("next", None)
-        if following is None or not tensordict.batch_dims:
-            raise ValueError(
-                'RewardSum adds up along time: it needs trajectories [..., time] with rewards under "next", but this '
-                "TensorDict has no such dimension or entry."
-            )
-        self._unroll(tensordict, following, beginnings(following))
-        return tensordict
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """With the sums."""

@@ -6,11 +6,9 @@ environments and transforms; which engine steps the environment is nothing to it
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -20,6 +18,7 @@ from ..partial import Masks, overlaid
 from ..rollout import played
 from .base import Transform, as_transform
 from .compose import Compose
+from .counting import beginnings
 
 
 class TransformedEnv(EnvBase):
@@ -55,12 +54,13 @@ class TransformedEnv(EnvBase):
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
+        self._parents: dict[Any, TransformedEnv] = {}
         self._locked = env.is_spec_locked
         transform = Compose() if transform is None else as_transform(transform)
         transform.set_container(self)
         self.base_env = env
         self.transform = transform
-        env._dependents.append(weakref.ref(self))
+        env._dependents.add(self)
         if device is not None:
             env.to(device)
         self._changed()
@@ -82,18 +82,45 @@ class TransformedEnv(EnvBase):
             only = self.transform
             only.reset_parent()
             self.transform = Compose(only)
-            self.transform.set_container(self)
         return self.transform
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("base_env", "transform") or name not in self.__dict__.get("_modules", ()):
+            super().__setattr__(name, value)
+            return
+        before: Any = self._modules[name]
+        if name == "base_env":
+            before._dependents.discard(self)
+            value._dependents.add(self)
+        elif value is not before:
+            value = as_transform(value)
+            value.set_container(self)
+            if before.container is self:
+                before.reset_parent()
+        super().__setattr__(name, value)
+        self._changed()
 
     def _up_to(self, transform: Transform, within: Sequence[Transform] = ()) -> TransformedEnv:
         """The environment up to `transform`, and those `within` it that come before the one that asks."""
-        return self._cached(("up to", id(transform), len(within)), lambda: type(self)(self.base_env, Compose(*within)))
+        key = tuple(map(id, within))
+        if key not in self._parents:
+            self._parents[key] = self._part(Compose(*[other.clone() for other in within]))
+        return self._parents[key]
+
+    def _part(self, transform: Compose) -> TransformedEnv:
+        """The environment with another transform, which begins as its own does; for transforms that ask."""
+        return TransformedEnv(self.base_env, transform)
+
+    def _forget_parents(self) -> None:
+        """Make those of the transforms anew, with clones of what these are now."""
+        self._parents.clear()
 
     def _changed(self) -> None:
         """Derive anew what follows from the environment and the transform."""
         self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
         self._device = self.transform.transform_env_device(self.base_env.device)
         self._specs.clear()
+        self._parents.clear()
         self.transform.empty_cache()
         super().empty_cache()
 
@@ -144,16 +171,50 @@ class TransformedEnv(EnvBase):
         """Whether only TensorDicts of the batch size are taken."""
         return self.base_env.batch_locked
 
+    @property
+    def supports_set_state(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether `reset` can be told to begin where its TensorDict says."""
+        return self.base_env.supports_set_state
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """Say how the environment runs in parallel, see `ParallelEnv`; returns this one."""
+        self.base_env.configure_parallel(**settings)
+        return self
+
     # -- what happens
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See `EnvBase.reset`. Where the environment was closed and can start anew, it does."""
+        if self.is_closed:
+            base: Any = self.base_env
+            while isinstance(base, TransformedEnv):
+                base = base.base_env
+            if hasattr(type(base), "start"):
+                base.start()
+        return super().reset(tensordict, **kwargs)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         given = self.transform._reset_env_preprocess(tensordict)
-        first = self.base_env._begin_rows(given, **kwargs)
+        first = self.base_env._begin_rows(given if given is None else self._for_base(given), **kwargs)
         asked = TensorDict({}, first.batch_size, device=self.device) if given is None else given
         return self.transform._reset(asked, first)
 
+    def _for_base(self, given: TensorDictBase) -> TensorDictBase:
+        """What the environment's reset is given: without its observations in the shape or dtype that users see."""
+        changed = self._cached("changed", self._changed_keys)
+        return given.exclude(*changed) if changed else given
+
+    def _changed_keys(self) -> list[Any]:
+        base, seen = self.base_env, self.full_observation_spec
+        keys = [key for key in base.observation_keys if key in seen and key not in base.state_keys]
+        pairs = [(key, base.full_observation_spec[key], seen[key]) for key in keys]
+        return [key for key, a, b in pairs if (a.shape, a.dtype) != (b.shape, b.dtype)]
+
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
-        inner, mask = self._on_the_way_in(tensordict)
+        return self._advance_from(tensordict, *self._on_the_way_in(tensordict))
+
+    def _advance_from(self, tensordict: TensorDictBase, inner: TensorDictBase, mask: Tensor | None) -> TensorDictBase:
+        """What follows from `tensordict`, of which `_on_the_way_in` has made the others."""
         if mask is not None:
             return self._skipping(tensordict, inner, mask)
         return self.transform._step(tensordict, self.base_env._advance(inner))
@@ -186,7 +247,7 @@ class TransformedEnv(EnvBase):
     def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         inner, mask = self._on_the_way_in(tensordict)
         if mask is not None or not self._cached("keeps_done", lambda: self.transform.keeps_done):
-            return (self._advance(tensordict) if mask is None else self._skipping(tensordict, inner, mask)), None
+            return self._advance_from(tensordict, inner, mask), None
         following, renewed = self.base_env._step_and_renew(inner)
         begun = self.base_env._done_masks(following) if renewed is not None else None
         following = self.transform._step(tensordict, following)
@@ -194,15 +255,14 @@ class TransformedEnv(EnvBase):
             return following, None
         masks = self._done_masks(following)
         assert masks is not None
-        asked = self.step_mdp(tensordict.copy().set("next", following))
+        root = _marked(self.step_mdp(tensordict.copy().set("next", following)), masks)
+        given = self.transform._reset_env_preprocess(root)
+        asked = root if given is None else given
         more = {prefix: mask & ~begun[prefix] for prefix, mask in masks.items()}
         if any(bool(rows.any()) for rows in more.values()):  # those that the transform ended
-            for prefix, rows in more.items():
-                asked.set(joined(prefix, "_reset"), rows)
-            extra = Masks(more, self.base_env.done_prefixes).merge(self.base_env._begin_rows(asked), renewed)
-            renewed = extra
-        for prefix, rows in masks.items():
-            asked.set(joined(prefix, "_reset"), rows)
+            extra = self.base_env._begin_rows(self._for_base(_marked(asked, more)))
+            renewed = Masks(more, self.base_env.done_prefixes).merge(extra, renewed)
+            asked = _marked(asked, masks)
         return following, self._without_masks(self.transform._reset(asked, renewed))
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
@@ -213,11 +273,7 @@ class TransformedEnv(EnvBase):
             return None
         following = result.get("next")
         roots = result.exclude("next")
-        first = torch.zeros(result.batch_size, dtype=torch.bool, device=result.device)
-        first[..., 0] = True
-        done = following.get("done")
-        first[..., 1:] = done.reshape(*result.batch_size, -1).any(-1)[..., :-1]
-        self.transform._unroll(roots, following, first)
+        self.transform._unroll(roots, following, beginnings(following))
         return roots.set("next", following)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -257,6 +313,9 @@ class TransformedEnv(EnvBase):
     @is_closed.setter
     def is_closed(self, value: bool) -> None: ...
 
+    def _check_open(self) -> None:
+        self.base_env._check_open()
+
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close the environment; twice is harmless unless `raise_if_closed`."""
         self.base_env.close(raise_if_closed=raise_if_closed)
@@ -271,15 +330,28 @@ class TransformedEnv(EnvBase):
         return getattr(self._modules["base_env"], name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dependents": [], "_cache": {}}
+        return {**super().__getstate__(), "_parents": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.transform.reset_parent()
         self.transform.set_container(self)
-        self.base_env._dependents.append(weakref.ref(self))
+        self.base_env._dependents.add(self)
+
+    def __copy__(self) -> Self:
+        modules = {**self._modules, "transform": self.transform.clone()}
+        new = type(self).__new__(type(self))
+        new.__setstate__({**self.__getstate__(), "_modules": modules, "_specs": {}})
+        return new
 
     def __repr__(self) -> str:
         lines = [f"env={self.base_env!r}", f"transform={self.transform!r}"]
         inside = ",\n".join(f"    {line}" for text in lines for line in [text.replace("\n", "\n    ")])
         return f"{type(self).__name__}(\n{inside})"
+
+
+def _marked(root: TensorDictBase, masks: Mapping[tuple[str, ...], Tensor]) -> TensorDictBase:
+    """`root` with the masks of those that begin anew."""
+    for prefix, rows in masks.items():
+        root.set(joined(prefix, "_reset"), rows)
+    return root

@@ -7,6 +7,7 @@ TensorDict holds of it. On stored trajectories it follows from the data alone.
 from __future__ import annotations
 
 from typing import Any, Self
+from urllib.parse import quote
 
 import torch
 from tensordict import TensorDictBase
@@ -222,7 +223,8 @@ class CatFrames(Tracker):
 
 def _name(key: Key) -> str:
     """Of the buffer for an entry."""
-    return _PREFIX + "_".join([key] if isinstance(key, str) else key).replace(".", "_")
+    parts = [key] if isinstance(key, str) else key
+    return _PREFIX + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
 
 
 def _below_next(key: Key) -> Key | None:

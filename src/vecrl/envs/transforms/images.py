@@ -238,8 +238,9 @@ class Crop(ImageTransform):
         inside = value[..., max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
         if top >= 0 and left >= 0 and bottom <= height and right <= width:
             return inside
-        cut = [max(-left, 0), max(right - max(width, left), 0), max(-top, 0), max(bottom - max(height, top), 0)]
-        return functional.pad(inside, cut)
+        beside = min(max(-left, 0), self.h), max(right - max(width, left), 0)
+        above = min(max(-top, 0), self.w), max(bottom - max(height, top), 0)
+        return functional.pad(inside, (*beside, *above))
 
 
 class CenterCrop(Crop):

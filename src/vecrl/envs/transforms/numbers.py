@@ -212,11 +212,6 @@ class ObservationNorm(ObservationTransform):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._tell()
 
-    def _tell(self) -> None:
-        """The specs follow from loc and scale."""
-        if (holder := self.container) is not None:
-            holder._changed()
-
 
 class ClipTransform(ObservationTransform):
     """Clips values to [low, high].
@@ -248,7 +243,7 @@ class ClipTransform(ObservationTransform):
         self.register_buffer("high", torch.as_tensor(torch.inf if high is None else high))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return torch.maximum(torch.minimum(value, self.high), self.low).to(value.dtype)
+        return cut(value, self.low, self.high)
 
     _inv_apply_transform = _apply_transform
 
@@ -294,6 +289,24 @@ def is_floating(spec: TensorSpec) -> bool:
     return spec.dtype is not None and spec.dtype.is_floating_point
 
 
+def cut(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Values cut to [low, high], in their own dtype; whole numbers to those that lie between."""
+    if value.dtype.is_floating_point or value.dtype is torch.bool:
+        return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
+    low, high = _whole(low, value.dtype, torch.ceil), _whole(high, value.dtype, torch.floor)
+    return torch.maximum(torch.minimum(value, high), low)
+
+
+def _whole(end: Tensor, dtype: torch.dtype, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+    """An end as a whole number that `dtype` has."""
+    limits = torch.iinfo(dtype)
+    if not end.is_floating_point():
+        return end.clamp(limits.min, limits.max).to(dtype)
+    end = rounded(end.double())
+    inside = end.clamp(limits.min, limits.max)
+    return torch.where(inside >= limits.max, limits.max, inside.to(dtype))
+
+
 def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
     """The spec of what a monotonous function makes of values of `spec`: its bounds are mapped along."""
     zero = spec.zero()
@@ -302,7 +315,10 @@ def mapped(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec
     if not isinstance(spec, Bounded):
         return Unbounded(shape, dtype=value.dtype, device=spec.device)
     ends = [function(end) for end in (spec.low, spec.high)]
-    low, high = torch.minimum(*ends).nan_to_num(-torch.inf), torch.maximum(*ends).nan_to_num(torch.inf)
+    low, high = (
+        end.nan_to_num(nan, posinf=torch.inf, neginf=-torch.inf)
+        for end, nan in ((torch.minimum(*ends), -torch.inf), (torch.maximum(*ends), torch.inf))
+    )
     return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
 
 
@@ -311,6 +327,9 @@ def clipped(spec: TensorSpec, function: Callable[[Tensor], Tensor], low: Any, hi
     if isinstance(spec, Bounded):
         return mapped(spec, function)
     value = function(spec.zero())
+    if not (value.dtype.is_floating_point or value.dtype is torch.bool):  # which have no infinite ends
+        limits = torch.iinfo(value.dtype)
+        low, high = (function(torch.full_like(value, end)) for end in (limits.min, limits.max))
     return Bounded(low, high, spec.shape, dtype=value.dtype, device=spec.device)
 
 

@@ -42,7 +42,10 @@ class TensorDictPrimer(Transform):
     torch.Size([3, 2])
     """
 
-    keeps_done = True
+    @property
+    def keeps_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a batch may begin anew before the entries are set."""
+        return not self.call_before_env_reset
 
     def __init__(
         self,

@@ -105,8 +105,11 @@ class AutoResetEnv(TransformedEnv):
         asked = tensordict if given is None else given
         base = self.base_env
         really = partial(base._begin_rows, **kwargs)
-        first = renewing._begun.begin(asked, base.done_prefixes, base.done_keys, really)
+        first = renewing._begun.begin(self._for_base(asked), base.done_prefixes, base.done_keys, really)
         return self.transform._reset(asked, base._complete_flags(first))
+
+    def _part(self, transform: Compose) -> TransformedEnv:
+        return AutoResetEnv(self.base_env, transform)
 
     def insert_transform(self, index: int, transform: Any) -> Self:
         """Put a transform before the one at `index`, but none before the `AutoResetTransform`.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...specs import Binary, TensorSpec
 from ..owner import Key
-from .numbers import as_number, clipped, mapped
+from .numbers import as_number, clipped, cut, mapped
 from .throughout import Throughout
 
 
@@ -82,7 +82,7 @@ class RewardClipping(RewardTransform):
         self.register_buffer("clamp_max", torch.as_tensor(torch.inf if clamp_max is None else clamp_max))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return torch.maximum(torch.minimum(value, self.clamp_max), self.clamp_min).to(value.dtype)
+        return cut(value, self.clamp_min, self.clamp_max)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return clipped(spec, self._apply_transform, self.clamp_min, self.clamp_max)

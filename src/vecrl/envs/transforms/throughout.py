@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from ..owner import Key
 from .base import Transform
@@ -28,7 +29,10 @@ class Throughout(Transform):
 
     @property
     def _unrolls(self) -> bool:
-        return self.pointwise and type(self)._step is Transform._step
+        return self.pointwise and self._unroll_counts
+
+    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+        super()._unroll(roots, following, first)
 
 
 class ObservationTransform(Throughout):

@@ -37,7 +37,7 @@ class VecNorm(Transform):
     gives. They are kept in float64, and the result has the dtype that came, float32 for integers.
 
     Nothing is taken in after `freeze()`, nor while the module is in evaluation mode (`eval()`), which TorchRL
-    overlooks. Clones share the statistics.
+    overlooks. Clones share the statistics, and whether they are frozen, but not the mode.
 
     Args:
         in_keys: what is normalised; "observation" and "reward" by default.
@@ -74,7 +74,6 @@ class VecNorm(Transform):
             raise ValueError(f"Expected a shape for each of {self.in_keys}, but {shapes} came.")
         self.decay = decay
         self.eps = eps
-        self._frozen = False
         self._shared = shared_td
         self.lock = lock if lock is not None else nullcontext() if shared_td is None else guard_of(shared_td)
         known = None if shapes is None else [torch.Size(shape) for shape in shapes]
@@ -119,7 +118,7 @@ class VecNorm(Transform):
     def _learn(self, rows: Any, mask: Any) -> None:
         stats = self._table.stats
         assert stats is not None
-        learns = self.training and not self._frozen
+        learns = self.training and not self.frozen
         if self._shared is None:
             if learns:
                 stats.update(rows, mask)
@@ -154,18 +153,18 @@ class VecNorm(Transform):
 
     def freeze(self) -> Self:
         """Take nothing in any more; returns itself."""
-        self._frozen = True
+        self._table.frozen = True
         return self
 
     def unfreeze(self) -> Self:
         """Take in again what comes; returns itself."""
-        self._frozen = False
+        self._table.frozen = False
         return self
 
     @property
     def frozen(self) -> bool:
         """Whether nothing is taken in any more."""
-        return self._frozen
+        return self._table.frozen
 
     def frozen_copy(self) -> VecNorm:
         """One that belongs to nobody, with a copy of the statistics that stays as it is."""
@@ -245,12 +244,14 @@ class Table:
 
     Attributes:
         stats: None before `open`.
+        frozen: whether nothing is taken in any more.
     """
 
     def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
         self.keys, self.shapes = list(keys), shapes
         self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}
         self.stats: RunningStats | None = None
+        self.frozen = False
         self._parts: list[slice] = []
 
     def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
