@@ -68,6 +68,11 @@ class SpecAccess:
         owner._set_full(self._name, spec)
 
 
+class _Dependents(weakref.WeakSet["SpecOwner"]):
+    def __reduce__(self) -> Any:
+        return _Dependents, ()  # those elsewhere add themselves
+
+
 class SpecOwner(nn.Module):
     """Five specs under a lock, and their keys.
 
@@ -103,7 +108,7 @@ class SpecOwner(nn.Module):
         self._locked = locked
         self._specs: dict[str, Composite] = {}
         self._cache: dict[Any, Any] = {}
-        self._dependents: weakref.WeakSet[SpecOwner] = weakref.WeakSet()
+        self._dependents = _Dependents()
 
     @property
     def batch_size(self) -> torch.Size:
@@ -162,7 +167,7 @@ class SpecOwner(nn.Module):
             dependent.empty_cache()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dependents": weakref.WeakSet(), "_cache": {}}
+        return {**self.__dict__, "_dependents": _Dependents(), "_cache": {}}
 
     def _cached(self, name: Any, make: Any) -> Any:
         if not self._locked:
