@@ -98,9 +98,7 @@ CASES: dict[str, Case] = {
     "Resize": Case(lambda: transforms.Resize(4, 5, out_keys=["small"])),
     "Resize: bicubic": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Resize(4, 5, "bicubic"))),
     "RewardSum": Case(transforms.RewardSum),
-    "RewardSum: as a reward": Case(
-        lambda: transforms.RewardSum(reward_spec=True), needs="roots of batched environments have no rewards"
-    ),
+    "RewardSum: as a reward": Case(lambda: transforms.RewardSum(reward_spec=True)),
     "SelectTransform": Case(lambda: transforms.SelectTransform("observation")),
     "SelectTransform: without rewards": Case(lambda: transforms.SelectTransform("ticks", keep_rewards=False)),
     "SignTransform": Case(lambda: transforms.SignTransform(["observation", "reward"], in_keys_inv=["action"])),

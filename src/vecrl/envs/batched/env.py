@@ -155,7 +155,7 @@ class BatchedEnv(EnvBase):
             self._set_full(name, stacked(metas, name))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_by_path(outputs):
-            self._codec: Codec = PathCodec(metas, outputs, inputs, self.reward_keys)
+            self._codec: Codec = PathCodec(metas, outputs, inputs, self._left_behind)
         else:
             self._codec = BareCodec(first, pool.card.metadata["keys"], outputs)
 

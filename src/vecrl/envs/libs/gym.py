@@ -1,8 +1,7 @@
 """gymnasium's environments, single ones and vectors of them, over TensorDicts; those of the old gym as well.
 
 Observations that are no dict lie under "observation"; those of dicts under their own keys. Actions are one-hot where
-the space is discrete, unless categorical ones are asked for. Whatever an environment hands out is copied, unless it is
-known to be the caller's.
+the space is discrete, unless asked otherwise. What an environment hands out is copied, unless it is the caller's.
 """
 
 from __future__ import annotations

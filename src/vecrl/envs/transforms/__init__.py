@@ -1,6 +1,6 @@
 """Transforms: what lies between an environment and its user. By theme, one module each."""
 
-from .base import FunctionTransform, Transform
+from .base import Transform
 from .casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
 from .checks import FiniteTensorDictCheck
 from .compose import Compose
@@ -8,6 +8,7 @@ from .counting import InitTracker, RewardSum, StepCounter
 from .env import TransformedEnv
 from .episodes import FrameSkipTransform, NoopResetEnv
 from .frames import CatFrames
+from .functions import FunctionTransform
 from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .keys import CatTensors, ExcludeTransform, RenameTransform, SelectTransform
 from .masking import ActionMask

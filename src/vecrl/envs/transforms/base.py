@@ -2,18 +2,19 @@
 
 Seen from the environment, `in_keys` are its own entries and `out_keys` those that the user sees; `in_keys_inv` and
 `out_keys_inv` are the same for what goes in. A transform says how it changes values and how it changes specs, and
-knows no engine: of the environment it may ask its `parent`, which is that environment up to this transform.
+knows no engine: of the environment it may ask its `parent`, which is that environment up to this transform. (Longer
+than files here should be: all that a transform may say is read best in one place.)
 """
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
@@ -424,67 +425,8 @@ class Transform(nn.Module):
         return f"{type(self).__name__}(keys={self.in_keys})"
 
 
-class FunctionTransform(Transform):
-    """A plain function over TensorDicts as a transform; it is called on what steps and resets give.
-
-    Args:
-        function: takes a TensorDict, and returns it (or None, having changed it).
-    """
-
-    def __init__(self, function: Callable[[TensorDictBase], Any]):
-        super().__init__()
-        self._function = function
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        result = self._function(next_tensordict)
-        return next_tensordict if result is None else result
-
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        return self._call(tensordict_reset)
-
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The specs as they are, with those of entries that the function adds, changes or drops."""
-        shape, device = output_spec.shape, output_spec.device
-        parts = {name: output_spec[f"full_{name}_spec"] for name in ("observation", "reward", "done")}
-        zeros = TensorDict({}, shape, device=device)
-        for part in parts.values():
-            zeros.update(part.zero())
-        before = dict(_leaves(zeros))
-        made = dict(_leaves(self._call(zeros.copy())))
-        for name, part in parts.items():
-            for key in list(part.keys(include_nested=True, leaves_only=True)):
-                if key not in made:
-                    del part[key]
-                elif made[key] is not before[key] and not part[key].is_in(made[key]):
-                    part[key] = inferred(part[key], made[key])
-            output_spec[f"full_{name}_spec"] = part
-        seen = output_spec["full_observation_spec"]
-        for key, value in made.items():
-            if key not in before:
-                seen[key] = Unbounded(value.shape, dtype=value.dtype, device=device)
-        assert seen.shape == shape
-        return output_spec
-
-
-def as_transform(transform: Any) -> Transform:
-    """A transform as it is, a function as one.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    if isinstance(transform, Transform):
-        return transform
-    if callable(transform):
-        return FunctionTransform(transform)
-    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, but {transform!r} came.")
-
-
 def inferred(spec: TensorSpec, value: Any) -> TensorSpec:
     """A spec without bounds for what was made of a value of `spec`."""
     if not isinstance(value, Tensor):
         return spec
     return Unbounded(value.shape, dtype=value.dtype, device=spec.device)
-
-
-def _leaves(td: TensorDictBase) -> Iterator[tuple[Key, Any]]:
-    return iter(td.items(include_nested=True, leaves_only=True))

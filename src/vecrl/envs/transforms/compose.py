@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ...specs import Composite
 from ..owner import Key
-from .base import Transform, as_transform
+from .base import Transform
+from .functions import as_transform
 
 
 class Compose(Transform):

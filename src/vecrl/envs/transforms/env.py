@@ -16,9 +16,10 @@ from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
 from ..partial import Masks, overlaid
 from ..rollout import played
-from .base import Transform, as_transform
+from .base import Transform
 from .compose import Compose
 from .counting import beginnings
+from .functions import as_transform
 
 
 class TransformedEnv(EnvBase):
