@@ -114,7 +114,7 @@ def test_a_dtype_that_changes_is_told() -> None:
     class Changing(EnvBase):
         def __init__(self) -> None:
             super().__init__(batch_size=[10_000])
-            self.observation_spec = Composite(x=Unbounded((10_000, 1)), shape=(10_000,))
+            self.observation_spec = Composite(x=Unbounded((10_000, 1), dtype=torch.int64), shape=(10_000,))
             self.action_spec = Unbounded((10_000, 1))
             self.count = 0
 
@@ -167,3 +167,13 @@ def test_modules_over_tensors_are_policies(policy: torch.nn.Module) -> None:
 def test_a_policy_that_gives_no_action_is_told() -> None:
     with pytest.raises(KeyError, match=r"actions at .*'action'"):
         GymEnv("CartPole-v1").rollout(3, lambda td: td)
+
+
+def test_the_first_step_is_held_against_the_specs() -> None:
+    class Double(PendulumEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            data = super()._step(tensordict)
+            return data.set("th", data["th"].double())
+
+    with pytest.raises(SpaceError, match=r"'th' .*expected dtype torch\.float32, found torch\.float64"):
+        Double().rollout(2)

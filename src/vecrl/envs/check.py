@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,17 +108,41 @@ def _lines(when: str, env: EnvBase, data: Any, specs: dict[str, Composite], chec
     return lines
 
 
+def check_first_step(env: EnvBase, following: TensorDictBase) -> None:
+    """Compare the form (shape, dtype, device) of what a step gave with the specs, once as long as these are the same.
+
+    Raises:
+        SpaceError: with a line for every entry that differs.
+    """
+    if "seen" in env._cache or isinstance(following, LazyStackedTensorDict):
+        return
+    found: list[str] = []
+    for name in ("observation", "reward", "done"):
+        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
+            value = following.get(key, None)
+            if isinstance(value, torch.Tensor):
+                batch = value.shape[: following.batch_dims]
+                why = _other_form(spec, (*batch, *spec.shape[env.ndim :]), value, True)
+                found += [] if why is None else [f"  {key!r} ({name}_spec): {why}"]
+    if found:
+        lines = "\n".join(found)
+        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}\nMend one or the other.")
+    env._cache["seen"] = True
+
+
 def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
     if value is None:
         return "expected, but missing"
     if not isinstance(value, torch.Tensor):
         return spec.mismatch(value)
+    return _other_form(spec, spec.shape, value, check_dtype) or spec.mismatch(value.to(spec.dtype))
+
+
+def _other_form(spec: Any, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
     if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
         return f"expected dtype {spec.dtype}, found {value.dtype}"
-    if len(value.shape) != len(spec.shape) or any(
-        s not in (-1, v) for s, v in zip(spec.shape, value.shape, strict=True)
-    ):
-        return f"expected shape {tuple(spec.shape)}, found {tuple(value.shape)}"
+    if len(value.shape) != len(shape) or any(s not in (-1, v) for s, v in zip(shape, value.shape, strict=True)):
+        return f"expected shape {tuple(shape)}, found {tuple(value.shape)}"
     if spec.device is not None and value.device != spec.device:
         return f"expected device {spec.device}, found {value.device}"
-    return spec.mismatch(value.to(spec.dtype))
+    return None

@@ -12,6 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
+from .check import check_first_step
 from .owner import joined, split
 from .recording import Recording
 
@@ -68,6 +69,7 @@ def rollout(
 
     Raises:
         ValueError, TypeError: arguments that contradict each other.
+        SpaceError: the first step has another shape, dtype or device than the specs say.
     """
     _check(max_steps, auto_reset or tensordict is not None)
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
@@ -109,21 +111,19 @@ def _steps(
         data = act(data) if action is None else _with_action(env, data, action)
         if number == 1:
             _check_actions(env, data)
-        if number == max_steps:
-            data = env.step(data)
-            ends.truncate(data)
-            yield data
-            return
-        if ends.never:
+        last, root = number == max_steps, None
+        if ends.never and not last:
             data, root = env.step_and_maybe_reset(data)
-            yield data
-            data = root
         else:
             data = env.step(data)
-            yield data
-            if ends.over(data):
-                return
-            data = ends.go_on(data)
+        if number == 1:
+            check_first_step(env, data.get("next"))
+        if last:
+            ends.truncate(data)
+        yield data
+        if last or ends.over(data):
+            return
+        data = ends.go_on(data) if root is None else root
 
 
 class _Ends:

@@ -316,8 +316,7 @@ class GymEnv(GymWrapper):
         num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
         num_workers: how many worker processes share them; alone, it also says how many environments there are.
         backend: of that `VectorEnv`: "serial", "threads" or "processes", which is the default for several workers.
-        kwargs: those of `GymWrapper`, `GymLikeEnv` and `EnvBase`; the others go to `make`. `disable_env_checker` is
-            true there unless said otherwise.
+        kwargs: those of `GymWrapper`, `GymLikeEnv`, `EnvBase`; others go to `make`, with `disable_env_checker` true.
 
     Attributes:
         available_envs: of the class: the names that the current backend can make.
