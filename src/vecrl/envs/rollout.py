@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
 from .check import check_first_step
+from .overriding import overrides
 from .owner import joined, split
 from .recording import Recording
 
@@ -97,11 +98,9 @@ def rollout(
 
 def played(env: EnvBase, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
     """What `env._play` gives, where step by step would give the same: what it leaves out is no subclass's own."""
-    kind = type(env)
-    quick = next(parent for parent in kind.__mro__ if "_play" in vars(parent))
+    quick = next(kind for kind in type(env).__mro__ if "_play" in vars(kind))
     names = _LEFT_OUT if actions is not None else (*_LEFT_OUT, "rand_action")
-    own = any(getattr(kind, name) is not getattr(quick, name) for name in names)
-    return None if own or env.run_type_checks else env._play(steps, actions, stop)
+    return None if env.run_type_checks or overrides(env, quick, names) else env._play(steps, actions, stop)
 
 
 def _steps(

@@ -304,8 +304,8 @@ class BatchedEnv(EnvBase):
     # -- a rollout at once
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        codec, free = self._codec, not self.run_type_checks
-        if isinstance(codec, PathCodec) or not (free and fits(codec.layout, self.num_workers, steps, stop)):
+        codec = self._codec
+        if isinstance(codec, PathCodec) or not fits(codec.layout, self.num_workers, steps, stop):
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
         ready = list(codec.actions(actions))

@@ -21,9 +21,9 @@ from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
-from ..base import EnvBase
 from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..lifting import Lifted
+from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
 from ..seeds import next_seed
@@ -128,7 +128,7 @@ class GymWrapper(GymLikeEnv):
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         fresh = rows is not None and rows.fresh
         self._action_key = next(iter(self.action_keys), "action")
-        own = all(getattr(type(self), name) is getattr(GymWrapper, name) for name in _READ)
+        own = not overrides(self, GymWrapper, _READ)
         plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
         self._quick = own and plain and rows is None  # whether a step may go without detours
         self._encoders = [
@@ -198,7 +198,7 @@ class GymWrapper(GymLikeEnv):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
         begun = None if self._rows is None else self._rows.begun
-        own = type(self)._reset is GymWrapper._reset and type(self).reset is EnvBase.reset
+        own = not overrides(self, GymWrapper, ("_reset", "reset"))
         if self._rows is None or begun is None or not own or self.info_dict_reader or self._begun is not None:
             return super().maybe_reset(tensordict)
         done = tensordict.get("done")
@@ -245,15 +245,15 @@ class GymWrapper(GymLikeEnv):
         return obs, float(reward), bool(terminated), bool(truncated)
 
     def _lifted(self) -> Lifted | None:
-        overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in (*_TAPED, *_LIFTED))
+        overridden = overrides(self, GymWrapper, (*_TAPED, *_LIFTED))
         plain = self._quick and self.frame_skip == 1 and self._begun is None and not self.run_type_checks
         if overridden or not plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
         return Lifted(self._env, tuple(key for key, _ in self._leaves))
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        overridden = any(getattr(type(self), name) is not getattr(GymWrapper, name) for name in _TAPED)
-        if not self._quick or self.info_dict_reader or overridden or self._layout.opaque or self._begun is not None:
+        plain = self._quick and not self.info_dict_reader and not self._layout.opaque and self._begun is None
+        if not plain or overrides(self, GymWrapper, _TAPED):
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps].clone()
         ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
@@ -369,9 +369,9 @@ class GymEnv(GymWrapper):
 
 
 _YES, _NO = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
-_LIFTED = ("maybe_reset", "set_seed", "_set_seed")
+_LIFTED = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
-_TAPED = ("_reset", "_step", "_begin", "_taped", "_reset_output_transform", "read_obs", "read_action", "reset", "step")
+_TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
 
 
 def _spaces_of(env: Any) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ from ...simulators.native.tape import record
 from ...specs import Categorical, Composite, OneHot, Unbounded
 from ...specs.conversions import spec_from_gym
 from ..base import EnvBase
+from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
 
@@ -233,8 +234,7 @@ class NativeEnv(EnvBase):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
         rows = self._rows_of(tensordict)
-        kind = type(self)
-        if rows is None or kind._reset is not NativeEnv._reset or kind._step is not NativeEnv._step:
+        if rows is None or overrides(self, NativeEnv, ("_reset", "_step")):
             return super().maybe_reset(tensordict)
         # What is given of all rows is right for all of them, so that nothing needs to be merged.
         shape, done = tensordict.batch_size, tensordict.get("done")
@@ -245,9 +245,9 @@ class NativeEnv(EnvBase):
     # -- a rollout at once
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        kind, batch = type(self), self.batch_size
-        if not self.batch_locked or kind._step is not NativeEnv._step or kind._reset is not NativeEnv._reset:
+        if not self.batch_locked:
             return None
+        batch = self.batch_size
         given = self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps].clone()
         whole = torch.Size([len(given), *batch])
         numbers = self._numbers(given, whole)
