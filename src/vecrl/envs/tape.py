@@ -84,6 +84,22 @@ def _writer(layout: Layout) -> Callable[[list[np.ndarray], int, Any], None]:
     return write_one if layout.flat else write
 
 
+def wind(
+    before: Sequence[np.ndarray], after: Sequence[np.ndarray], begun: Sequence[tuple[int, Any, Sequence[Any]]]
+) -> None:
+    """Write what was seen before each step: what followed the last one, or what an episode began with.
+
+    Args:
+        before: leaf arrays `[n, ...]`, written.
+        after: leaf arrays `[n, ...]`, what followed each step.
+        begun: the step, the rows (`...` for all there are) and the leaves of the first observations of episodes.
+    """
+    for index, leaf in enumerate(before):
+        leaf[1:] = after[index][:-1]
+        for t, rows, values in begun:
+            leaf[t, rows] = values[index]
+
+
 def _wound(
     after: list[np.ndarray],
     rewards: list[float],
@@ -97,8 +113,5 @@ def _wound(
     after = [leaf if 2 * n >= len(leaf) else leaf[:n].copy() for leaf in after]
     after = [leaf[:n] for leaf in after]
     before = [np.empty_like(leaf) for leaf in after]
-    for index, leaf in enumerate(before):
-        leaf[1:] = after[index][:-1]
-        for row, first in begun:
-            leaf[row] = first[index]
+    wind(before, after, [(row, ..., first) for row, first in begun])
     return Tape(before, after, np.array(rewards, np.float64), *flags)

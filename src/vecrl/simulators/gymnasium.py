@@ -46,7 +46,7 @@ class GymnasiumSimulator:
         same_spaces: bool = True,
         same_actions: bool = True,
     ):
-        self.envs = _make(env_fns)
+        self.envs = make_all(env_fns, _check_env)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space = observation_space or first.observation_space
@@ -72,7 +72,7 @@ class GymnasiumSimulator:
                 failures.append((row, SpaceError(text)))
                 break
         if failures:
-            _close_all(self.envs)
+            close_all(self.envs)
             raise RowsFailed(failures)
 
     def reset(
@@ -201,7 +201,7 @@ class GymnasiumSimulator:
         """Close every environment, also where one of them raises; then raise what they raised."""
         if not self._closed:
             self._closed = True
-            failures = _close_all(self.envs)
+            failures = close_all(self.envs)
             if failures:
                 raise RowsFailed(failures)
 
@@ -231,24 +231,38 @@ def _drop_failed(
     return [row for row, _ in kept], [obs for _, obs in kept], finals
 
 
-def _make(env_fns: Sequence[EnvFn]) -> list[gymnasium.Env[Any, Any]]:
-    envs: list[gymnasium.Env[Any, Any]] = []
+def _check_env(env: Any) -> None:
+    if not callable(getattr(env, "step", None)):
+        raise TypeError(f"Expected an environment, but the function that makes it returned {env!r:.80}.")
+
+
+def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) -> list[Any]:
+    """What each of `makers` makes.
+
+    Args:
+        makers: one a row.
+        check: raises where what was made will not do.
+
+    Raises:
+        RowsFailed: with the row and the exception of each that failed; those that stand are closed.
+    """
+    envs: list[Any] = []
     failures: list[tuple[int, BaseException]] = []
-    for row, make in enumerate(env_fns):
+    for row, make in enumerate(makers):
         try:
-            env: Any = make()
-            if not callable(getattr(env, "step", None)):
-                raise TypeError(f"Expected an environment, but the function that makes it returned {env!r:.80}.")
+            env = make()
+            check(env)
             envs.append(env)
         except RAISED as error:
             failures.append((row, error))
     if failures:
-        _close_all(envs)
+        close_all(envs)
         raise RowsFailed(failures)
     return envs
 
 
-def _close_all(envs: Sequence[gymnasium.Env[Any, Any]]) -> list[tuple[int, BaseException]]:
+def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
+    """Close all of them; the row and the exception of each that raised."""
     failures: list[tuple[int, BaseException]] = []
     for row, env in enumerate(envs):
         try:

@@ -16,6 +16,7 @@ import torch
 
 from ...engine.layout import Layout
 from ...engine.transitions import Transition
+from ..tape import wind
 
 _ROOM = 1 << 31  # bytes that a rollout that may end early sets aside, though it does not use them
 
@@ -79,20 +80,12 @@ def play(
                     leaf[t, now.ended] = final
     if count < most:
         after = [leaf[:count].copy() for leaf in after]
-    return Play(_before(after, begun), after, reward[:count], *flags[:, :count])
+    before = [_room(leaf.shape, leaf.dtype) for leaf in after]
+    wind(before, after, begun)
+    return Play(before, after, reward[:count], *flags[:, :count])
 
 
 def _room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Memory for large arrays: torch's, since NumPy asks for huge pages, which are slow to come by first."""
     kind = torch.from_numpy(np.empty(0, dtype)).dtype
     return torch.empty(shape, dtype=kind).numpy()
-
-
-def _before(after: list[np.ndarray], begun: list[tuple[int, Any, list[np.ndarray]]]) -> list[np.ndarray]:
-    """What was seen before each step: what followed the last one, or what an episode began with."""
-    before = [_room(leaf.shape, leaf.dtype) for leaf in after]
-    for index, leaf in enumerate(before):
-        leaf[1:] = after[index][:-1]
-        for t, rows, values in begun:
-            leaf[t, rows] = values[index]
-    return before

@@ -16,7 +16,7 @@ from ...engine.layout import Layout
 from ...engine.simulator import RowsFailed
 from ...engine.worker import Card
 from ...errors import LockedError
-from ...simulators.gymnasium import RAISED, GymnasiumSimulator
+from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all
 from ..base import EnvBase
 from ..lifting import Lifted
 from .metadata import EnvMetaData
@@ -49,7 +49,7 @@ class EnvSimulator:
     step: Any
 
     def __init__(self, makers: Sequence[EnvMaker], start: int = 0):
-        self.envs = _make(makers)
+        self.envs = make_all(makers, _check_env)
         self.num_envs = len(self.envs)
         self.spec = _metadata(self.envs)
         self._start = start
@@ -96,7 +96,7 @@ class EnvSimulator:
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""
-        failures = _close_all([env for env in self.envs if not env.is_closed])
+        failures = close_all([env for env in self.envs if not env.is_closed])
         if failures:
             raise RowsFailed(failures)
 
@@ -124,34 +124,12 @@ def agree(cards: Sequence[Card]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     return spaces_by_path(metas)
 
 
-def _make(makers: Sequence[EnvMaker]) -> list[EnvBase]:
-    envs: list[EnvBase] = []
-    failures: list[tuple[int, BaseException]] = []
-    for row, make in enumerate(makers):
-        try:
-            env: Any = make()
-            if not isinstance(env, EnvBase):
-                raise TypeError(
-                    f"Expected an EnvBase, but the function that makes it returned {env!r:.80}. "
-                    "GymWrapper(env) makes one of a gymnasium environment."
-                )
-            envs.append(env)
-        except RAISED as error:
-            failures.append((row, error))
-    if failures:
-        _close_all(envs)
-        raise RowsFailed(failures)
-    return envs
-
-
-def _close_all(envs: Sequence[EnvBase]) -> list[tuple[int, BaseException]]:
-    failures: list[tuple[int, BaseException]] = []
-    for row, env in enumerate(envs):
-        try:
-            env.close()
-        except RAISED as error:
-            failures.append((row, error))
-    return failures
+def _check_env(env: Any) -> None:
+    if not isinstance(env, EnvBase):
+        raise TypeError(
+            f"Expected an EnvBase, but the function that makes it returned {env!r:.80}. "
+            "GymWrapper(env) makes one of a gymnasium environment."
+        )
 
 
 def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
