@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from .owner import FLAGS, Key, joined
 
@@ -48,3 +49,10 @@ def flags_are_complete(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Se
         if flag is None or (flag.shape[dims:] != shape and -1 not in shape):
             return False
     return True
+
+
+def rows_done(tensordict: TensorDictBase, places: Sequence[tuple[str, ...]], everything: bool = False) -> Tensor:
+    """`[*batch]` bool: the rows in which anything is done, or `everything`, of what has a "done" at `places`."""
+    flags = [tensordict.get(joined(place, "done")).reshape(*tensordict.batch_size, -1) for place in places]
+    each = torch.stack([flag.all(-1) if everything else flag.any(-1) for flag in flags])
+    return each.all(0) if everything else each.any(0)

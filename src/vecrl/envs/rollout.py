@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
 from .check import check_first_step
+from .flags import rows_done
 from .overriding import overrides
 from .owner import joined, split
 from .recording import Recording
@@ -162,8 +163,7 @@ class _Ends:
         root = self._env.step_mdp(data)
         if self._when_any:
             return root
-        flags = [root.get(joined(prefix, "done")) for prefix in self._env.done_prefixes]
-        done = torch.stack([flag.reshape(*root.batch_size, -1).all(-1) for flag in flags]).all(0)
+        done = rows_done(root, self._env.done_prefixes, everything=True)
         return root.set("_step", ~done) if bool(done.any()) else root
 
 

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite
+from ..flags import rows_done
 from ..owner import joined
 from ..partial import Masks
 from .base import Transform
@@ -49,7 +50,7 @@ class FrameSkipTransform(Transform):
         following = next_tensordict
         rewards = {key: following.get(key) for key in parent.reward_keys}
         for _ in range(self.frame_skip - 1):
-            running = ~_ended(parent, following)
+            running = ~rows_done(following, parent.done_prefixes)
             if mask is not None:
                 running &= mask.reshape(running.shape)
             if not bool(running.any()):
@@ -69,12 +70,6 @@ class FrameSkipTransform(Transform):
                 low, high = spec.low.minimum(spec.low * self.frame_skip), spec.high.maximum(spec.high * self.frame_skip)
                 reward_spec[key] = Bounded(low, high, spec.shape, dtype=spec.dtype, device=spec.device)
         return reward_spec
-
-
-def _ended(env: Any, following: TensorDictBase) -> Tensor:
-    """`[*batch]` bool: the rows in which anything is done."""
-    flags = [following.get(joined(prefix, "done")) for prefix in env.done_prefixes]
-    return torch.stack([flag.reshape(*following.batch_size, -1).any(-1) for flag in flags]).any(0)
 
 
 class NoopResetEnv(Transform):
@@ -116,7 +111,7 @@ class NoopResetEnv(Transform):
         while bool((running := left > 0).any()):
             acted = parent.rand_action(root)
             root = parent.step_mdp(parent.step(acted if bool(running.all()) else acted.set("_step", running)))
-            over = running & _ended(parent, root)
+            over = running & rows_done(root, parent.done_prefixes)
             if bool(over.any()):
                 root = parent.reset(_with_masks(parent, root, over))
             left = left - running.long()
