@@ -130,13 +130,19 @@ class WorkerError(VecrlError, RuntimeError):
 class WorkerCrash(WorkerError):
     """A worker process is gone: it exited or was killed."""
 
-    advice = "The environments of that worker are lost: close this object and make a new one."
+    advice = (
+        "The environments of that worker are lost: close this object and make a new one, "
+        'or have them made anew by on_failure="restart".'
+    )
 
 
 class StepTimeout(WorkerError, TimeoutError):
     """Environments did not answer within the timeout; they are still under way."""
 
-    advice = "They stay pending: wait again, or reset, which waits for them first, or close. No other is out of step."
+    advice = (
+        "They stay pending: wait again, or reset, which waits for them first, or close. No other is out of step. "
+        'on_failure="restart" replaces those who are late.'
+    )
 
 
 def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> WorkerError:

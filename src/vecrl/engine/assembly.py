@@ -29,6 +29,10 @@ class Assembly:
         self._all = np.arange(arena.num_envs)
         self._objects = layout.empty(arena.num_envs)  # the latest opaque observations, by leaf
 
+    def latest(self, leaf: int, env_id: int) -> Any:
+        """The latest object of an opaque leaf."""
+        return self._objects[leaf][env_id]
+
     def whole(self, flight: Flight) -> Transition:
         """Of a command to all: views of the slot's own observations, or copies of them where no slot was free."""
         slot = self._arena.slots[flight.slot]
@@ -54,6 +58,7 @@ class Assembly:
             final_infos,
             done,
             tally,
+            flight.failed,
         )
 
     def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
@@ -105,6 +110,7 @@ class Assembly:
             final_infos,
             done,
             (slot.returns[ids], slot.lengths[ids]) if len(done) else None,
+            _places([i for flight in flights for i in flight.failed], ids),
         )
 
     def _finals(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
@@ -124,3 +130,8 @@ class Assembly:
                 for env_id, value in pairs:
                     self._objects[index][env_id] = value
         return infos, final_infos
+
+
+def _places(some: Sequence[int], ids: np.ndarray) -> Sequence[int]:
+    """Where these are among `ids`."""
+    return np.flatnonzero(np.isin(ids, some)).tolist() if some else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -26,9 +26,12 @@ class Flight:
         eager: whether rows that end begin anew.
         waiting: the workers that have not answered.
         reports: of those that had something to say.
+        begin: `[n]` bool, those that begin instead of stepping; None for nobody.
+        left_out: those among the environments asked whose workers were not.
+        failed: those whose rows were written in their stead, since they failed.
     """
 
-    __slots__ = ("eager", "ids", "op", "reports", "seq", "slot", "waiting")
+    __slots__ = ("begin", "eager", "failed", "ids", "left_out", "op", "reports", "seq", "slot", "waiting")
 
     def __init__(self, op: Op, seq: int, workers: Iterable[int], ids: np.ndarray | None, slot: int, eager: bool):
         self.op = op
@@ -38,6 +41,9 @@ class Flight:
         self.eager = eager
         self.waiting = set(workers)
         self.reports: list[WorkerReport] = []
+        self.begin: np.ndarray | None = None
+        self.left_out: Container[int] = ()
+        self.failed: Sequence[int] = ()
 
     @property
     def failures(self) -> list[Failure]:
@@ -61,6 +67,8 @@ class Flights:
         self.starts = starts
         self._backend = backend
         self._seq = 0
+        self._since: dict[int, float] = {}  # when a worker was asked by name, or answered last, if it has more to do
+        self._owed: dict[int, int] = {}  # how many such answers it owes
         self._echo = 0  # the number of the latest command that asks for nothing
         self._before_echo: set[int] = set()
 
@@ -71,6 +79,34 @@ class Flights:
         self._seq = self._seq % _MOST + 1
         flight = self.open[self._seq] = Flight(op, self._seq, workers, ids, slot, eager)
         return flight
+
+    def ask_nobody(self, op: Op, ids: np.ndarray, eager: bool = False) -> Flight:
+        """A flight of `ids` that has landed as it began: nobody is there to be asked."""
+        self._seq = self._seq % _MOST + 1
+        flight = Flight(op, self._seq, (), ids, 0, eager)
+        flight.left_out = set(ids.tolist())
+        self.landed.append(flight)
+        return flight
+
+    def watch(self, worker: int) -> None:
+        """From now on a worker owes one more answer to a command to some."""
+        self._since.setdefault(worker, time.monotonic())
+        self._owed[worker] = self._owed.get(worker, 0) + 1
+
+    def overdue(self, limit: float) -> set[int]:
+        """The workers that have owed an answer for more than `limit` seconds."""
+        if not self._since:
+            return set()
+        before = time.monotonic() - limit
+        return {worker for worker, since in self._since.items() if since < before}
+
+    def patience(self, limit: float) -> float:
+        """Seconds until some worker is overdue."""
+        return max(0.0, min(self._since.values(), default=np.inf) + limit - time.monotonic())
+
+    def renew(self, workers: Iterable[int]) -> None:
+        """Grant these the same time once more."""
+        self._since |= dict.fromkeys(workers, time.monotonic())
 
     def call(self) -> None:
         """Have all who are waited for answer once more, after all else.
@@ -105,11 +141,12 @@ class Flights:
         """
         end = None if timeout is None else time.monotonic() + timeout
         while flight.waiting:
-            left = None if end is None else max(0.0, end - time.monotonic())
+            left = timeout if end is None or self._backend.in_turn else max(0.0, end - time.monotonic())
             answers = self._backend.receive(left, max(flight.waiting))
             if not answers:
                 raise self.late(timeout)
             self.land(answers)
+        self.open.pop(flight.seq, None)
         return flight.failures if flight.reports else []
 
     def land(self, answers: Sequence[Answer]) -> None:
@@ -127,21 +164,39 @@ class Flights:
                     ids, op = self.ids_of([worker]), flight.op.name.lower()
                     self._answer(flight, worker, Report(failures=[Failure(ids, op, "interrupted", worker=worker)]))
 
+    def give_up(self, worker: int) -> None:
+        """Wait no longer for a worker that was ended: commands to all go on without it, those to its own are gone."""
+        for flight in [f for f in self.open.values() if worker in f.waiting]:
+            if flight.ids is None:
+                failure = Failure(self.ids_of([worker]), flight.op.name.lower(), "cancelled", worker=worker)
+                flight.reports.append((worker, Report(failures=[failure])))
+                flight.waiting.discard(worker)  # it stays open until somebody asks for it
+            else:
+                del self.open[flight.seq]
+        self._since.pop(worker, None)
+        self._owed.pop(worker, None)
+
     def _answer(self, flight: Flight, worker: int, report: Report | None) -> None:
         if report is not None:
             flight.reports.append((worker, report))
         flight.waiting.discard(worker)
+        if flight.ids is not None and worker in self._since:
+            self._owed[worker] -= 1
+            if self._owed[worker]:
+                self._since[worker] = time.monotonic()
+            else:
+                del self._since[worker]
         if not flight.waiting:
             del self.open[flight.seq]
             if flight.ids is not None:
                 self.landed.append(flight)
 
-    def late(self, limit: float | None) -> StepTimeout:
-        """The error that names all who have not answered within `limit` seconds."""
+    def late(self, limit: float | None, workers: Container[int] | None = None) -> StepTimeout:
+        """The error that names all (of these) who have not answered within `limit` seconds."""
         text = f"no answer within {limit:g} s"
         late: list[Failure] = []
         for flight in self.open.values():
-            for worker in sorted(flight.waiting):
+            for worker in sorted(w for w in flight.waiting if workers is None or w in workers):
                 ids = self.ids_of([worker]) if flight.ids is None else tuple(flight.ids.tolist())
                 late.append(Failure(ids, flight.op.name.lower(), text, worker=worker, kind="late"))
         error = failures_to_error(late)

@@ -9,21 +9,20 @@ read best beside each other.)
 
 from __future__ import annotations
 
-import itertools
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import ClosedError, Failure, PendingError, SpaceError, failures_to_error
+from ..errors import ClosedError, Failure, PendingError, SpaceError, StepTimeout, failures_to_error
 from .assembly import Assembly
 from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout, Tree
 from .opening import Agree, BackendName, check_cards, construction_error, make_backend
+from .recovery import OnFailure, Recovery, Replacements
 from .roster import Ids, Roster, name_ids
 from .simulator import Simulator
 from .transitions import Transition
@@ -43,6 +42,10 @@ class Pool:
         infos: whether infos are wanted; without, they cost nothing.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
+        on_failure: "raise" reports environments that fail. "restart" ends their episodes as truncated, with `failed`
+            in the info, and makes them anew, workers that died or are late included. "mask" ends their episodes
+            likewise and leaves them out from then on, see `alive`.
+        restarts_per_hour: how many failures are made good within an hour; those beyond are reported.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
         agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
@@ -66,6 +69,8 @@ class Pool:
         infos: bool = True,
         check_nan: bool = False,
         step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
         start_method: StartMethod = "forkserver",
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
@@ -76,6 +81,10 @@ class Pool:
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
+        if on_failure not in ("raise", "restart", "mask"):
+            raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
+        if restarts_per_hour < 1:
+            raise ValueError(f"Expected restarts_per_hour to be 1 or more, but {restarts_per_hour!r} came.")
         self._roster = roster = Roster(k for _, k in makers)
         starts = roster.starts.tolist()
         plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
@@ -83,6 +92,7 @@ class Pool:
         self.num_workers = len(plans)
         self.backend_name: BackendName = backend
         self.step_timeout = step_timeout
+        self.on_failure: OnFailure = on_failure
         self._workers = range(len(plans))
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
@@ -91,6 +101,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
             self._build(plans, same_spaces, same_actions, agree)
+            self._recovery = self._make_recovery(restarts_per_hour, infos)
         except BaseException:
             self._closed = True
             self._finalizer()
@@ -109,10 +120,18 @@ class Pool:
         self.card = cards[0]
         spaces = agree(self.cards) if agree else check_cards(cards, plans, same_spaces, same_actions)
         self.obs_layout, self.action_layout = map(Layout, spaces)
-        self._arena = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, _SLOTS)
+        slots = _SLOTS if self.on_failure == "raise" else _SLOTS + 1
+        self._arena = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)
         self._finish(self._flights.expect(Op.ATTACH, self._workers), None)
         self._assembly = Assembly(self._arena, self.obs_layout)
+        self._replacements = Replacements(self._backend, self._flights, self.cards)
         self._arena.seal()
+
+    def _make_recovery(self, per_hour: int, infos: bool) -> Recovery | None:
+        if self.on_failure == "raise":
+            return None
+        parts = self._backend, self._flights, self._roster, self._arena, self.obs_layout, self._assembly
+        return Recovery(self.on_failure, per_hour, *parts, self._replacements, self._gather, infos)
 
     # -- all environments --------------------------------------------------------------------------
 
@@ -134,7 +153,7 @@ class Pool:
             return self.wait()
         flights = self.send_reset(ids, seeds, options)
         for flight in flights:
-            self._flights.gather(flight, self.step_timeout)
+            self._gather(flight)
         self._flights.landed = [flight for flight in self._flights.landed if flight not in flights]
         return self._collect(flights, ordered=True)
 
@@ -143,14 +162,12 @@ class Pool:
         _check_length("seeds", seeds, self.num_envs)
         self.drain()
         self._check_alive(self._workers)
-        starts = self._roster.starts
-        flight = self._flights.launch(Op.RESET, self._workers, slot=self._arena.lease())
-        commands: list[tuple[int, Command]] = []
-        for worker in self._workers:
-            part = None if seeds is None else list(seeds[starts[worker] : starts[worker + 1]])
-            extra = None if part is None and options is None else (part, options)
-            commands.append((worker, Command(Op.RESET, flight.seq, flight.slot, extra=extra)))
-        self._send([flight], commands)
+        self._remember_seeds(range(self.num_envs), seeds)
+
+        def extra_of(ids: np.ndarray) -> Any:
+            return _of_reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
+
+        self._ask_all(Op.RESET, False, None, extra_of)
 
     def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
         """Step all environments.
@@ -168,18 +185,39 @@ class Pool:
         self._check_idle()
         if not self._well or self._flights.dead:
             self._check_alive(self._workers)
-            self._roster.check_whole(slice(None), begin)
+            if self._recovery is None:
+                self._roster.check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
         if begin is not None:
             self._arena.begin[:] = begin
-        flight = self._flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
-        command = Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None)
-        if objects is None:
-            self._backend.broadcast(command)
+        if objects is None and self._recovery is None:
+            flight = self._flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
+            self._backend.broadcast(Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None))
             return
-        parts = [slice(start, stop) for start, stop in itertools.pairwise(self._roster.starts)]
-        extras = [{leaf: values[part] for leaf, values in objects.items()} for part in parts]
-        self._send([flight], [(worker, replace(command, extra=extra)) for worker, extra in enumerate(extras)])
+
+        def extra_of(ids: np.ndarray) -> Any:
+            stepped = (ids if begin is None else ids[~begin[ids]]).tolist()
+            return None if objects is None else {leaf: [v[i] for i in stepped] for leaf, v in objects.items()}
+
+        self._ask_all(Op.STEP, eager, begin, extra_of)
+
+    def _ask_all(self, op: Op, eager: bool, begin: np.ndarray | None, extra_of: Callable[[np.ndarray], Any]) -> None:
+        """Ask every worker for all its environments, but for those of whom there is nobody left to ask."""
+        out = None if self._recovery is None else self._recovery.left_out(slice(None) if op == Op.RESET else begin)
+        asked = np.arange(self.num_envs) if out is None else np.flatnonzero(~out)
+        parts = self._roster.split(asked)
+        flight = self._flights.launch(op, [part[0] for part in parts], slot=self._arena.lease(), eager=eager)
+        flight.begin = begin
+        commands: list[tuple[int, Command]] = []
+        for worker, rows, places in parts:
+            command = Command(op, flight.seq, flight.slot, eager, begin is not None, extra=extra_of(asked[places]))
+            if out is not None:
+                anew = np.zeros(len(rows), bool) if begin is None else begin[asked[places]]
+                command.rows = np.where(anew, ~rows, rows).tolist()
+            commands.append((worker, command))
+        if out is not None:
+            flight.left_out = set(np.flatnonzero(out).tolist())
+        self._send([flight], commands)
 
     def wait(self, timeout: float | None = None) -> Transition:
         """The transition of the command to all that is under way.
@@ -195,7 +233,8 @@ class Pool:
         flight = self._flights.of_all
         if flight is None:
             raise PendingError("Nothing was asked of all environments; call step or reset first.")
-        failures = self._flights.gather(flight, self.step_timeout if timeout is None else timeout)
+        failures = self._gather(flight, timeout)
+        failures = self._mend([flight], failures)
         self._settle(flight, failures)
         transition = self._assembly.whole(flight)
         if failures:
@@ -215,10 +254,10 @@ class Pool:
         """Begin an episode in `ids`, without waiting."""
         chosen = self._check_ids(ids)
         _check_length("seeds", seeds, len(chosen))
+        self._remember_seeds(chosen.tolist(), seeds)
 
         def extra_of(places: np.ndarray) -> Any:
-            part = None if seeds is None else [seeds[int(p)] for p in places]
-            return None if part is None and options is None else (part, options)
+            return _of_reset(None if seeds is None else [seeds[int(p)] for p in places], options)
 
         return self._dispatch(Op.RESET, chosen, False, extra_of)
 
@@ -229,7 +268,8 @@ class Pool:
             PendingError: some of them are under way, or failed and were not reset.
         """
         chosen = self._check_ids(ids)
-        self._roster.check_whole(chosen)
+        if self._recovery is None:
+            self._roster.check_whole(chosen)
         objects = self._write_actions(actions, chosen, len(chosen))
 
         def extra_of(places: np.ndarray) -> Any:
@@ -250,28 +290,53 @@ class Pool:
         """
         if at_least is not None and at_least < 1:
             raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
-        limit = self.step_timeout if timeout is None else timeout
-        end = None if limit is None else time.monotonic() + limit
+        end = None if timeout is None else time.monotonic() + timeout
+        limit = self.step_timeout if timeout is None or self._recovery is not None else None
+        self._hurry(limit)
         under_way = np.count_nonzero(self._roster.busy)
         want = under_way if at_least is None else min(at_least, under_way)
         if not want:
             raise PendingError("No environment is under way; send first.")
         flights = self._flights
         while sum(len(f.ids) for f in flights.landed if f.ids is not None) < want:
-            answers = self._backend.receive(None if end is None else max(0.0, end - time.monotonic()))
+            answers = self._backend.receive(self._patience(end, limit))
             flights.land(answers)
-            if not answers:
-                if at_least is None or not flights.landed:
-                    raise flights.late(limit)
+            if answers:
+                continue
+            if at_least is not None and flights.landed:
                 break
+            if end is not None and time.monotonic() >= end:
+                raise flights.late(timeout)
+            self._hurry(limit)
         landed, flights.landed = flights.landed, []
         return self._collect(landed, ordered=at_least is None)
 
+    def _patience(self, end: float | None, limit: float | None) -> float | None:
+        """Seconds to wait for answers: until `end`, or until some worker takes longer than `limit`."""
+        left = None if end is None else max(0.0, end - time.monotonic())
+        if limit is None:
+            return left
+        if not self._backend.in_turn:
+            limit = self._flights.patience(limit)
+        return limit if left is None else min(left, limit)
+
+    def _hurry(self, limit: float | None) -> None:
+        """See to workers that have taken longer than `limit` over commands to some.
+
+        Raises:
+            StepTimeout: some have, and nothing can be done about it; they have the same time once more.
+        """
+        if limit is None or not (late := self._backend.stuck(self._flights.overdue(limit))):
+            return
+        if self._recovery is None or not self._recovery.end_late(late, limit):
+            self._flights.renew(late)
+            raise self._flights.late(limit, late)
+
     def _collect(self, landed: Sequence[Flight], ordered: bool) -> Transition:
         """The transition of answered flights, by the order in which environments were asked or were ready."""
-        failures = [failure for flight in landed for failure in flight.failures]
+        failures = self._mend(landed, [failure for flight in landed for failure in flight.failures])
         for flight in landed:
-            self._settle(flight, flight.failures)
+            self._settle(flight, failures)
         transition = self._assembly.rows(landed, self._roster.asked_at if ordered else None)
         if failures:
             raise failures_to_error(failures, transition)
@@ -287,7 +352,7 @@ class Pool:
         if flights.open:
             flights.call()
         for flight in list(flights.open.values()):
-            flights.gather(flight, self.step_timeout)
+            self._gather(flight)
             if flight.ids is None:
                 self._settle(flight, flight.failures)
         for flight in flights.landed:
@@ -298,14 +363,21 @@ class Pool:
 
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
-        parts = self._roster.split(ids)
+        out = None if self._recovery is None else self._recovery.left_out(ids if op == Op.RESET else None)
+        asked = np.arange(len(ids)) if out is None else np.flatnonzero(~out[ids])
         flights: list[Flight] = []
         commands: list[tuple[int, Command]] = []
-        for worker, rows, places in parts:
+        for worker, rows, some in self._roster.split(ids[asked]):
+            places = asked[some]
             flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
             command = Command(op, flights[-1].seq, 0, eager, rows=rows.tolist(), extra=extra_of(places))
             commands.append((worker, command))
         self._send(flights, commands)
+        if self.step_timeout is not None:
+            for worker, _ in commands:
+                self._flights.watch(worker)
+        if out is not None and out[ids].any():
+            flights.append(self._flights.ask_nobody(op, ids[out[ids]], eager))
         self._roster.busy[ids] = True
         return flights
 
@@ -323,7 +395,8 @@ class Pool:
     def invoke(
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> list[Any]:
-        """Get, set, call or render in `ids` (None: all); `values` one an environment. Results in their order."""
+        """Get, set, call or render in `ids` (None: all); `values` one an environment. Results in their order, None for
+        those that are not `alive`."""
         self.invoke_async(kind, name, values, ids)
         return self.invoke_wait()
 
@@ -334,7 +407,8 @@ class Pool:
         chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
         _check_length("values", values, len(chosen))
         self._check_idle()
-        parts = {worker: (rows, places) for worker, rows, places in self._roster.split(chosen)}
+        there = np.flatnonzero(self.alive[chosen])
+        parts = {worker: (rows, there[places]) for worker, rows, places in self._roster.split(chosen[there])}
         flight = self._flights.launch(Op.INVOKE, parts)
         self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
         commands: list[tuple[int, Command]] = []
@@ -355,6 +429,78 @@ class Pool:
             for place, result in zip(places[worker].tolist(), report.result, strict=True):
                 results[place] = result
         return results
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> np.ndarray:
+        """`[n]` bool: those that were not left out for good, as `on_failure="mask"` does with those that fail."""
+        return np.ones(self.num_envs, bool) if self._recovery is None else self._recovery.alive.copy()
+
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Give up what `ids` are doing: their workers are ended, and others take their places.
+
+        Whatever else those workers have is made anew too, and what is still under way of it is dropped. All of it must
+        be reset before it steps. Ids of which nothing is under way are left alone.
+
+        Returns:
+            `[m]` int64, the environments that were made anew.
+
+        Raises:
+            StepTimeout: a thread is at it, which cannot be ended; nothing was done.
+            WorkerError: environments cannot be made anew.
+        """
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        flights, wanted = self._flights, set(np.atleast_1d(ids).tolist())
+        waited = {worker for flight in flights.open.values() for worker in flight.waiting}
+        workers = sorted(worker for worker in waited if wanted.intersection(flights.ids_of([worker])))
+        if late := [worker for worker in workers if not self._backend.end(worker)]:
+            raise flights.late(self.step_timeout or 0.0, late)
+        lost = np.array(flights.ids_of(workers), np.int64)
+        for worker in workers:
+            for flight in [f for f in flights.open.values() if worker in f.waiting and f.ids is not None]:
+                self._roster.busy[flight.ids] = False
+            flights.give_up(worker)
+        failures = [failure for worker in workers for failure in self._replacements.replace(worker)]
+        self._roster.failed[lost] = True
+        self._well = False
+        if failures:
+            raise failures_to_error(failures)
+        return lost
+
+    def remember_seeds(self, seeds: Sequence[int | None], ids: Ids) -> None:
+        """Note seeds that environments got by another way than `reset`: what restarts go on from."""
+        self._remember_seeds(np.atleast_1d(ids).tolist(), seeds)
+
+    def _remember_seeds(self, ids: Iterable[int], seeds: Sequence[int | None] | None) -> None:
+        if self._recovery is not None and seeds is not None:
+            self._recovery.seeded(ids, seeds)
+
+    def _gather(self, flight: Flight, timeout: float | None = None) -> list[Failure]:
+        """Wait for a flight: its failures, those included that are late, where they can be ended."""
+        limit = self.step_timeout if timeout is None else timeout
+        while True:
+            try:
+                return self._flights.gather(flight, limit)
+            except StepTimeout:
+                if timeout is not None or limit is None or self._recovery is None:
+                    raise
+                if not self._recovery.end_late(self._backend.stuck(set(flight.waiting)), limit):
+                    raise
+
+    def _mend(self, flights: Sequence[Flight], failures: list[Failure]) -> list[Failure]:
+        """What remains of the failures of flights that were answered."""
+        recovery = self._recovery
+        if recovery is None:
+            return failures
+        if failures or any(flight.left_out for flight in flights):
+            failures = recovery.mend(flights)
+            self._well = False
+        for flight in flights:
+            if flight.op in (Op.RESET, Op.STEP):
+                recovery.saw(flight)
+        return failures
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -387,6 +533,8 @@ class Pool:
         self._flights.open.clear()
         self._flights.landed.clear()
         self._roster.busy[:] = False
+        if self._recovery is not None:  # one that died leaves nothing to close
+            failures = [failure for failure in failures if failure.kind != "crashed"]
         told = {i for failure in failures for i in failure.env_ids}
         if silent := [worker for worker in stuck if not told.issuperset(self._flights.ids_of([worker]))]:
             failures.append(Failure(self._flights.ids_of(silent), "close", "its thread cannot be ended", kind="late"))
@@ -443,7 +591,10 @@ class Pool:
         if self._closed:
             raise ClosedError("This object is closed; make a new one.")
         dead = self._flights.dead
-        if dead and (gone := [dead[w] for w in workers if w in dead]):
+        gone = [dead[w] for w in workers if w in dead] if dead else []
+        if gone and self._recovery is not None:
+            gone = self._recovery.mend_idle(gone)
+        if gone:
             raise failures_to_error(gone)
 
     def _check_idle(self) -> None:
@@ -462,6 +613,11 @@ class Pool:
 
     def _name_pending(self) -> str:
         return f"{name_ids(self.pending)} are"
+
+
+def _of_reset(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> Any:
+    """What goes with a reset."""
+    return None if seeds is None and options is None else (seeds, options)
 
 
 def _check_length(name: str, values: Sequence[Any] | None, count: int) -> None:

@@ -95,7 +95,8 @@ class Simulator(Protocol):
     """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
 
     One that can do with other spaces than its own also has `lay_out(observation_space, action_space)`: it is called
-    once, with those that the workers of a pool agreed upon, before anything is reset.
+    once, with those that the workers of a pool agreed upon, before anything is reset. One whose environments can be
+    made one by one also has `remake(row)`: close what is there, whatever its state, and make it anew.
 
     Attributes:
         num_envs: k.

@@ -85,6 +85,8 @@ class Transition:
         final_infos: of the step, in the rows `ended`.
         done_rows: `[d]` int64, the rows that were stepped and whose episode is over.
         tally: `[m]` float64 returns and `[m]` int64 lengths, valid in `done_rows`.
+        failed: rows of environments that failed and were made good, see `Pool`'s `on_failure`; their rewards are 0, and
+            their episodes truncated where they had begun.
     """
 
     ids: np.ndarray
@@ -100,6 +102,7 @@ class Transition:
     final_infos: Infos
     done_rows: np.ndarray
     tally: tuple[np.ndarray, np.ndarray] | None = field(repr=False)
+    failed: Sequence[int] = ()
 
     @property
     def done(self) -> np.ndarray:

@@ -34,6 +34,7 @@ class Op(IntEnum):
     STEP = 3
     INVOKE = 4
     CLOSE = 5
+    REMAKE = 6
 
 
 @dataclass(slots=True)
@@ -113,7 +114,8 @@ class Worker:
         self.sim: Simulator | None = None
         self.steps = 0
         self._columns = Columns()
-        self._do = (self._construct, self._attach, self._reset, self._step, self._invoke, self._close)  # in Op's order
+        begin = self._construct, self._attach
+        self._do = (*begin, self._reset, self._step, self._invoke, self._close, self._remake)  # in Op's order
 
     def execute(self, command: Command) -> Report | None:
         """Do as told; None where there is nothing to say."""
@@ -213,7 +215,7 @@ class Worker:
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):
             if leaf is None:
-                leaves.append(objects[index][:count])
+                leaves.append(objects[index])
             else:
                 leaves.append(leaf.copy() if rows is None else leaf[rows])
         return self.action_layout.rows(leaves, count)
@@ -237,6 +239,18 @@ class Worker:
         if self.sim is not None:
             self.sim.close()
         return None
+
+    def _remake(self, command: Command) -> Report | None:
+        """Make `rows` anew, as far as the simulator can; a reset does for those that cannot."""
+        remake = getattr(self.sim, "remake", None)
+        failures: list[tuple[int, BaseException]] = []
+        for row in command.rows or []:
+            try:
+                if remake is not None:
+                    remake(row)
+            except (Exception, SystemExit) as error:
+                failures.append((row, error))
+        return Report(failures=self._failures("construct", failures)) if failures else None
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class GymnasiumSimulator:
         same_actions: bool = True,
     ):
         self.envs = make_all(env_fns, _check_env)
+        self._env_fns = env_fns
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space = observation_space or first.observation_space
@@ -196,6 +197,22 @@ class GymnasiumSimulator:
             yield
         finally:
             self._ways.look_again(row)
+
+    def remake(self, row: int) -> None:
+        """See `Simulator`."""
+        old = self.envs[row]
+        close_all([old])
+        env = self._env_fns[row]()
+        _check_env(env)
+        for name in ("observation_space", "action_space"):
+            if (came := getattr(env, name)) != (was := getattr(old, name)):
+                raise SpaceError(f"its {name} was {was}, but is {came} now that it was made anew.")
+        self.take(row, env)
+
+    def take(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
+        """Have another environment in a row's place."""
+        self.envs[row] = env
+        self._ways.take(row, env)
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""

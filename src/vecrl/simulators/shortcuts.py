@@ -38,6 +38,12 @@ class Shortcuts:
         self._most = np.full(len(envs), _NEVER)
         self._slack = _NEVER  # so many steps at least until some limit is reached
 
+    def take(self, row: int, env: Env) -> None:
+        """Another environment is in this row's place."""
+        self.steps[row], self.resets[row] = env.step, env.reset
+        self._unchecked.add(row)
+        self._limits[row], self._most[row] = None, _NEVER
+
     def stepping(self, rows: Sequence[int] | None) -> frozenset[int]:
         """Note that `rows` (None: all) are about to step; those whose limit this step reaches."""
         self._elapsed[slice(None) if rows is None else rows] += 1

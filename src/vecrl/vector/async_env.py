@@ -90,8 +90,8 @@ class AsyncVectorEnv(VectorEnv):
         num_workers: how many processes share the environments; by default as many as there are cores. For
             environments that wait rather than compute (for a network, another program), take `len(env_fns)`.
         backend: "processes", or one of `VectorEnv`'s others.
-        vector_options: `empty_info`, `check_nan`, `step_timeout`, `threads_per_worker`, `preload`,
-            `pin_workers`: see `VectorEnv`.
+        vector_options: `empty_info`, `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`,
+            `threads_per_worker`, `preload`, `pin_workers`: see `VectorEnv`.
     """
 
     def __init__(

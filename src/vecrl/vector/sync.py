@@ -57,8 +57,8 @@ class SyncVectorEnv(BaseVectorEnv):
         backend: "serial" runs the environments one after another in this process; "threads" and "processes" share them
             out to `num_workers` workers. Results are the same.
         num_workers: see `VectorEnv`.
-        pool_options: `check_nan`, `step_timeout`, `start_method`, `threads_per_worker`, `preload`, `pin_workers`:
-            see `VectorEnv`.
+        pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
+            `threads_per_worker`, `preload`, `pin_workers`: see `VectorEnv`.
 
     What `reset` and `step` return is the caller's for as long as it is kept; nothing is copied for that.
 

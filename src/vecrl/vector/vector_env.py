@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ..engine.layout import Layout, Tree
-from ..engine.pool import BackendName, Pool
+from ..engine.pool import BackendName, OnFailure, Pool
 from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
@@ -57,6 +57,10 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         empty_info: leave infos out; they cost nothing then.
         check_nan: take a NaN in an observation or a reward for a failure of its environment.
         step_timeout: seconds that a command may take before `StepTimeout` names the environments that are late.
+        on_failure: "raise" raises what environments raise. "restart" ends the episode of an environment that fails as
+            truncated, with `failed` and `error` in its info, and makes it anew, be it that it raises, dies or is late.
+            "mask" ends its episode likewise, and from then on its rows stay what they were, with `failed`.
+        restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
         start_method: "forkserver" forks workers off a clean process that has imported what they need; "spawn"
             starts a new interpreter each.
         threads_per_worker: how many threads numerical libraries may use in a worker process.
@@ -82,6 +86,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         empty_info: bool = False,
         check_nan: bool = False,
         step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
         start_method: Literal["forkserver", "spawn"] = "forkserver",
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
@@ -105,6 +111,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             infos=not empty_info,
             check_nan=check_nan,
             step_timeout=step_timeout,
+            on_failure=on_failure,
+            restarts_per_hour=restarts_per_hour,
             start_method=start_method,
             threads_per_worker=threads_per_worker,
             preload=preload,

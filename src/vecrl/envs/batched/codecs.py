@@ -57,7 +57,7 @@ class PathCodec:
         self._unpack: Any = None if not odd else with_parcels if self.lazy else with_objects
         self._by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in paths_of(outputs) if path]
-        rewards = set(reward_keys)
+        self._rewards = rewards = set(reward_keys)
         sizes = _nested_sizes(metas[0])
         self._following = _Tree(paths, sizes)
         self._root = _Tree([path for path in paths if key_of(path) not in rewards], sizes)
@@ -91,7 +91,20 @@ class PathCodec:
 
     def following(self, transition: Transition) -> TensorDictBase:
         """What followed, final observations included."""
-        return self._packed(transition.next_obs, self._following, len(transition.ids))
+        data = self._packed(transition.next_obs, self._following, len(transition.ids))
+        for row in transition.failed:
+            self._given_up(data[row], bool(transition.truncated[row]))
+        return data
+
+    def _given_up(self, row: TensorDictBase, ends: bool) -> None:
+        """Write into the row of an environment that failed what the engine says of it: no reward, and its end."""
+        entries: Any = row.items(include_nested=True, leaves_only=True)
+        for key, value in entries:
+            name = key if isinstance(key, str) else key[-1]
+            if name in FLAGS:
+                value.fill_(ends and name != "terminated")
+            elif key in self._rewards:
+                value.zero_()
 
     def root(self, transition: Transition) -> TensorDictBase:
         """What to act on next."""

@@ -14,7 +14,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.pool import BackendName, Pool
+from ...engine.pool import BackendName, OnFailure, Pool
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
@@ -59,6 +59,9 @@ class BatchedEnv(EnvBase):
         envs_per_worker: how many environments share a worker; by default there are as many workers as cores.
         backend: "serial", "threads" or "processes"; by default what the class's name says.
         step_timeout: seconds that a reset, step or call may take before `StepTimeout`; None for no limit.
+        on_failure: "raise", "restart" or "mask" what fails. An environment that does the latter two is done and
+            truncated, with a reward of 0, and its observation is the last that is known.
+        restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
         pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted. How data
             travels follows from the specs, and workers end with their owner.
         policy_proof: accepted. Entries of a policy stay in the caller's TensorDict.
@@ -95,6 +98,8 @@ class BatchedEnv(EnvBase):
         envs_per_worker: int | None = None,
         backend: BackendName | None = None,
         step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
     ):
         super().__init__(device=device, allow_done_after_reset=True)  # environments see to that themselves
         self.num_workers = num_workers
@@ -108,6 +113,8 @@ class BatchedEnv(EnvBase):
             "num_sub_threads": num_sub_threads,
             "envs_per_worker": envs_per_worker,
             "step_timeout": step_timeout,
+            "on_failure": on_failure,
+            "restarts_per_hour": restarts_per_hour,
         }
         self._name: BackendName = "serial" if serial_for_single and num_workers == 1 else backend or self._backend
         self._pool: Pool | None = None
@@ -129,6 +136,8 @@ class BatchedEnv(EnvBase):
             self._name,
             infos=False,
             step_timeout=how["step_timeout"],
+            on_failure=how["on_failure"],
+            restarts_per_hour=how["restarts_per_hour"],
             start_method=start_method_of(how["mp_start_method"]),
             threads_per_worker=how["num_sub_threads"],
             agree=agree,
@@ -177,9 +186,10 @@ class BatchedEnv(EnvBase):
         self.create_env_kwargs = merged_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
 
     def configure_parallel(self, **settings: Any) -> Self:
-        """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker` or
-        `step_timeout`; `use_buffers`, `shared_memory`, `memmap` and `daemon` are accepted, as by the constructor. What
-        runs is closed, and starts anew with the next `reset` or `start`. Returns the environment."""
+        """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
+        `step_timeout`, `on_failure` or `restarts_per_hour`; `use_buffers`, `shared_memory`, `memmap` and `daemon` are
+        accepted, as by the constructor. What runs is closed, and starts anew with the next `reset` or `start`. Returns
+        the environment."""
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
         unknown = settings.keys() - self._how - {"use_buffers", "shared_memory", "memmap", "daemon"}
@@ -328,6 +338,7 @@ class BatchedEnv(EnvBase):
                 self._seeds[row] = seed
                 seed = seed if static_seed or seed is None else next_seed(seed)
             else:
+                self._running().remember_seeds([seed], [row])
                 [seed] = self._running().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
         return seed
 

@@ -57,13 +57,15 @@ class EnvRows:
     def reset(
         self, rows: Sequence[int] | None, seeds: Sequence[int | None] | None, options: Options | None, out: Rows
     ) -> Notes:
-        """See `Simulator.reset`; seeds are set by `set_seed` here."""
+        """See `Simulator.reset`."""
         notes = Notes()
         kwargs, given = {}, {}
         if options:
             kwargs, given = options["kwargs"], options["data"]
-        for row in self._all if rows is None else rows:
+        for place, row in enumerate(self._all if rows is None else rows):
             try:
+                if seeds is not None and seeds[place] is not None:
+                    self._envs[row].set_seed(seeds[place])
                 root = self._begin(row, given.get(self._start + row), kwargs)
                 self._write(row, root, out.obs, notes.objects, self._envs[row].reward_keys)
                 self._roots[row] = root

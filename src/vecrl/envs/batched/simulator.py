@@ -15,7 +15,7 @@ from gymnasium import spaces
 from ...engine.layout import Layout
 from ...engine.simulator import RowsFailed
 from ...engine.worker import Card
-from ...errors import LockedError
+from ...errors import LockedError, SpaceError
 from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all
 from ..base import EnvBase
 from ..lifting import Lifted
@@ -50,6 +50,7 @@ class EnvSimulator:
 
     def __init__(self, makers: Sequence[EnvMaker], start: int = 0):
         self.envs = make_all(makers, _check_env)
+        self._makers = makers
         self.num_envs = len(self.envs)
         self.spec = _metadata(self.envs)
         self._start = start
@@ -93,6 +94,18 @@ class EnvSimulator:
                 return (METHOD, None) if callable(found) else (VALUE, found)
             args, kwargs = value
             return getattr(env, name)(*args, **kwargs)
+
+    def remake(self, row: int) -> None:
+        """See `Simulator`."""
+        close_all([self.envs[row]])
+        env = self._makers[row]()
+        _check_env(env)
+        [meta] = _metadata([env])
+        if not alike(meta, self.spec[row]):
+            raise SpaceError(f"it looked otherwise before it was made anew; now it is {env}.")
+        self.envs[row] = env
+        if self._bare is not None and (lifted := env._lifted()) is not None:
+            self._bare.take(row, lifted.env)
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""

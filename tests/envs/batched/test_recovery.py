@@ -1,0 +1,67 @@
+"""What fails in a batch begins anew, or is left out, whatever kind of environments it holds."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from vecrl.envs import GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv
+
+
+class Fragile(gymnasium.Env):
+    """Observes its count; at count 3 of its first life it raises."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, mark: str = ""):
+        self.mark, self.count = Path(mark) if mark else None, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 3 and self.mark is not None and not self.mark.exists():
+            self.mark.touch()
+            raise ArithmeticError("went wrong on purpose")
+        return np.full(1, self.count, np.float32), 1.0, False, False, {}
+
+
+def _bare(mark: str) -> Any:
+    return GymWrapper(Fragile(mark))
+
+
+def _by_path(mark: str) -> Any:
+    return TransformedEnv(GymWrapper(Fragile(mark)), StepCounter())
+
+
+@pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)], ids=["serial", "parallel"])
+@pytest.mark.parametrize("make", [_bare, _by_path])
+def test_a_rollout_goes_on_past_a_failure(make: Any, kind: Any, tmp_path: Path) -> None:
+    with kind(2, [lambda: make(""), lambda: make(str(tmp_path / "mark"))], on_failure="restart") as env:
+        data = env.rollout(6, break_when_any_done=False)
+    np.testing.assert_array_equal(data["next", "observation"][..., 0], [[1, 2, 3, 4, 5, 6], [1, 2, 2, 1, 2, 3]])
+    np.testing.assert_array_equal(data["observation"][..., 0], [[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 2]])
+    ends = torch.zeros(2, 6, 1, dtype=torch.bool)
+    ends[1, 2] = True
+    torch.testing.assert_close(data["next", "truncated"], ends)
+    torch.testing.assert_close(data["next", "done"], ends)
+    assert not data["next", "terminated"].any()
+    torch.testing.assert_close(data["next", "reward"], (~ends).float())
+
+
+@pytest.mark.parametrize("make", [_bare, _by_path])
+def test_who_is_left_out_stands_still(make: Any, tmp_path: Path) -> None:
+    with SerialEnv(2, [lambda: make(""), lambda: make(str(tmp_path / "mark"))], on_failure="mask") as env:
+        data = env.rollout(5, break_when_any_done=False)
+    np.testing.assert_array_equal(data["next", "observation"][..., 0], [[1, 2, 3, 4, 5], [1, 2, 2, 2, 2]])
+    np.testing.assert_array_equal(data["next", "reward"][1, :, 0], [1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(data["next", "done"][1, :, 0], [False, False, True, False, False])

@@ -1,0 +1,372 @@
+"""`on_failure="restart"` and `"mask"`: who fails ends its episode and begins anew, or is left out, and nobody waits."""
+
+import gc
+import logging
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
+from vecrl.seeding import seed_for
+
+from .zoo import (
+    BACKENDS,
+    Counting,
+    exits,
+    gives,
+    is_killed,
+    make_pool,
+    one_bad,
+    raises,
+    sleeps_forever,
+    wait_until,
+    workers_alive,
+)
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+ACTIONS = np.zeros(3, int)
+
+
+class Lasting(Counting):
+    """Commits its fault in its first life only: a file says that it has had one. Its info has its seed."""
+
+    def __init__(self, env_id: int, place: str = "", fault: Any = None, at: int = 0, mark: str = "", length: int = 0):
+        if mark and os.path.exists(mark):
+            fault = None
+        elif mark:
+            inner = fault
+
+            def fault(env: Counting) -> Any:
+                with open(mark, "w"):
+                    return inner(env)
+
+        super().__init__(env_id, place, fault, at, length)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        return obs, info | {"seed": -1 if seed is None else seed}
+
+
+def _pool(backend: str, fault: Any, mark: Any, workers: int = 3, place: str = "step", **options: Any) -> Pool:
+    """Three environments, of which number 1 commits a fault at count 2 of its first life."""
+    makers = [
+        (lambda i=i: Lasting(i, place, fault, 2 if place == "step" else 0, str(mark)))
+        if i == 1
+        else (lambda i=i: Lasting(i))
+        for i in range(3)
+    ]
+    return make_pool(makers, backend, workers, on_failure=options.pop("on_failure", "restart"), **options)
+
+
+def _cases() -> list[Any]:
+    cases = [pytest.param(backend, raises, id=f"{backend}-raises") for backend in BACKENDS]
+    return [*cases, pytest.param("processes", exits, id="exits"), pytest.param("processes", is_killed, id="killed")]
+
+
+@pytest.mark.parametrize(("backend", "fault"), _cases())
+def test_a_failed_row_ends_as_truncated_and_begins_anew_at_once(backend: str, fault: Any, tmp_path: Any) -> None:
+    pool = _pool(backend, fault, tmp_path / "mark")
+    pool.reset([10, 11, 12])
+    pool.step(ACTIONS, eager=True)
+    t = pool.step(ACTIONS, eager=True)
+    np.testing.assert_array_equal(t.truncated, [False, True, False])
+    np.testing.assert_array_equal(t.terminated, [False] * 3)
+    np.testing.assert_array_equal(t.reward, [2, 0, 2])
+    np.testing.assert_array_equal(t.obs, [[0, 0, 2], [1, 0, 0], [2, 0, 2]])
+    np.testing.assert_array_equal(t.next_obs, [[0, 0, 2], [1, 0, 1], [2, 0, 2]])
+    assert (t.episodes.ids.tolist(), t.episodes.returns.tolist(), t.episodes.lengths.tolist()) == ([1], [1.0], [1])
+    info, final = dict(t.infos.items()), dict(t.final_infos.items())
+    assert info[1] == {"env_id": 1, "seed": seed_for(11, 0, 1)}, "its seed stream goes on"
+    assert final[1]["failed"] is True
+    assert ("on purpose" if fault is raises else "worker process") in final[1]["error"]
+    assert "failed" not in info[0]
+    t = pool.step(ACTIONS, eager=True)
+    np.testing.assert_array_equal(t.obs, [[0, 0, 3], [1, 0, 1], [2, 0, 3]])
+    assert not t.done.any()
+    pool.close()
+
+
+@pytest.mark.parametrize(("backend", "fault"), _cases())
+def test_without_an_eager_reset_the_last_known_observation_stays(backend: str, fault: Any, tmp_path: Any) -> None:
+    pool = _pool(backend, fault, tmp_path / "mark")
+    pool.reset()
+    pool.step(ACTIONS)
+    t = pool.step(ACTIONS)
+    np.testing.assert_array_equal(t.obs, [[0, 0, 2], [1, 0, 1], [2, 0, 2]])
+    np.testing.assert_array_equal(t.truncated, [False, True, False])
+    assert dict(t.infos.items())[1]["failed"] is True
+    t = pool.step(ACTIONS, begin=t.done)
+    np.testing.assert_array_equal(t.obs, [[0, 0, 3], [1, 1, 0], [2, 0, 3]])
+    np.testing.assert_array_equal(t.begun, [False, True, False])
+    pool.close()
+
+
+@pytest.mark.parametrize(("backend", "fault"), _cases())
+def test_a_failed_reset_is_done_again(backend: str, fault: Any, tmp_path: Any) -> None:
+    pool = _pool(backend, fault, tmp_path / "mark", place="reset")
+    t = pool.reset([5, 6, 7])
+    np.testing.assert_array_equal(t.obs, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
+    assert t.begun.all()
+    assert not t.done.any()
+    info = dict(t.infos.items())
+    assert (info[1]["failed"], info[1]["seed"]) == (True, seed_for(6, 0, 1))
+    np.testing.assert_array_equal(pool.step(ACTIONS).reward, [1, 1, 1])
+    pool.close()
+
+
+def test_the_neighbours_of_a_crash_begin_anew_too_and_are_told_so(tmp_path: Any) -> None:
+    pool = _pool("processes", is_killed, tmp_path / "mark", workers=1)
+    pool.reset()
+    pool.step(ACTIONS, eager=True)
+    t = pool.step(ACTIONS, eager=True)
+    assert t.truncated.all()
+    np.testing.assert_array_equal(t.next_obs[:, 2], [1, 1, 1])
+    np.testing.assert_array_equal(t.episodes.returns, [1, 1, 1])
+    np.testing.assert_array_equal(pool.step(ACTIONS, eager=True).obs[:, 2], [1, 1, 1])
+    pool.close()
+
+
+def test_neighbours_that_were_not_asked_are_told_when_they_are(tmp_path: Any) -> None:
+    pool = _pool("processes", is_killed, tmp_path / "mark", workers=1)
+    pool.reset()
+    for _ in range(2):
+        pool.send([1, 0], [0, 0])
+        t = pool.recv()
+    assert t.ids.tolist() == [1, 0]
+    assert t.truncated.all()
+    pool.send([2, 0], [0, 0])
+    t = pool.recv()
+    assert (t.ids.tolist(), t.truncated.tolist()) == ([2, 0], [True, False])
+    np.testing.assert_array_equal(t.obs, [[2, 0, 0], [0, 0, 1]])
+    assert dict(t.infos.items())[2]["failed"] is True
+    np.testing.assert_array_equal(pool.step(ACTIONS).obs[:, 2], [2, 1, 1])
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", ["processes", "serial"])
+def test_who_is_late_is_replaced(backend: str, tmp_path: Any) -> None:
+    fault = sleeps_forever if backend == "processes" else (lambda env: time.sleep(1.2))
+    pool = _pool(backend, fault, tmp_path / "mark", step_timeout=1.0)
+    pool.reset()
+    pool.step(ACTIONS)
+    begin = time.monotonic()
+    t = pool.step(ACTIONS)
+    assert time.monotonic() - begin < 3.0
+    assert t.truncated.tolist() == [False, True, False]
+    assert "no answer within 1 s" in dict(t.infos.items())[1]["error"]
+    assert pool.step(ACTIONS, begin=t.done).begun.tolist() == [False, True, False]
+    pool.close()
+
+
+def test_who_is_late_is_replaced_while_others_come_and_go(tmp_path: Any) -> None:
+    pool = _pool("processes", sleeps_forever, tmp_path / "mark", step_timeout=1.0)
+    pool.reset()
+    pool.send([0, 1, 2], ACTIONS)
+    pool.recv()
+    pool.send([1], [0])
+    pool.send([0, 2], [0, 0])
+    begin, came = time.monotonic(), []
+    while 1 not in came:
+        t = pool.recv(at_least=1)
+        came += t.ids.tolist()
+        if len(others := t.ids[t.ids != 1]):
+            pool.send(others, np.zeros(len(others), int))
+        assert time.monotonic() - begin < 4.0
+    row = t.ids.tolist().index(1)
+    assert t.truncated[row]
+    np.testing.assert_array_equal(t.obs[row], [1, 0, 1])
+    pool.close()
+
+
+def test_a_stuck_thread_cannot_be_replaced_and_is_told() -> None:
+    pool = make_pool(one_bad("step", lambda env: time.sleep(0.4)), "threads", 3, step_timeout=0.1, on_failure="restart")
+    pool.reset()
+    with pytest.raises(StepTimeout, match="environment 1"):
+        pool.step(ACTIONS)
+    assert pool.wait(5.0).reward.tolist() == [1, 1, 1]
+    pool.close()
+
+
+@pytest.mark.parametrize(("backend", "fault"), _cases())
+def test_a_masked_row_stays_what_it_was(backend: str, fault: Any, tmp_path: Any) -> None:
+    pool = _pool(backend, fault, tmp_path / "mark", on_failure="mask")
+    pool.reset()
+    pool.step(ACTIONS, eager=True)
+    t = pool.step(ACTIONS, eager=True)
+    assert (t.truncated.tolist(), t.begun.tolist()) == ([False, True, False], [False] * 3)
+    assert pool.alive.tolist() == [True, False, True]
+    assert t.episodes.ids.tolist() == [1]
+    for count in (3, 4):
+        t = pool.step(ACTIONS, eager=True)
+        np.testing.assert_array_equal(t.obs, [[0, 0, count], [1, 0, 1], [2, 0, count]])
+        np.testing.assert_array_equal(t.reward, [count, 0, count])
+        assert not t.done.any()
+        assert dict(t.infos.items())[1]["failed"] is True
+    pool.send([1, 2], [0, 0])
+    t = pool.recv()
+    assert (t.ids.tolist(), t.reward.tolist(), t.done.any()) == ([1, 2], [0, 5], False)
+    assert pool.invoke("get", "env_id") == [0, None, 2]
+    t = pool.reset()
+    np.testing.assert_array_equal(t.obs, [[0, 1, 0], [1, 0, 1], [2, 1, 0]])
+    assert t.begun.tolist() == [True, False, True]
+    t = pool.reset(ids=[1])
+    assert t.begun.tolist() == [False]
+    pool.close()
+
+
+def test_when_all_are_masked_steps_go_on_to_yield_what_was(tmp_path: Any) -> None:
+    pool = _pool("processes", is_killed, tmp_path / "mark", workers=1, on_failure="mask")
+    pool.reset()
+    for _ in range(2):
+        t = pool.step(ACTIONS)
+    assert t.truncated.all()
+    t = pool.step(ACTIONS)
+    assert not t.done.any()
+    assert not pool.alive.any()
+    pool.close()
+
+
+@pytest.mark.parametrize("on_failure", ["restart", "mask"])
+def test_the_budget_is_kept(on_failure: Any, caplog: pytest.LogCaptureFixture) -> None:
+    makers = [lambda i=i: Counting(i, "step", raises) for i in range(3)]
+    pool = make_pool(makers, "serial", 1, on_failure=on_failure, restarts_per_hour=2)
+    pool.reset()
+    with caplog.at_level(logging.WARNING, "vecrl"), pytest.raises(WorkerError, match="environment 2") as caught:
+        pool.step(ACTIONS)
+    assert caught.value.env_ids == (2,)
+    assert caught.value.transition.truncated.tolist() == [True, True, False]
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        f"environments ({i},) failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
+        f"({i + 1} of 2 within an hour)"
+        for i in range(2)
+    ]
+    pool.close()
+
+
+def test_who_cannot_be_made_again_is_reported() -> None:
+    lives = []
+
+    def make() -> Counting:
+        lives.append(1)
+        if len(lives) > 1:
+            raise OSError("the licence server is gone")
+        return Counting(1, "step", raises)
+
+    pool = make_pool([Counting, make], "serial", 1, on_failure="restart")
+    pool.reset()
+    with pytest.raises(WorkerError, match="the licence server is gone") as caught:
+        pool.step(ACTIONS[:2])
+    assert caught.value.transition.reward[0] == 1
+    pool.close()
+
+
+def test_results_are_the_same_on_every_backend(tmp_path: Any) -> None:
+    rows = []
+    for number, backend in enumerate(BACKENDS):
+        pool = _pool(backend, raises, tmp_path / f"mark{number}", check_nan=True)
+        t = pool.reset([1, 2, 3])
+        mine = [dict(t.infos.items())]
+        for _ in range(4):
+            t = pool.step(ACTIONS, eager=True)
+            mine += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
+        rows.append(mine)
+        pool.close()
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_spoilt_row_is_not_what_is_known_last() -> None:
+    nan = gives((np.full(3, np.nan), 1.0, False, False, {}))
+    for backend in BACKENDS:
+        pool = make_pool(one_bad("step", nan, at=2), backend, on_failure="restart", check_nan=True)
+        pool.reset()
+        pool.send([0, 1, 2], ACTIONS)
+        pool.recv()
+        pool.send([1], [0])
+        t = pool.recv()
+        np.testing.assert_array_equal(t.obs, [[1, 0, 1]])
+        assert t.truncated.all()
+        pool.close()
+
+
+def test_a_death_between_steps_is_made_good_by_the_next(tmp_path: Any) -> None:
+    pool = make_pool([lambda i=i: Lasting(i) for i in range(2)], "processes", on_failure="restart")
+    pool.reset([3, 4])
+    pid = pool.invoke("get", "pid")[1]
+    os.kill(pid, signal.SIGKILL)
+    t = pool.step(ACTIONS[:2])
+    assert t.truncated.tolist() == [False, True]
+    pid = pool.invoke("get", "pid")[1]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerCrash):
+        pool.invoke("get", "pid")
+    assert pool.invoke("get", "env_id") == [0, 1], "the next command finds it made anew"
+    t = pool.step(ACTIONS[:2])
+    assert t.truncated.tolist() == [False, True], "and who was not asked is told that its episode ended"
+    pool.close()
+
+
+# -- cancel ----------------------------------------------------------------------------------------
+
+
+def test_cancelled_environments_are_made_anew_and_the_rest_goes_on(tmp_path: Any) -> None:
+    makers = [
+        (lambda: Lasting(1, "step", sleeps_forever, 1, str(tmp_path / "mark"))) if i == 1 else (lambda i=i: Lasting(i))
+        for i in range(4)
+    ]
+    pool = make_pool(makers, "processes", 2)
+    pool.reset()
+    pool.send([0, 1, 2, 3], np.zeros(4, int))
+    assert sorted(pool.recv(at_least=2).ids.tolist()) == [2, 3]
+    assert wait_until((tmp_path / "mark").exists)
+    assert pool.cancel([2]).tolist() == [], "of which nothing is under way"
+    begin = time.monotonic()
+    assert pool.cancel([1]).tolist() == [0, 1]
+    assert time.monotonic() - begin < 1.0
+    assert not len(pool.pending)
+    with pytest.raises(Exception, match="failed before; reset them"):
+        pool.send([0], [0])
+    np.testing.assert_array_equal(pool.reset(ids=[1, 0]).obs, [[1, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(pool.step(np.zeros(4, int)).obs[:, 2], [1, 1, 2, 2])
+    pool.close()
+
+
+def test_a_step_of_all_goes_on_without_the_cancelled(tmp_path: Any) -> None:
+    pool = _pool("processes", sleeps_forever, tmp_path / "mark", on_failure="raise", step_timeout=0.2)
+    pool.reset()
+    pool.step(ACTIONS)
+    with pytest.raises(StepTimeout) as late:
+        pool.step(ACTIONS)
+    assert wait_until((tmp_path / "mark").exists)
+    assert pool.cancel(late.value.env_ids).tolist() == [1]
+    with pytest.raises(WorkerError, match=r"environment 1 .*cancelled") as caught:
+        pool.wait()
+    np.testing.assert_array_equal(caught.value.transition.reward[[0, 2]], [2, 2])
+    pool.reset(ids=[1])
+    np.testing.assert_array_equal(pool.step(ACTIONS).reward, [3, 1, 3])
+    pool.close()
+
+
+def test_a_thread_cannot_be_cancelled() -> None:
+    pool = make_pool(one_bad("step", lambda env: time.sleep(0.3)), "threads", 3)
+    pool.reset()
+    pool.send([1], [0])
+    with pytest.raises(StepTimeout, match="environment 1"):
+        pool.cancel([1])
+    assert pool.recv().ids.tolist() == [1]
+    pool.close()
+
+
+def test_workers_that_took_anothers_place_end_with_the_pool(tmp_path: Any) -> None:
+    pool: Pool | None = _pool("processes", is_killed, tmp_path / "mark")
+    pool.reset()
+    for _ in range(3):
+        pool.step(ACTIONS)
+    assert len(workers_alive()) == 3
+    pool = None
+    gc.collect()
+    assert wait_until(lambda: not workers_alive())

@@ -1,0 +1,161 @@
+"""Workers are killed, stopped, delayed and made to crash at random, while a consumer counts what comes.
+
+Whatever happens: every command to an environment has one answer, an episode's steps come in order and without a gap,
+and whoever loses its life is said to have.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from vecrl.errors import StepTimeout
+
+from .zoo import make_pool, workers_alive
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+N = 6
+TRANSITIONS = 250
+STEP, RAISE, EXIT, DAWDLE, HANG = range(5)
+
+
+class Ledger(gymnasium.Env):
+    """Observes `[env_id, life, episode, count, pid]` and does as its action says; an episode has seven steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, env_id: int):
+        self.env_id, self.life, self.episode, self.count = env_id, random.getrandbits(40), 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.episode, self.count = self.episode + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        if action == RAISE:
+            raise ArithmeticError("as it was told to")
+        if action == EXIT:
+            os._exit(7)
+        if action in (DAWDLE, HANG):
+            time.sleep(0.003 if action == DAWDLE else 100)
+        self.count += 1
+        return self._observe(), float(self.count), self.count == 7, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.env_id, self.life, self.episode, self.count, os.getpid()], np.float64)
+
+
+class Auditor:
+    """Holds each row of one environment against the one before."""
+
+    def __init__(self, env_id: int):
+        self.env_id = env_id
+        self.last: np.ndarray | None = None
+        self.asked = ""
+        self.failures = 0
+
+    def ask(self, what: str) -> None:
+        assert not self.asked, "asked twice without an answer"
+        self.asked = what
+
+    def take(self, obs: np.ndarray, next_obs: np.ndarray, reward: float, done: bool, begun: bool, failed: bool) -> None:
+        asked, self.asked = self.asked, ""
+        assert asked, "an answer that nobody asked for"
+        assert obs[0] == next_obs[0] == self.env_id
+        if asked == "reset":
+            assert (begun, done, obs[3]) == (True, False, 0)
+        elif failed:
+            self.failures += 1
+            assert done
+            assert reward == 0
+            np.testing.assert_array_equal(next_obs, self.last)
+        else:
+            assert self.last is not None
+            np.testing.assert_array_equal(next_obs, self.last + np.array([0, 0, 0, 1, 0]))
+            assert reward == next_obs[3]
+            assert done == (next_obs[3] == 7)
+        if begun:
+            assert obs[3] == 0
+        self.last = obs
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_nothing_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> None:
+    rng = random.Random(seed)
+    eager = seed % 2 == 0
+    in_processes = backend == "processes"
+    pool = make_pool(
+        [partial(Ledger, i) for i in range(N)],
+        backend,
+        [1, 2, 3, 6][seed % 4],
+        on_failure="restart",
+        restarts_per_hour=10**6,
+        step_timeout=0.5 if in_processes else None,
+    )
+    auditors = [Auditor(i) for i in range(N)]
+    faults = [STEP] * 30 + [DAWDLE] * 10 + [RAISE] + [EXIT] * in_processes
+    stops = 2 * in_processes
+    ready, over = set(range(N)), set(range(N))
+    count = 0
+    while count < TRANSITIONS:
+        resets = [i for i in sorted(ready) if i in over or rng.random() < 0.02]
+        steps = [i for i in sorted(ready) if i not in resets and rng.random() < 0.8]
+        rng.shuffle(steps)
+        if resets:
+            _ask(auditors, resets, "reset")
+            pool.send_reset(resets, [rng.randrange(99) for _ in resets])
+        if steps:
+            _ask(auditors, steps, "step")
+            actions = [rng.choice(faults) for _ in steps]
+            if stops and rng.random() < 0.02:
+                actions[0], stops = HANG, stops - 1
+            pool.send(steps, actions, eager=eager)
+        ready -= {*resets, *steps}
+        if in_processes and rng.random() < 0.04:
+            stops -= _strike(rng, stops > 0)
+        if len(ready) == N:
+            continue
+        try:
+            t = pool.recv(at_least=rng.choice([1, 2, 3, None]), timeout=rng.choice([None, 0.01]))
+        except StepTimeout:  # of the second kind: nothing is lost
+            continue
+        failed = {i for i, info in [*t.infos.items(), *t.final_infos.items()] if info.get("failed")}
+        assert failed == {int(t.ids[row]) for row in t.failed}
+        for row, i in enumerate(t.ids.tolist()):
+            flags = bool(t.done[row]), bool(t.begun[row]), i in failed
+            auditors[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
+            ready.add(i)
+            over.discard(i)
+            if t.done[row] and not t.begun[row]:
+                over.add(i)
+        count += len(t.ids)
+        assert set(pool.pending.tolist()) == set(range(N)) - ready
+    assert sum(auditor.failures for auditor in auditors) > 0
+    with contextlib.suppress(StepTimeout):  # one that was stopped just now is ended by force
+        pool.close()
+
+
+def _ask(auditors: list[Auditor], ids: list[int], what: str) -> None:
+    for i in ids:
+        auditors[i].ask(what)
+
+
+def _strike(rng: random.Random, stop: bool) -> bool:
+    """Kill or stop a worker, whatever it is doing; whether it was stopped."""
+    victims = [process for process in workers_alive() if process.status() != psutil.STATUS_STOPPED]
+    if not victims:
+        return False
+    stop = stop and rng.random() < 0.3
+    rng.choice(victims).send_signal(signal.SIGSTOP if stop else signal.SIGKILL)
+    return stop
