@@ -1,7 +1,9 @@
 """The pool's own promises: order, partial calls beside each other, seeds, and what it refuses."""
 
+import threading
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -199,4 +201,56 @@ def test_any_space_can_be_stepped(backend: str) -> None:
     pool.send([2, 0], {"go": [7, 8], "say": ("y", "z"), "where": np.zeros((2, 2))})
     assert pool.recv().obs["sequence"] == ((2, 1), (0, 1))
     assert [seen[:2] for seen in pool.invoke("get", "seen")] == [(8, "z"), (2, "b"), (7, "y")]
+    pool.close()
+
+
+class Obedient(gymnasium.Env[Any, Any]):
+    """Takes no words but its own; its episodes have as many steps as its number and one."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.float64)
+    action_space = spaces.Text(5)
+
+    def __init__(self, env_id: int):
+        self.env_id, self.count = env_id, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        assert action == f"go {self.env_id}"
+        self.count += 1
+        return np.zeros(1), 1.0, self.count > self.env_id, False, {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opaque_actions_reach_their_own_beside_those_who_begin_anew(backend: str) -> None:
+    pool = make_pool([lambda i=i: Obedient(i) for i in range(3)], backend, 1)
+    pool.reset()
+    begin = None
+    for rewards in ([1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 1, 0]):
+        t = pool.step(["go 0", "go 1", "go 2"], begin=begin)
+        assert t.reward.tolist() == rewards
+        begin = t.done
+    pool.close()
+
+
+def test_two_threads_that_wait_at_once_are_told() -> None:
+    pool = make_pool([lambda: Counting(0, "step", sleeps)], "processes", 1)
+    pool.reset()
+    pool.send([0], [0])
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            pool.recv()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in errors] == [PendingError]
     pool.close()

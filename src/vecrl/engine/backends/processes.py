@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from ...errors import Failure
+from ...errors import Failure, PendingError
 from ..arena import Arena, anonymous_file
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report
@@ -160,6 +160,12 @@ class Processes:
         answers, self._kept = self._kept, []
         if answers:
             return answers
+        try:
+            return self._receive(timeout, expect, answers)
+        except RuntimeError as error:  # what `poll` says of two that wait at once
+            raise PendingError("Another thread waits for these workers; only one may at a time.") from error
+
+    def _receive(self, timeout: float | None, expect: int | None, answers: list[Answer]) -> list[Answer]:
         limit = None if timeout is None else timeout * 1000
         if expect is not None and (limit is None or limit > _SOON) and self._links[expect].read_soon(_SOON, answers):
             return answers
