@@ -153,9 +153,10 @@ def _ask(auditors: list[Auditor], ids: list[int], what: str) -> None:
 
 def _strike(rng: random.Random, stop: bool) -> bool:
     """Kill or stop a worker, whatever it is doing; whether it was stopped."""
-    victims = [process for process in workers_alive() if process.status() != psutil.STATUS_STOPPED]
-    if not victims:
-        return False
+    victims = workers_alive()
     stop = stop and rng.random() < 0.3
-    rng.choice(victims).send_signal(signal.SIGSTOP if stop else signal.SIGKILL)
+    try:
+        rng.choice(victims).send_signal(signal.SIGSTOP if stop else signal.SIGKILL)
+    except (IndexError, psutil.NoSuchProcess):  # there is none just now
+        return False
     return stop

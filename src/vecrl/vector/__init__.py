@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.transitions import AutoresetMode
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
+from .rollouts import Rollout, RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ __all__ = [
     "AutoresetMode",
     "BaseVectorEnv",
     "BatchedVectorEnv",
+    "Rollout",
+    "RolloutWorkers",
     "SyncVectorEnv",
     "TorchWrapper",
     "VectorEnv",

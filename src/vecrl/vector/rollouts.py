@@ -1,0 +1,307 @@
+"""Environments that play whole rollouts where they are: each worker has a copy of the policy.
+
+A caller that steps environments sees every observation and answers with every action, so one caller is the limit of
+how many steps there are a second. Here workers step a vector environment of their own under their own copy of the
+policy, and what travels is parameters there and trajectories back. Knows no network, nor torch unless the policy does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from gymnasium import spaces
+
+from ..engine.layout import Layout, Tree
+from ..engine.pool import BackendName, Pool
+from ..engine.simulator import Simulator
+from ..engine.transitions import Transition
+from ..errors import SpaceError
+from .vector_env import EnvFn, split_env_fns
+
+Act = Callable[[Any], Any]
+"""Actions for a batch of observations `[k, ...]`, as the action space nests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What n environments lived through in T steps.
+
+    Attributes:
+        obs: what was acted on, a tree of arrays `[T, n, ...]`.
+        action: what was done, a tree of arrays `[T, n, ...]`.
+        reward: `[T, n]` float64.
+        terminated, truncated: `[T, n]` bool. An environment whose episode ends begins anew at once.
+        last_obs: what to act on next, a tree of arrays `[n, ...]`.
+        ends: `[e, 2]` int64, step and environment of each episode that ended, in the order of the steps.
+        final_obs: the observations that these ended with, a tree of arrays `[e, ...]`; None where e is 0.
+        returns: `[e]` float64, lengths: `[e]` int64, of these episodes, what came before the rollout included.
+    """
+
+    obs: Tree
+    action: Tree
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    last_obs: Tree
+    ends: np.ndarray
+    final_obs: Tree
+    returns: np.ndarray
+    lengths: np.ndarray
+
+
+class RolloutWorkers:
+    """n environments over workers that step them under copies of one policy.
+
+    With a policy that acts on each row alike and draws no random numbers, rollouts are equal, bit for bit, to those of
+    a `VectorEnv` in same-step mode that is stepped from here, on every backend and for any number of workers.
+
+    >>> import gymnasium
+    >>> def upright(obs):
+    ...     return (obs[:, 2] > 0).astype(np.int64)
+    >>> with RolloutWorkers([lambda: gymnasium.make("CartPole-v1")] * 4, upright, backend="serial") as workers:
+    ...     workers.reset(seed=1)
+    ...     rollout = workers.rollout(50)
+    >>> rollout.obs.shape, rollout.reward.sum(), len(rollout.ends)
+    ((50, 4, 4), np.float64(200.0), 3)
+
+    Args:
+        env_fns: n functions, each of which makes an environment.
+        policy: gives the actions for a batch of observations `[k, ...]` of NumPy arrays. It travels pickled by value.
+            One that takes new parameters has a method `set_parameters` or, as torch's modules, `load_state_dict`.
+        backend: "processes", "threads", "serial" or "ray".
+        num_workers: how many workers share the environments; by default as many as there are cores.
+        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `step_timeout` (for a whole
+            rollout), see `VectorEnv`.
+
+    Raises:
+        WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
+        ShipError: where a factory or the policy cannot be sent to a worker process.
+        SpaceError: where spaces differ.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[EnvFn],
+        policy: Act,
+        *,
+        backend: BackendName = "processes",
+        num_workers: int | None = None,
+        **pool_options: Any,
+    ):
+        parts = split_env_fns(env_fns, backend, num_workers)
+        counts = [count for _, count in parts]
+        self.num_envs = sum(counts)
+        self._starts = [0, *itertools.accumulate(counts)]
+        self._pool = Pool([(partial(_Player, *part, policy), 1) for part in parts], backend, **pool_options)
+        [first, *rest] = self._ask("spaces")
+        for start, other in zip(self._starts[1:], rest, strict=False):
+            if other != first:
+                self._pool.close()
+                raise SpaceError(f"environment {start}: its spaces are {other}, but those before have {first}.")
+        self.single_observation_space, self.single_action_space = first
+
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: None goes on with each environment's own stream; an int gives environment i seed + i; a sequence gives
+                each its own.
+        """
+        if isinstance(seed, int | np.integer):
+            seed = [int(seed) + i for i in range(self.num_envs)]
+        if seed is not None and len(seed) != self.num_envs:
+            raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
+        self._ask("begin", *([None if seed is None else list(seed[a:b])] for a, b in itertools.pairwise(self._starts)))
+
+    def set_parameters(self, parameters: Any) -> None:
+        """Give every copy of the policy these parameters, by its `set_parameters` or `load_state_dict`.
+
+        Raises:
+            WorkerError: the policy has neither, or does not take these.
+        """
+        shipped = cloudpickle.dumps(parameters)  # once, not once a worker
+        self._ask("learn", *([shipped] for _ in self._starts[1:]))
+
+    def rollout(self, steps: int, parameters: Any = None) -> Rollout:
+        """Play on for some steps; begins with `reset()` where there was none.
+
+        Args:
+            steps: T, at least 1.
+            parameters: to play with from now on, see `set_parameters`.
+
+        Raises:
+            WorkerError: an environment or the policy raised; `reset` before you go on.
+        """
+        if steps < 1:
+            raise ValueError(f"Expected steps to be 1 or more, but {steps!r} came.")
+        if parameters is not None:
+            self.set_parameters(parameters)
+        parts: list[Rollout] = self._ask("play", *([steps] for _ in self._starts[1:]))
+        return _beside(parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space))
+
+    def _ask(self, name: str, *arguments: Any) -> list[Any]:
+        given = [(tuple(own), {}) for own in arguments] or [((), {})] * self._pool.num_envs
+        return self._pool.invoke("call", name, given)
+
+    def close(self) -> None:
+        """Close every environment and end every worker; twice is harmless."""
+        self._pool.close()
+
+    def __enter__(self) -> RolloutWorkers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        kind = f"backend={self._pool.backend_name!r}, num_workers={self._pool.num_workers}"
+        return f"{type(self).__name__}(num_envs={self.num_envs}, {kind})"
+
+
+class _Player:
+    """One worker's share, as a simulator of a single row of which nothing is asked but to play."""
+
+    num_envs = 1
+    observation_space: spaces.Space[Any] = spaces.Discrete(1)
+    action_space = observation_space
+    metadata: dict[str, Any] = {}
+    render_mode: str | None = None
+    spec: Any = None
+    reset: Any
+    step: Any
+
+    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act):
+        self._policy = policy
+        self._pool = Pool([(make, count)], "serial", infos=False)
+        self._obs: Tree = None
+
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """Have it do something by name."""
+        return getattr(self, f"_{name}")(*value[0])
+
+    def _spaces(self) -> tuple[Any, Any]:
+        """Of one environment."""
+        return self._pool.card.observation_space, self._pool.card.action_space
+
+    def _begin(self, seeds: Sequence[int | None] | None) -> None:
+        """Begin episodes."""
+        self._obs = self._pool.reset(seeds).obs
+
+    def _learn(self, shipped: bytes) -> None:
+        """Take new parameters. (They come from the process that made this one, not from a file or the network.)"""
+        take: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
+        if take is None:
+            kind = type(self._policy).__name__
+            raise TypeError(f"Expected a policy with set_parameters or load_state_dict, but {kind} has neither.")
+        take(cloudpickle.loads(shipped))
+
+    def _play(self, steps: int) -> Rollout:
+        """Play on."""
+        if self._obs is None:
+            self._begin(None)
+        observed, done = self._pool.obs_layout, self._pool.action_layout
+        obs, actions = _Track(observed, steps), _Track(done, steps)
+        lived: list[Transition] = []
+        for step in range(steps):
+            action = done.build(done.batch(_arrays(self._policy(self._obs)), self._pool.num_envs))
+            obs.put(step, self._obs)
+            actions.put(step, action)
+            lived.append(self._pool.step(action, eager=True))
+            self._obs = lived[-1].obs
+            lived[-1].obs = None  # or every slot of the arena would be held
+        finals = [t.final_obs for t in lived if len(t.ended)]
+        ends = [[step, i] for step, t in enumerate(lived) for i in t.episodes.ids.tolist()]
+        return Rollout(
+            obs=obs.tree(),
+            action=actions.tree(),
+            reward=np.stack([t.reward for t in lived]),
+            terminated=np.stack([t.terminated for t in lived]),
+            truncated=np.stack([t.truncated for t in lived]),
+            last_obs=self._obs,
+            ends=np.array(ends, np.int64).reshape(-1, 2),
+            final_obs=_joined([observed.split(final) for final in finals], observed, 0) if finals else None,
+            returns=np.concatenate([t.episodes.returns for t in lived]),
+            lengths=np.concatenate([t.episodes.lengths for t in lived]),
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._pool.close()
+
+
+class _Track:
+    """Leaf arrays of T steps, written one by one."""
+
+    def __init__(self, layout: Layout, steps: int):
+        self._layout = layout
+        self._steps = steps
+        self._leaves: list[Any] = []
+
+    def put(self, step: int, tree: Tree) -> None:
+        leaves = self._layout.split(tree)
+        if not self._leaves:
+            size = self._steps
+            self._leaves = [
+                np.empty((size, *leaf.shape), leaf.dtype) if isinstance(leaf, np.ndarray) else [None] * size
+                for leaf in leaves
+            ]
+        for own, leaf in zip(self._leaves, leaves, strict=True):
+            own[step] = leaf
+
+    def tree(self) -> Tree:
+        return self._layout.build([tuple(own) if isinstance(own, list) else own for own in self._leaves])
+
+
+def _arrays(actions: Any) -> Any:
+    """What a policy of torch's gives, as arrays; anything else as it is."""
+    if isinstance(actions, dict):
+        return {key: _arrays(value) for key, value in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_arrays(value) for value in actions)
+    return actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
+
+
+def _joined(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) -> Tree:
+    """Trees, given by their leaves, side by side along an axis."""
+    leaves: list[Any] = []
+    for values in zip(*parts, strict=True):
+        if isinstance(values[0], np.ndarray):
+            leaves.append(np.concatenate(values, axis))
+        elif axis == 0:
+            leaves.append(tuple(itertools.chain.from_iterable(values)))
+        else:
+            leaves.append(tuple(tuple(itertools.chain.from_iterable(rows)) for rows in zip(*values, strict=True)))
+    return layout.build(leaves)
+
+
+def _beside(parts: Sequence[Rollout], starts: Sequence[int], observed: Layout, done: Layout) -> Rollout:
+    """The rollouts of all workers as one."""
+    ends = np.concatenate([part.ends + np.array([0, start]) for part, start in zip(parts, starts, strict=False)])
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    finals = [observed.split(part.final_obs) for part in parts if len(part.ends)]
+    return Rollout(
+        obs=_joined([observed.split(part.obs) for part in parts], observed, 1),
+        action=_joined([done.split(part.action) for part in parts], done, 1),
+        reward=np.concatenate([part.reward for part in parts], 1),
+        terminated=np.concatenate([part.terminated for part in parts], 1),
+        truncated=np.concatenate([part.truncated for part in parts], 1),
+        last_obs=_joined([observed.split(part.last_obs) for part in parts], observed, 0),
+        ends=ends[order],
+        final_obs=_sorted(_joined(finals, observed, 0), observed, order) if finals else None,
+        returns=np.concatenate([part.returns for part in parts])[order],
+        lengths=np.concatenate([part.lengths for part in parts])[order],
+    )
+
+
+def _sorted(tree: Tree, layout: Layout, order: np.ndarray) -> Tree:
+    """The rows of a tree in another order."""
+    leaves = layout.split(tree)
+    return layout.build(
+        [leaf[order] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in order) for leaf in leaves]
+    )

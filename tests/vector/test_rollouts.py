@@ -1,0 +1,150 @@
+"""Rollouts that workers play under copies of a policy are those that the caller would have played itself."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from vecrl.errors import SpaceError, WorkerError
+from vecrl.vector import RolloutWorkers, VectorEnv
+
+
+def _cartpole() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def lean(obs: np.ndarray) -> np.ndarray:
+    """Pushes against the fall, late."""
+    return (obs[:, 3] > 0.2).astype(np.int64)
+
+
+class Mixed(gymnasium.Env[Any, Any]):
+    """Observes a count, and a word; its episodes have five steps."""
+
+    observation_space = spaces.Dict(count=spaces.Box(0, 9, (2,), np.float32), word=spaces.Text(9))
+    action_space = spaces.Dict(go=spaces.Discrete(3), push=spaces.Box(-1, 1, (2,), np.float32))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self._observe(), float(action["go"]), False, self.count == 5, {}
+
+    def _observe(self) -> Any:
+        return {"count": np.full(2, self.count, np.float32), "word": "ab" * self.count}
+
+
+def choose(obs: Any) -> Any:
+    return {"go": np.array([len(word) % 3 for word in obs["word"]]), "push": obs["count"] / 10}
+
+
+def _by_hand(env_fns: list[Any], policy: Any, steps: int) -> dict[str, Any]:
+    lived: dict[str, list[Any]] = {name: [] for name in ("obs", "reward", "terminated", "truncated")}
+    ends, finals = [], []
+    with VectorEnv(env_fns, autoreset_mode="same_step") as envs:
+        obs, _ = envs.reset(seed=3)
+        for step in range(steps):
+            lived["obs"].append(obs)
+            obs, *rest, info = envs.step(policy(obs))
+            for name, value in zip(("reward", "terminated", "truncated"), rest, strict=True):
+                lived[name].append(value)
+            for i in np.flatnonzero(rest[1] | rest[2]):
+                ends.append((step, int(i)))
+                finals.append(info["final_obs"][i])
+    return {**lived, "ends": ends, "finals": finals, "last": obs}
+
+
+@pytest.mark.parametrize(
+    ("backend", "workers"), [("serial", 1), ("serial", 3), ("threads", 2), ("processes", 2), ("processes", 5)]
+)
+def test_they_equal_what_the_caller_would_have_played(backend: Any, workers: int) -> None:
+    expected = _by_hand([_cartpole] * 5, lean, 60)
+    with RolloutWorkers([_cartpole] * 5, lean, backend=backend, num_workers=workers) as own:
+        own.reset(seed=3)
+        parts = [own.rollout(45), own.rollout(15)]
+    for name in ("obs", "reward", "terminated", "truncated"):
+        np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]), np.stack(expected[name]))
+    ends = [(step + shift, i) for part, shift in zip(parts, (0, 45), strict=True) for step, i in part.ends.tolist()]
+    assert ends == expected["ends"]
+    assert len(ends) > 3
+    np.testing.assert_array_equal(
+        np.concatenate([part.final_obs for part in parts if len(part.ends)]), np.stack(expected["finals"])
+    )
+    np.testing.assert_array_equal(parts[-1].last_obs, expected["last"])
+    lengths = np.concatenate([part.lengths for part in parts])
+    np.testing.assert_array_equal(lengths, np.concatenate([part.returns for part in parts]))
+    first = {i: step for step, i in reversed(ends)}
+    assert [int(lengths[ends.index((step, i))]) for i, step in first.items()] == [s + 1 for s in first.values()]
+
+
+def test_nested_and_opaque_ones_too() -> None:
+    expected = _by_hand([Mixed] * 3, choose, 7)
+    with RolloutWorkers([Mixed] * 3, choose, num_workers=2) as own:
+        own.reset(seed=3)
+        rollout = own.rollout(7)
+    np.testing.assert_array_equal(rollout.obs["count"], np.stack([obs["count"] for obs in expected["obs"]]))
+    assert rollout.obs["word"] == tuple(tuple(obs["word"]) for obs in expected["obs"])
+    assert rollout.ends.tolist() == [[4, 0], [4, 1], [4, 2]]
+    assert rollout.final_obs["word"] == ("ababababab",) * 3
+    np.testing.assert_array_equal(rollout.final_obs["count"], np.full((3, 2), 5))
+    np.testing.assert_array_equal(rollout.action["push"], rollout.obs["count"] / 10)
+    np.testing.assert_array_equal(rollout.reward, np.stack(expected["reward"]))
+
+
+class Net(nn.Module):
+    """Linear scores of the two actions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return self.layer(torch.from_numpy(obs)).argmax(1)
+
+
+def test_new_parameters_reach_every_copy() -> None:
+    torch.manual_seed(0)
+    first, second = Net(), Net()
+    with RolloutWorkers([_cartpole] * 4, first, num_workers=2) as own:
+        own.reset(seed=3)
+        before = own.rollout(20)
+        own.reset(seed=3)
+        after = own.rollout(20, second.state_dict())
+    for net, rollout in ((first, before), (second, after)):
+        np.testing.assert_array_equal(rollout.action, net(rollout.obs.reshape(-1, 4)).reshape(20, 4))
+    assert (before.action != after.action).any()
+
+
+def test_a_first_rollout_needs_no_reset() -> None:
+    with RolloutWorkers([_cartpole] * 2, lean, backend="serial") as own:
+        assert own.rollout(3).obs.shape == (3, 2, 4)
+        own.reset([1, 2])
+        np.testing.assert_array_equal(own.rollout(1).obs[0], [_first(1), _first(2)])
+
+
+def _first(seed: int) -> Any:
+    return _cartpole().reset(seed=seed)[0]
+
+
+def test_mistakes_are_told() -> None:
+    with RolloutWorkers([_cartpole] * 2, lean, num_workers=2) as own:
+        with pytest.raises(ValueError, match="Expected steps to be 1 or more, but 0 came"):
+            own.rollout(0)
+        with pytest.raises(SpaceError, match="Expected one seed or 2"):
+            own.reset([1])
+        with pytest.raises(WorkerError, match="set_parameters or load_state_dict, but function has neither"):
+            own.set_parameters({})
+    with pytest.raises(SpaceError, match="environment 1: its spaces are"):
+        RolloutWorkers([_cartpole, Mixed], lean, num_workers=2)
+    own = RolloutWorkers([_cartpole], lambda obs: np.zeros(3), backend="serial")
+    with pytest.raises(WorkerError, match=r"Expected shape \(1,\) at the root"):
+        own.rollout(1)
+    own.close()
