@@ -5,6 +5,7 @@ It names the functions in `benchmarks.contestants` and never imports them: most 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,9 @@ def workloads() -> list[Workload]:
         _pixels(8),
         _normed(64),
         _memory(16, 1000),
+        _killed("raise"),
+        _killed("restart"),
+        _stuck(1.0),
     ]
 
 
@@ -393,6 +397,42 @@ def _memory(n: int, steps: int) -> Workload:
         rounds=2,
         unit=" ×",
     )
+
+
+def _killed(on_failure: str) -> Workload:
+    told = on_failure == "raise"
+    what = "the caller is told" if told else "two more steps are done"
+    peers = _struck(signal.SIGKILL) if told else []
+    return Workload(
+        name=f"killed-{on_failure}",
+        title=f"8 environments, a worker is killed: until {what}",
+        contestants=[
+            C(OURS, "main", "on_vecrl:killed", {"on_failure": on_failure}),
+            *(_struck(signal.SIGKILL) if told else []),
+        ],
+        targets=[Limit(0.2 if told else 1.0)],
+        rounds=3,
+    )
+
+
+def _stuck(timeout: float) -> Workload:
+    return Workload(
+        name="stuck-restart",
+        title=f"8 environments, a worker is stopped, steps may take {timeout:g} s: until two more steps are done",
+        contestants=[C(OURS, "main", "on_vecrl:stuck", {"step_timeout": timeout}), *_struck(signal.SIGSTOP)],
+        targets=[Limit(timeout + 1.0)],
+        rounds=3,
+    )
+
+
+def _struck(number: int) -> list[C]:
+    """Peers whose worker gets a signal; those that hang are given up after ten seconds."""
+    kinds = {"gymnasium Async": "gymnasium", "Tianshou Subproc": "tianshou", "SB3 Subproc": "sb3"}
+    homes = {"gymnasium": "main"}
+    return [
+        C(name, homes.get(library, library), f"on_{library}:struck", {"number": number}, fresh=True)
+        for name, library in kinds.items()
+    ]
 
 
 def _policy(n: int) -> Workload:

@@ -12,6 +12,7 @@ from gymnasium.wrappers.vector import NormalizeObservation
 from benchmarks.actions import BATCHES, continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
+from benchmarks.mortal import MortalEnv, strikes
 from benchmarks.stopwatch import starts
 
 
@@ -60,6 +61,10 @@ def normed(num_envs: int) -> Contest:
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
     yield play(env.observations, batches)
     env.close()
+
+
+def struck(number: int) -> Contest:
+    yield strikes(lambda: AsyncVectorEnv([MortalEnv] * 8), number, False)
 
 
 def startup(num_workers: int, method: str) -> Contest:

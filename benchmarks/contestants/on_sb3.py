@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from benchmarks.actions import continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
+from benchmarks.mortal import MortalEnv, strikes
 from benchmarks.stopwatch import starts
 
 
@@ -27,6 +28,10 @@ def processes_burn(num_envs: int, microseconds: float, out: str) -> Contest:
 def processes_cheetah(num_envs: int) -> Contest:
     makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
     yield from _stepping(SubprocVecEnv(makers, start_method="fork"), continuous(num_envs, 6))
+
+
+def struck(number: int) -> Contest:
+    yield strikes(lambda: SubprocVecEnv([MortalEnv] * 8), number, False)
 
 
 def startup(num_workers: int, method: str) -> Contest:

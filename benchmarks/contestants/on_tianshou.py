@@ -12,6 +12,7 @@ from tianshou.utils import RunningMeanStd
 from benchmarks.actions import BATCHES, continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
+from benchmarks.mortal import MortalEnv, strikes
 
 KINDS = {"subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
 
@@ -26,6 +27,10 @@ def processes_burn(num_envs: int, microseconds: float, out: str, kind: str) -> C
 
 def processes_cheetah(num_envs: int, kind: str) -> Contest:
     yield from _stepping(KINDS[kind]([partial(gymnasium.make, "HalfCheetah-v5")] * num_envs), continuous(num_envs, 6))
+
+
+def struck(number: int) -> Contest:
+    yield strikes(lambda: SubprocVectorEnv([MortalEnv] * 8), number, False)
 
 
 def normed(num_envs: int) -> Contest:

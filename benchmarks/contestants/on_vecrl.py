@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from benchmarks.actions import continuous, discrete, play
 from benchmarks.burn import burners
 from benchmarks.contestant import Contest
+from benchmarks.mortal import MortalEnv, strikes
 from benchmarks.stopwatch import starts
 from vecrl.vector import VectorEnv
 
@@ -37,6 +40,16 @@ def startup(num_workers: int) -> Contest:
     from benchmarks.slow_import import SlowImportEnv
 
     yield starts(lambda: VectorEnv([SlowImportEnv] * num_workers, backend="processes", num_workers=num_workers))
+
+
+def killed(on_failure: str) -> Contest:
+    how: dict[str, Any] = {"backend": "processes", "num_workers": 2, "on_failure": on_failure}
+    yield strikes(lambda: VectorEnv([MortalEnv] * 8, **how), signal.SIGKILL, on_failure == "restart")
+
+
+def stuck(step_timeout: float) -> Contest:
+    how: dict[str, Any] = {"backend": "processes", "num_workers": 2, "on_failure": "restart"}
+    yield strikes(lambda: VectorEnv([MortalEnv] * 8, step_timeout=step_timeout, **how), signal.SIGSTOP, True)
 
 
 def _stepping(env: VectorEnv, batches: np.ndarray) -> Contest:

@@ -169,7 +169,7 @@ class _Player:
 
     num_envs = 1
     observation_space: spaces.Space[Any] = spaces.Discrete(1)
-    action_space = observation_space
+    action_space: spaces.Space[Any] = observation_space
     metadata: dict[str, Any] = {}
     render_mode: str | None = None
     spec: Any = None
