@@ -141,7 +141,9 @@ def test_environments_that_it_cannot_say_are_closed_again() -> None:
 
     with pytest.raises(SpaceError, match="flattens observations"):
         GymEnv("Blackjack-v1", [Closing])
-    assert closed == ["yes"]
+    with pytest.raises(SpaceError, match="finite bounds"):
+        GymEnv("CartPole-v1", [Closing], fixed_normalize_states=True)
+    assert closed == ["yes", "yes"]
 
 
 def test_unknown_names_are_told_as_gymnasium_does() -> None:

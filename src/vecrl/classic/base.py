@@ -60,6 +60,7 @@ class BaseEnv(ABC):
     (array([0.]), (array([0.5]), -2.0, False, {}))
     """
 
+    env: Any = None
     reward_dtype: np.dtype[Any] = np.dtype(np.float64)
 
     def __init__(

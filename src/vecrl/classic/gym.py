@@ -56,14 +56,14 @@ class GymEnv(BaseEnv):
         self._library = library
         self._make_kwargs = kwargs
         self._seed = seed
-        super().__init__(
-            env_name,
-            fixed_normalize_states=fixed_normalize_states,
-            running_normalize_states=running_normalize_states,
-            scale_reward=scale_reward,
-            gamma=gamma,
-        )
         try:
+            super().__init__(
+                env_name,
+                fixed_normalize_states=fixed_normalize_states,
+                running_normalize_states=running_normalize_states,
+                scale_reward=scale_reward,
+                gamma=gamma,
+            )
             self.get_state_info()  # now, rather than in the midst of a training, where one cannot be said
             self.get_action_info()
         except Exception:
