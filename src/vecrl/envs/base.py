@@ -18,7 +18,7 @@ from ..errors import ClosedError, SpaceError
 from . import rollout as rollouts
 from .autoreset import BegunThere
 from .beside import Beside
-from .flags import fill_flags, flags_are_complete
+from .flags import anything, fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
 from .partial import Masks, aligned, filled, is_leaf, overlaid
@@ -171,17 +171,20 @@ class EnvBase(Beside, SpecOwner):
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
         """Who is done, place by place; None where nobody is."""
-        masks = {prefix: tensordict.get(joined(prefix, "done")) for prefix in self.done_prefixes}
-        return masks if any(bool(mask.any()) for mask in masks.values()) else None
+        masks = {prefix: tensordict.get(key) for prefix, key in self._done_places}
+        for mask in masks.values():
+            if anything(mask):
+                return masks
+        return None
 
     def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
-        for prefix in self.done_prefixes:
-            done = first.get(joined(prefix, "done"))
-            mask = None if masks is None else masks.of(joined(prefix, "done"))
+        for _, key in self._done_places:
+            done = first.get(key)
+            mask = None if masks is None else masks.of(key)
             bad = done if mask is None else done & aligned(mask, done)
-            if bool(bad.any()):
+            if anything(bad):
                 raise SpaceError(
-                    f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
+                    f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
                     "Begin an episode that can go on, or give allow_done_after_reset=True."
                 )
 
@@ -219,8 +222,9 @@ class EnvBase(Beside, SpecOwner):
 
     def _followed(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """`tensordict` with what follows under "next", beside what a policy put there."""
-        given = tensordict.get("next", None)
-        return tensordict.set("next", following if given is None else overlaid(given.copy(), following))
+        if "next" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
+            following = overlaid(tensordict.get("next").copy(), following)
+        return tensordict.set("next", following)
 
     def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What follows, of which only the rows of `mask` count."""
@@ -287,7 +291,7 @@ class EnvBase(Beside, SpecOwner):
         """
         self._check_open()
         self._check_batch(tensordict)
-        if tensordict.get("_step", None) is not None:
+        if "_step" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
             stepped = self.step(tensordict)
             return stepped, self.maybe_reset(self.step_mdp(stepped))
         following, renewed = self._step_and_renew(tensordict)

@@ -51,6 +51,11 @@ def flags_are_complete(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Se
     return True
 
 
+def anything(mask: Tensor) -> bool:
+    """Whether anything of a mask is set; of a single flag, which most are, without a sum over it."""
+    return bool(mask) if mask.numel() == 1 else bool(mask.any())
+
+
 def rows_done(tensordict: TensorDictBase, places: Sequence[tuple[str, ...]], everything: bool = False) -> Tensor:
     """`[*batch]` bool: the rows in which anything is done, or `everything`, of what has a "done" at `places`."""
     flags = [tensordict.get(joined(place, "done")).reshape(*tensordict.batch_size, -1) for place in places]

@@ -366,6 +366,11 @@ class SpecOwner(nn.Module):
         """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split(key)[0] for key in self.done_keys)))
 
+    @property
+    def _done_places(self) -> list[tuple[tuple[str, ...], Key]]:
+        """The place of each "done" flag, and its key."""
+        return self._cached("done_places", lambda: [(prefix, joined(prefix, "done")) for prefix in self.done_prefixes])
+
     def _flags(self) -> list[tuple[Key, torch.Size]]:
         """The done flags, and what their shapes are behind the batch size."""
         dims = self.ndim

@@ -21,6 +21,7 @@ from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
+from ...specs.conversions.dtypes import numpy_dtype
 from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..lifting import Lifted
 from ..overriding import overrides
@@ -131,6 +132,7 @@ class GymWrapper(GymLikeEnv):
         own = not overrides(self, GymWrapper, _READ)
         plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
         self._quick = own and plain and rows is None  # whether a step may go without detours
+        self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
         self._encoders = [
             (key, quick_encoder(spec.to("cpu"), leaf.dtype, copy=not fresh))
             for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
@@ -174,10 +176,23 @@ class GymWrapper(GymLikeEnv):
             return super()._step(tensordict)
         obs, reward, terminated, truncated = self._taped(self.read_action(tensordict.get(self._action_key)))
         entries = self.read_obs(obs)
-        entries["reward"] = torch.full((1,), reward)
-        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
-            entries[flag] = _YES.clone() if value else _NO.clone()
+        entries["reward"] = torch.from_numpy(np.array((reward,), self._reward_dtype))
+        entries["done"] = torch.from_numpy(_ONE[terminated or truncated].copy())
+        entries["terminated"] = torch.from_numpy(_ONE[terminated].copy())
+        entries["truncated"] = torch.from_numpy(_ONE[truncated].copy())
         return TensorDict(entries, self._batch_size, device=self._device)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See `EnvBase._advance`: what a quick step gives has all flags, and all in the shapes of the specs."""
+        if self.run_type_checks or self._begun is not None or not self._cached("whole", self._is_whole):
+            return super()._advance(tensordict)
+        return self._step(tensordict)
+
+    def _is_whole(self) -> bool:
+        """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
+        flags = {flag: self.full_done_spec[flag].shape for flag in self.done_keys if flag in FLAGS}
+        usual = dict.fromkeys(FLAGS, (1,)) == flags and self.reward_keys == ["reward"] and self.reward_spec.shape == (1,)
+        return usual and self._quick and not overrides(self, GymWrapper, ("_step",))
 
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
@@ -197,9 +212,11 @@ class GymWrapper(GymLikeEnv):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
-        begun = None if self._rows is None else self._rows.begun
+        if self._rows is None:
+            return super().maybe_reset(tensordict)
+        begun = self._rows.begun
         own = not overrides(self, GymWrapper, ("_reset", "reset"))
-        if self._rows is None or begun is None or not own or self.info_dict_reader or self._begun is not None:
+        if begun is None or not own or self.info_dict_reader or self._begun is not None:
             return super().maybe_reset(tensordict)
         done = tensordict.get("done")
         mask = torch.from_numpy(begun).unsqueeze(-1).to(done.device)
@@ -368,7 +385,7 @@ class GymEnv(GymWrapper):
         return gym_backend().__name__
 
 
-_YES, _NO = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+_ONE = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # quicker to copy than tensors are
 _LIFTED = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
 _TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
