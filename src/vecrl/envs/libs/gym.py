@@ -191,8 +191,8 @@ class GymWrapper(GymLikeEnv):
     def _is_whole(self) -> bool:
         """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
         flags = {flag: self.full_done_spec[flag].shape for flag in self.done_keys if flag in FLAGS}
-        usual = dict.fromkeys(FLAGS, (1,)) == flags and self.reward_keys == ["reward"] and self.reward_spec.shape == (1,)
-        return usual and self._quick and not overrides(self, GymWrapper, ("_step",))
+        usual = dict.fromkeys(FLAGS, (1,)) == flags and self.reward_keys == ["reward"]
+        return usual and self.reward_spec.shape == (1,) and self._quick and not overrides(self, GymWrapper, ("_step",))
 
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
