@@ -139,7 +139,7 @@ class EnvBase(Beside, SpecOwner):
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
             self._check_begun(first, masks)
-        if masks:
+        if masks and not masks.everybody:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
 
@@ -180,9 +180,10 @@ class EnvBase(Beside, SpecOwner):
     def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
         for _, key in self._done_places:
             done = first.get(key)
+            if not anything(done):
+                continue
             mask = None if masks is None else masks.of(key)
-            bad = done if mask is None else done & aligned(mask, done)
-            if anything(bad):
+            if mask is None or anything(done & aligned(mask, done)):
                 raise SpaceError(
                     f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
                     "Begin an episode that can go on, or give allow_done_after_reset=True."
@@ -193,7 +194,12 @@ class EnvBase(Beside, SpecOwner):
         return masks.nobody
 
     def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.exclude(*self.reset_keys, inplace=True)
+        keys = self._cached("reset_keys", lambda: self.reset_keys)
+        if keys != ["_reset"]:
+            return tensordict.exclude(*keys, inplace=True)
+        if "_reset" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
+            del tensordict["_reset"]
+        return tensordict
 
     # -- steps
 
@@ -277,9 +283,8 @@ class EnvBase(Beside, SpecOwner):
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
         if flags_are_complete(tensordict, self._flags()):
             return tensordict
-        for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
-            shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
-            fill_flags(tensordict, prefix, len(group) > 2, shape)
+        for prefix, with_truncated, shape in self._cached("flag_groups", self._flag_groups):
+            fill_flags(tensordict, prefix, with_truncated, shape)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:

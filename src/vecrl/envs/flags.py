@@ -25,7 +25,12 @@ def fill_flags(
         with_truncated: whether "truncated" is one of them.
         shape: of a flag behind the batch size.
     """
-    zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
+    size = (*tensordict.batch_size, *shape)
+    if not any(name in tensordict.keys() for name in FLAGS) and not prefix:  # noqa: SIM118 - as most resets leave it
+        for name in FLAGS if with_truncated else FLAGS[:2]:
+            tensordict.set(name, torch.zeros(size, dtype=torch.bool, device=tensordict.device))
+        return tensordict
+    zero = torch.zeros(size, dtype=torch.bool, device=tensordict.device)
     given = {name: tensordict.get(joined(prefix, name), None) for name in FLAGS}
     flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
     ends = [flags[name] for name in FLAGS[1:] if name in flags]

@@ -381,6 +381,11 @@ class SpecOwner(nn.Module):
         """The done flags, those of one place together."""
         return [[key for key in self.done_keys if split(key)[0] == prefix] for prefix in self.done_prefixes]
 
+    def _flag_groups(self) -> list[tuple[tuple[str, ...], bool, torch.Size]]:
+        """Of each place of done flags, whether "truncated" is one of them, and a flag's shape behind the batch size."""
+        groups, spec = zip(self._done_places, self.done_keys_groups, strict=True), self.full_done_spec
+        return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
+
     @property
     def reset_keys(self) -> list[Key]:
         """Where a partial reset looks for its masks: beside the done flags."""
