@@ -21,7 +21,7 @@ from .beside import Beside
 from .flags import anything, fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
-from .partial import Masks, aligned, filled, is_leaf, overlaid
+from .partial import Masks, aligned, filled, is_leaf, overlaid, without
 from .seeds import next_seed
 from .successor import successor_rule
 
@@ -172,10 +172,7 @@ class EnvBase(Beside, SpecOwner):
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
         """Who is done, place by place; None where nobody is."""
         masks = {prefix: tensordict.get(key) for prefix, key in self._done_places}
-        for mask in masks.values():
-            if anything(mask):
-                return masks
-        return None
+        return masks if any(map(anything, masks.values())) else None
 
     def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
         for _, key in self._done_places:
@@ -194,12 +191,7 @@ class EnvBase(Beside, SpecOwner):
         return masks.nobody
 
     def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
-        keys = self._cached("reset_keys", lambda: self.reset_keys)
-        if keys != ["_reset"]:
-            return tensordict.exclude(*keys, inplace=True)
-        if "_reset" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
-            del tensordict["_reset"]
-        return tensordict
+        return without(tensordict, self._cached("reset_keys", lambda: self.reset_keys))
 
     # -- steps
 
@@ -281,10 +273,9 @@ class EnvBase(Beside, SpecOwner):
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
-        if flags_are_complete(tensordict, self._flags()):
-            return tensordict
-        for prefix, with_truncated, shape in self._cached("flag_groups", self._flag_groups):
-            fill_flags(tensordict, prefix, with_truncated, shape)
+        if not flags_are_complete(tensordict, self._flags()):
+            for group in self._cached("flag_groups", self._flag_groups):
+                fill_flags(tensordict, *group)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:

@@ -138,6 +138,15 @@ def overlaid(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
     return base if there else LazyStackedTensorDict.lazy_stack(rows, dim)
 
 
+def without(td: TensorDictBase, keys: Sequence[Key]) -> TensorDictBase:
+    """`td` less what it has of `keys`, in place."""
+    if keys != ["_reset"]:
+        return td.exclude(*keys, inplace=True)
+    if "_reset" in td.keys():  # noqa: SIM118 - a TensorDict is no dict
+        del td["_reset"]
+    return td
+
+
 def filled(
     td: TensorDictBase, keys: Sequence[Key], still: Callable[[TensorDictBase], TensorDictBase], but: Sequence[Key]
 ) -> TensorDictBase:

@@ -27,20 +27,13 @@ from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
-from ..seeds import next_seed
+from ..seeds import next_seed, seed_chain
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, is_vector
+from .gym_vector import VectorSteps, is_vector, vector_of
 
-__all__ = [
-    "DEFAULT_GYM",
-    "GymEnv",
-    "GymWrapper",
-    "gym_backend",
-    "register_gym_spec_conversion",
-    "set_gym_backend",
-]
+__all__ = ["DEFAULT_GYM", "GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"]
 
 
 class GymWrapper(GymLikeEnv):
@@ -190,9 +183,9 @@ class GymWrapper(GymLikeEnv):
 
     def _is_whole(self) -> bool:
         """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
-        flags = {flag: self.full_done_spec[flag].shape for flag in self.done_keys if flag in FLAGS}
-        usual = dict.fromkeys(FLAGS, (1,)) == flags and self.reward_keys == ["reward"]
-        return usual and self.reward_spec.shape == (1,) and self._quick and not overrides(self, GymWrapper, ("_step",))
+        shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
+        usual = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
+        return usual and self._quick and not overrides(self, GymWrapper, ("_step",))
 
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
@@ -241,14 +234,14 @@ class GymWrapper(GymLikeEnv):
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None
-        return None if seed is None else list(_chain(seed, self.numel()))
+        return None if seed is None else list(seed_chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
         following = super().set_seed(seed, static_seed)
         if self._rows is None or static_seed or seed is None:
             return following
-        return next_seed(_chain(seed, self.numel())[-1])
+        return next_seed(seed_chain(seed, self.numel())[-1])
 
     # -- a rollout at once
 
@@ -369,7 +362,7 @@ class GymEnv(GymWrapper):
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = _vector(make_env, many, backend, num_workers), {}
+            env, below = vector_of(make_env, many, backend, num_workers), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)
@@ -396,21 +389,6 @@ def _spaces_of(env: Any) -> tuple[Any, Any]:
     if is_vector(env):
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
-
-
-def _chain(seed: int, count: int) -> list[int]:
-    seeds = [seed]
-    while len(seeds) < count:
-        seeds.append(next_seed(seeds[-1]))
-    return seeds
-
-
-def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
-    from ...vector import VectorEnv
-
-    if backend is None:
-        backend = "serial" if (num_workers or 1) == 1 else "processes"
-    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:
