@@ -33,9 +33,11 @@ def test_workers_start_without_torch(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL | {"torch"})
 
 
-@pytest.mark.parametrize("statement", ["import vecrl", "from vecrl.vector import VectorEnv", "import vecrl.engine"])
+@pytest.mark.parametrize(
+    "statement", ["import vecrl", "from vecrl.vector import VectorEnv", "import vecrl.engine", "import vecrl.classic"]
+)
 def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
-    assert not _brought_along(statement) & {"torch", "tensordict"}
+    assert not _brought_along(statement) & {"torch", "tensordict", "yaml"}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,17 @@ def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> 
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
         assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
+
+
+def test_classic_environments_know_spaces_and_their_conversions_tensordicts() -> None:
+    below = ("vecrl.classic", "vecrl.errors", "vecrl.stats", "vecrl.simulators.gym_making")
+    over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
+    for path in sorted((SOURCE / "classic").glob("*.py")):
+        name = f"classic/{path.name}"
+        if path.stem == "conversions":
+            assert _strangers(name, over_tensordicts, {"numpy", "gymnasium", "torch", "tensordict"}) == []
+        else:
+            assert _strangers(name, below, {"numpy", "gymnasium", "yaml"}) == []
 
 
 def test_only_the_conversions_of_specs_know_gymnasium() -> None:

@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from .classic import BaseEnv as ClassicEnv
 from .engine.simulator import BatchStep
 from .envs import EnvBase
 from .envs.owner import Key
@@ -170,8 +171,8 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
 
     Args:
         env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), a `TorchWrapper` around
-            any of these, or an `EnvBase`, which is returned as it is.
-        kwargs: those of `GymWrapper`.
+            any of these, a classic one (dialect 4), or an `EnvBase`, which is returned as it is.
+        kwargs: those of `GymWrapper`, or of `ClassicWrapper`.
 
     Raises:
         SpaceError: a `TorchWrapper` that changes actions, which TensorDicts would carry past it.
@@ -191,4 +192,8 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
         from .envs.libs.gym import GymWrapper
 
         return GymWrapper(env, **kwargs)
+    if isinstance(env, ClassicEnv):
+        from .classic import from_classic
+
+        return from_classic(env, **kwargs)
     raise TypeError(f"Expected an environment of gymnasium or vecrl, but {env!r} came.")

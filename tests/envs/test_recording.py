@@ -55,6 +55,16 @@ def test_entries_that_come_or_go_are_told() -> None:
         _recorded([_step(0), _step(1), _step(2).exclude("action")], 3, True)
 
 
+@pytest.mark.parametrize("large", [0, 1 << 15])
+def test_entries_that_become_nested_are_told(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_LARGE", large)
+    flat = TensorDict({"x": torch.zeros(2, 3)}, [2])
+    nested = TensorDict({"x": TensorDict({"y": torch.zeros(2)}, [2])}, [2])
+    for first, second in ((flat, nested), (nested, flat)):
+        with pytest.raises(SpaceError, match=r"\('x', 'y'\).* came or went at step 1"):
+            _recorded([first, second], 2, True)
+
+
 def test_shapes_that_change_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_LARGE", 0)
     with pytest.raises(SpaceError, match=r"Expected shape \(2, 3, 4\) in every step, but \(2, 1, 4\)"):

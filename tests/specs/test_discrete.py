@@ -124,6 +124,18 @@ def test_one_hot() -> None:
         OneHot(4, (2, 3))
 
 
+@pytest.mark.parametrize("n", [1, 3, 32, 33, 100])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_rows_become_numbers_the_same_way_however_many_options_there_are(n: int, dtype: torch.dtype) -> None:
+    spec = OneHot(n, dtype=dtype, min=2)
+    for row in (spec.rand(), torch.zeros(n, dtype=dtype), torch.ones(n, dtype=dtype)):
+        number = spec.to_numpy(row)
+        assert isinstance(number, np.ndarray)
+        assert number.shape == ()
+        assert number.dtype == np.int64
+        assert number == row.numpy().argmax() + 2
+
+
 def test_encoding_one_hot() -> None:
     spec = OneHot(4)
     row = flags(0, 1, 0, 0)

@@ -18,10 +18,10 @@ from ..errors import ClosedError, SpaceError
 from . import rollout as rollouts
 from .autoreset import BegunThere
 from .beside import Beside
-from .flags import fill_flags, flags_are_complete
+from .flags import anything, fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
-from .partial import Masks, aligned, filled, is_leaf, overlaid
+from .partial import Masks, aligned, filled, is_leaf, overlaid, without
 from .seeds import next_seed
 from .successor import successor_rule
 
@@ -139,7 +139,7 @@ class EnvBase(Beside, SpecOwner):
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
             self._check_begun(first, masks)
-        if masks:
+        if masks and not masks.everybody:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
 
@@ -171,17 +171,18 @@ class EnvBase(Beside, SpecOwner):
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
         """Who is done, place by place; None where nobody is."""
-        masks = {prefix: tensordict.get(joined(prefix, "done")) for prefix in self.done_prefixes}
-        return masks if any(bool(mask.any()) for mask in masks.values()) else None
+        masks = {prefix: tensordict.get(key) for prefix, key in self._done_places}
+        return masks if any(map(anything, masks.values())) else None
 
     def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
-        for prefix in self.done_prefixes:
-            done = first.get(joined(prefix, "done"))
-            mask = None if masks is None else masks.of(joined(prefix, "done"))
-            bad = done if mask is None else done & aligned(mask, done)
-            if bool(bad.any()):
+        for _, key in self._done_places:
+            done = first.get(key)
+            if not anything(done):
+                continue
+            mask = None if masks is None else masks.of(key)
+            if mask is None or anything(done & aligned(mask, done)):
                 raise SpaceError(
-                    f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
+                    f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
                     "Begin an episode that can go on, or give allow_done_after_reset=True."
                 )
 
@@ -190,7 +191,7 @@ class EnvBase(Beside, SpecOwner):
         return masks.nobody
 
     def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.exclude(*self.reset_keys, inplace=True)
+        return without(tensordict, self._cached("reset_keys", lambda: self.reset_keys))
 
     # -- steps
 
@@ -219,8 +220,9 @@ class EnvBase(Beside, SpecOwner):
 
     def _followed(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """`tensordict` with what follows under "next", beside what a policy put there."""
-        given = tensordict.get("next", None)
-        return tensordict.set("next", following if given is None else overlaid(given.copy(), following))
+        if "next" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
+            following = overlaid(tensordict.get("next").copy(), following)
+        return tensordict.set("next", following)
 
     def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What follows, of which only the rows of `mask` count."""
@@ -271,11 +273,9 @@ class EnvBase(Beside, SpecOwner):
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
-        if flags_are_complete(tensordict, self._flags()):
-            return tensordict
-        for prefix, group in zip(self.done_prefixes, self.done_keys_groups, strict=True):
-            shape = self.full_done_spec[joined(prefix, "done")].shape[self.ndim :]
-            fill_flags(tensordict, prefix, len(group) > 2, shape)
+        if not flags_are_complete(tensordict, self._flags()):
+            for group in self._cached("flag_groups", self._flag_groups):
+                fill_flags(tensordict, *group)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
@@ -287,7 +287,7 @@ class EnvBase(Beside, SpecOwner):
         """
         self._check_open()
         self._check_batch(tensordict)
-        if tensordict.get("_step", None) is not None:
+        if "_step" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
             stepped = self.step(tensordict)
             return stepped, self.maybe_reset(self.step_mdp(stepped))
         following, renewed = self._step_and_renew(tensordict)

@@ -25,7 +25,12 @@ def fill_flags(
         with_truncated: whether "truncated" is one of them.
         shape: of a flag behind the batch size.
     """
-    zero = torch.zeros((*tensordict.batch_size, *shape), dtype=torch.bool, device=tensordict.device)
+    size = (*tensordict.batch_size, *shape)
+    if not any(name in tensordict.keys() for name in FLAGS) and not prefix:  # noqa: SIM118 - as most resets leave it
+        for name in FLAGS if with_truncated else FLAGS[:2]:
+            tensordict.set(name, torch.zeros(size, dtype=torch.bool, device=tensordict.device))
+        return tensordict
+    zero = torch.zeros(size, dtype=torch.bool, device=tensordict.device)
     given = {name: tensordict.get(joined(prefix, name), None) for name in FLAGS}
     flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
     ends = [flags[name] for name in FLAGS[1:] if name in flags]
@@ -49,6 +54,11 @@ def flags_are_complete(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Se
         if flag is None or (flag.shape[dims:] != shape and -1 not in shape):
             return False
     return True
+
+
+def anything(mask: Tensor) -> bool:
+    """Whether anything of a mask is set; of a single flag, which most are, without a sum over it."""
+    return bool(mask) if mask.numel() == 1 else bool(mask.any())
 
 
 def rows_done(tensordict: TensorDictBase, places: Sequence[tuple[str, ...]], everything: bool = False) -> Tensor:

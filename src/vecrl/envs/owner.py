@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -16,6 +16,7 @@ from torch import nn
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded
+from .access import SpecAccess
 
 Key = str | tuple[str, ...]
 INPUTS, OUTPUTS = ("state", "action"), ("observation", "reward", "done")
@@ -38,34 +39,6 @@ def split(key: Key) -> tuple[tuple[str, ...], str]:
 
 def _depth(key: Key) -> tuple[int, str]:
     return (0, key) if isinstance(key, str) else (len(key) - 1, "/".join(key))
-
-
-class SpecAccess:
-    """An attribute that reads and sets one of the five specs.
-
-    Args:
-        name: which.
-        full: always the `Composite`; otherwise the leaf where there is only one.
-        unbatched: without the batch dimensions.
-    """
-
-    def __init__(self, name: str, *, full: bool = False, unbatched: bool = False):
-        self._name, self._whole, self._unbatched = name, full, unbatched
-
-    @overload
-    def __get__(self, owner: None, kind: Any) -> SpecAccess: ...
-    @overload
-    def __get__(self, owner: SpecOwner, kind: Any) -> Any: ...
-    def __get__(self, owner: SpecOwner | None, kind: Any = None) -> Any:
-        if owner is None:
-            return self
-        spec = owner._full(self._name) if self._whole else owner._leaf(self._name)
-        return spec[(0,) * owner.ndim] if self._unbatched and owner.ndim else spec
-
-    def __set__(self, owner: SpecOwner, spec: Any) -> None:
-        if self._unbatched:
-            spec = spec.expand(*owner.batch_size, *spec.shape)
-        owner._set_full(self._name, spec)
 
 
 class _Dependents(weakref.WeakSet["SpecOwner"]):
@@ -366,6 +339,11 @@ class SpecOwner(nn.Module):
         """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split(key)[0] for key in self.done_keys)))
 
+    @property
+    def _done_places(self) -> list[tuple[tuple[str, ...], Key]]:
+        """The place of each "done" flag, and its key."""
+        return self._cached("done_places", lambda: [(prefix, joined(prefix, "done")) for prefix in self.done_prefixes])
+
     def _flags(self) -> list[tuple[Key, torch.Size]]:
         """The done flags, and what their shapes are behind the batch size."""
         dims = self.ndim
@@ -375,6 +353,11 @@ class SpecOwner(nn.Module):
     def done_keys_groups(self) -> list[list[Key]]:
         """The done flags, those of one place together."""
         return [[key for key in self.done_keys if split(key)[0] == prefix] for prefix in self.done_prefixes]
+
+    def _flag_groups(self) -> list[tuple[tuple[str, ...], bool, torch.Size]]:
+        """Of each place of done flags, whether "truncated" is one of them, and a flag's shape behind the batch size."""
+        groups, spec = zip(self._done_places, self.done_keys_groups, strict=True), self.full_done_spec
+        return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
     @property
     def reset_keys(self) -> list[Key]:

@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
+from tensordict import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+)
 from torch import Tensor
 
 from ..errors import SpaceError
@@ -44,10 +51,8 @@ class Masks:
             SpaceError: a mask without done flags beside it, or one of another shape than what it is about.
         """
         found: dict[Prefix, Tensor] = {}
-        for key in td.keys(include_nested=True, leaves_only=True):
-            prefix, last = split(key)
-            if last != name:
-                continue
+        for prefix in _places(td, name):
+            key = joined(prefix, name)
             if prefix not in prefixes:
                 places = [joined(p, "done") for p in prefixes]
                 raise SpaceError(f"{key!r} has no done flag beside it; done flags are at {places}.")
@@ -70,6 +75,12 @@ class Masks:
         """Whether nobody at all is meant."""
         covered = all(self.of(joined(prefix, "done")) is not None for prefix in self._prefixes)
         return covered and not any(bool(mask.any()) for mask in self.found.values())
+
+    @property
+    def everybody(self) -> bool:
+        """Whether it takes no more than a glance at a single flag to see that everybody is meant."""
+        masks = list(self.found.values())
+        return len(masks) == 1 and masks[0].numel() == 1 and masks[0].device.type == "cpu" and bool(masks[0])
 
     def merge(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
         """`new` where it is meant, `old` elsewhere, zeros where that has no such entry; in `new`, which is returned.
@@ -109,6 +120,14 @@ class Masks:
         return LazyStackedTensorDict.lazy_stack(rows, dim)
 
 
+def _places(td: TensorDictBase, name: str) -> list[Prefix]:
+    """Where there are leaves of this name."""
+    if type(td) is TensorDict and all(isinstance(value, Tensor) for value in td.values()):  # with no more than the root
+        return [()] if name in td.keys() else []  # noqa: SIM118 - a TensorDict is no dict
+    found = map(split, td.keys(include_nested=True, leaves_only=True))
+    return [prefix for prefix, last in found if last == name]
+
+
 def overlaid(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
     """`base`, updated with `new` in place; a lazy stack instead, where `new` is one and `base` is not."""
     if not isinstance(new, LazyStackedTensorDict):
@@ -117,6 +136,15 @@ def overlaid(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
     rows: list[Any] = [before.update(part) for before, part in zip(base.unbind(dim), new.unbind(dim), strict=True)]
     there = isinstance(base, LazyStackedTensorDict) and base.stack_dim == dim
     return base if there else LazyStackedTensorDict.lazy_stack(rows, dim)
+
+
+def without(td: TensorDictBase, keys: Sequence[Key]) -> TensorDictBase:
+    """`td` less what it has of `keys`, in place."""
+    if keys != ["_reset"]:
+        return td.exclude(*keys, inplace=True)
+    if "_reset" in td.keys():  # noqa: SIM118 - a TensorDict is no dict
+        del td["_reset"]
+    return td
 
 
 def filled(

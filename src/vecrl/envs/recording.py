@@ -6,6 +6,7 @@ that nothing is held twice. Knows TensorDicts, not environments.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -32,8 +33,7 @@ class Recording:
     def __init__(self, dim: int, most: int, exactly: bool, in_front: bool = False):
         self._dim, self._most, self._exactly = dim, most, exactly
         self._at = 0 if in_front else dim  # where time is in memory
-        self._columns: dict[Path, Any] = {}
-        self._sizes: dict[Path, torch.Size] = {}
+        self._columns: _Branch | None = None
         self._device: torch.device | None = None
         self._names: list[str | None] = []
         self._count = 0
@@ -44,23 +44,15 @@ class Recording:
         Raises:
             SpaceError: it has other entries than the first one, or one of another shape.
         """
-        leaves: dict[Path, Any] = {}
-        _flatten(data, (), leaves, None)
-        if not self._count:
-            _flatten(data, (), {}, self._sizes)
+        if self._columns is None:
             self._device, self._names = data.device, list(data.names)
-            self._columns = {path: self._column(value) for path, value in leaves.items()}
-        elif leaves.keys() != self._columns.keys():
-            changed = sorted(map(str, leaves.keys() ^ self._columns.keys()))
+            self._columns = _Branch(data, self._column)
+        if not self._columns.append(data):
+            changed = sorted(map(str, set(self._columns.paths()) ^ set(_paths(data))))
             raise SpaceError(
                 f"Expected all steps to have the same entries, but {changed} came or went at step {self._count}. "
                 "return_contiguous=False keeps steps as they are."
             )
-        for path, value in leaves.items():
-            column = self._columns[path]
-            if isinstance(column, _Block) and value.requires_grad:  # which memory that is written into cannot keep
-                column = self._columns[path] = column.rows()
-            column.append(value)
         self._count += 1
 
     def _column(self, value: Any) -> Any:
@@ -73,21 +65,17 @@ class Recording:
 
     def stacked(self) -> TensorDict:
         """All steps, the last batch dimension of which is named "time"."""
-        data = self._nested(())
+        assert self._columns is not None
+        data = self._nested(self._columns)
         data.names = [*self._names[: self._dim], "time", *self._names[self._dim :]]
         return data
 
-    def _nested(self, place: Path) -> TensorDict:
-        depth = len(place)
+    def _nested(self, branch: _Branch) -> TensorDict:
+        columns, size = branch.columns, branch.size
         values: dict[str, Any] = {}
-        for path in [path for path in self._columns if path[:depth] == place]:
-            name = path[depth]
-            if len(path) > depth + 1:
-                if name not in values:
-                    values[name] = self._nested((*place, name))
-            else:
-                values[name] = self._leaf(self._columns.pop(path))
-        size = self._sizes[place]
+        for name in list(columns):
+            column = columns.pop(name)  # so that it is held no longer than it takes
+            values[name] = self._nested(column) if type(column) is _Branch else self._leaf(column)
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
 
     def _leaf(self, column: Any) -> Any:
@@ -97,6 +85,50 @@ class Recording:
         if isinstance(column[0], Tensor):
             return stack(column, self._at).movedim(self._at, self._dim)
         return stack(column, self._dim)
+
+
+class _Branch:
+    """The columns of a TensorDict's entries; of other collections than TensorDicts, each is an entry itself.
+
+    Args:
+        data: the first one; it is not taken in yet.
+        column: makes the column of a leaf: a list, or a `_Block`.
+    """
+
+    __slots__ = ("columns", "size")
+
+    def __init__(self, data: TensorDictBase, column: Callable[[Any], Any]):
+        self.size = data.batch_size
+        self.columns: dict[str, Any] = {
+            name: _Branch(value, column) if type(value) is TensorDict else column(value) for name, value in data.items()
+        }
+
+    def append(self, data: TensorDictBase) -> bool:
+        """Take in the entries, unless they are others than those of before: whether they are not."""
+        columns, count = self.columns, 0
+        for name, value in data.items():
+            column = columns.get(name)
+            if type(column) is list and type(value) is not TensorDict:
+                column.append(value)
+            elif type(column) is _Branch and type(value) is TensorDict:
+                if not column.append(value):
+                    return False
+            elif type(column) is not _Block or type(value) is TensorDict:
+                return False
+            elif value.requires_grad:  # which memory that is written into cannot keep
+                columns[name] = [*column.rows(), value]
+            else:
+                column.append(value)
+            count += 1
+        return count == len(columns)
+
+    def paths(self, place: Path = ()) -> Iterator[Path]:
+        """Where there are columns."""
+        for name, column in self.columns.items():
+            if type(column) is _Branch:
+                yield from column.paths((*place, name))
+            else:
+                yield (*place, name)
 
 
 class _Block:
@@ -128,12 +160,10 @@ class _Block:
         return self._whole.narrow(self._dim, 0, count).clone()
 
 
-def _flatten(data: Any, place: Path, leaves: dict[Path, Any], sizes: dict[Path, torch.Size] | None) -> None:
-    """The leaves of nested TensorDicts by path, and the batch sizes of these; other collections count as leaves."""
-    if sizes is not None:
-        sizes[place] = data.batch_size
+def _paths(data: Any, place: Path = ()) -> Iterator[Path]:
+    """Where there are leaves in nested TensorDicts."""
     for name, value in data.items():
         if type(value) is TensorDict:
-            _flatten(value, (*place, name), leaves, sizes)
+            yield from _paths(value, (*place, name))
         else:
-            leaves[(*place, name)] = value
+            yield (*place, name)

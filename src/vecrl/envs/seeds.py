@@ -12,3 +12,15 @@ def next_seed(seed: int) -> int:
     795726461
     """
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)
+
+
+def seed_chain(seed: int, count: int) -> list[int]:
+    """`count` seeds, the first of them `seed`.
+
+    >>> seed_chain(0, 2)
+    [0, 795726461]
+    """
+    seeds = [seed]
+    while len(seeds) < count:
+        seeds.append(next_seed(seeds[-1]))
+    return seeds

@@ -67,8 +67,8 @@ def successor_rule(
 
     def rule(tensordict: TensorDictBase) -> TensorDictBase:
         following = tensordict.get("next")
-        lazy = next((td for td in (tensordict, following) if isinstance(td, LazyStackedTensorDict)), None)
-        if lazy is not None:  # whose entries may have no common shape
+        lazy = tensordict if isinstance(tensordict, LazyStackedTensorDict) else following
+        if isinstance(lazy, LazyStackedTensorDict):  # whose entries may have no common shape
             dim = lazy.stack_dim
             return LazyStackedTensorDict.lazy_stack([rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if kept == () else tensordict.select(*kept, strict=False)
@@ -89,10 +89,10 @@ def _overlaid(
         if source is None:
             continue
         for name, value in source.items():
-            below = skip.get(name)
+            below = skip.get(name) if skip else None
             if below is True:
                 continue
-            if _is_branch(value):
+            if not isinstance(value, Tensor) and _is_branch(value):
                 other = found.get(name) if source is top else None
                 value = _overlaid(other, value, _NOTHING, below or _NOTHING)
                 if below and value.is_empty():  # all that was in it is left out
@@ -132,4 +132,4 @@ def as_keys(keys: Any) -> list[Key]:
 
 
 def _is_branch(value: Any) -> bool:
-    return not isinstance(value, Tensor) and is_tensor_collection(value) and not is_non_tensor(value)
+    return is_tensor_collection(value) and not is_non_tensor(value)

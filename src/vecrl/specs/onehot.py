@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .discrete import Categorical
 
 
+_FEW = 32  # options that are sooner looked through one by one
+
+
 class OneHot(TensorSpec):
     """One choice among `n` as a row with a single 1, along the last dimension.
 
@@ -157,7 +160,11 @@ class OneHot(TensorSpec):
         """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded."""
         if safe:
             self.assert_is_in(val)
-        index = np.asarray(val.detach().cpu().numpy().argmax(-1) + self.min)
+        if val.ndim == 1 and self.n <= _FEW and not val.is_floating_point():
+            row: list[int] = val.tolist()
+            index = np.asarray(row.index(max(row)) + self.min)
+        else:
+            index = np.asarray(val.detach().cpu().numpy().argmax(-1) + self.min)
         if not self.use_register:
             return index
         things = [self._register[i - self.min] for i in np.ravel(index)]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import GymEnv, GymWrapper, TransformedEnv, check_env_specs
 from vecrl.envs.transforms import StepCounter
 from vecrl.errors import ClosedError, SpaceError
-from vecrl.specs import Categorical, OneHot
+from vecrl.specs import Categorical, Composite, OneHot, Unbounded
 
 
 class Odd(gymnasium.Env[Any, Any]):
@@ -194,3 +195,68 @@ def test_what_is_pickled_plays_the_same(make: Callable[[], Any]) -> None:
         played.append(one.step(one.rand_action(one.reset())))
     assert (played[0] == played[2]).all()
     assert (played[1] == played[3]).all()
+
+
+def test_a_step_of_ones_own_is_completed() -> None:
+    """What the quick way leaves out, since its own steps need no completing, is there for others."""
+
+    class Terse(GymEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            stepped = super()._step(tensordict).exclude("done", "truncated")
+            return stepped.set("reward", stepped["reward"].squeeze(-1))
+
+    actions = GymEnv("CartPole-v1").action_spec.rand((60,))
+    played = []
+    for kind in (Terse, GymEnv):
+        env = kind("CartPole-v1")
+        env.set_seed(3)
+        played.append(env.rollout(60, actions=actions, break_when_any_done=False, callback=lambda *_: None))
+    assert (played[0] == played[1]).all()
+
+
+def test_specs_that_change_later_are_heeded() -> None:
+    env = GymEnv("CartPole-v1")
+    env.rollout(2, callback=lambda *_: None)
+    env.full_done_spec = Composite(done=Categorical(2, (1,), dtype=torch.bool), shape=())
+    env.reward_spec = Composite(gain=Unbounded((1,)), shape=())
+    with pytest.raises(SpaceError, match="returned no 'gain'"):
+        env.rollout(2, callback=lambda *_: None)
+
+
+def test_rewards_have_the_dtype_of_their_spec() -> None:
+    env = GymEnv("CartPole-v1")
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert env.rand_step(env.reset())["next", "reward"].dtype == env.reward_spec.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_step_makes_no_more_tensordicts_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for what follows and one for the next root, however it is asked for: all else would be time lost."""
+    env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
+    root = env.rand_action(env.step_and_maybe_reset(env.rand_action(env.reset()))[1])
+    made: list[Any] = []
+    init = TensorDict.__init__
+    monkeypatch.setattr(
+        TensorDict, "__init__", lambda td, *args, **kwargs: made.append(td) or init(td, *args, **kwargs)
+    )
+    stepped, following = env.step_and_maybe_reset(root)
+    assert [id(td) for td in made] == [id(stepped["next"]), id(following)]
+
+
+def test_a_reset_keeps_what_only_the_policy_knows() -> None:
+    """What a policy put into the root is still there in the next episode; all that the environment gives is new."""
+    env = GymEnv("CartPole-v1")
+    env.set_seed(0)
+    played = env.rollout(
+        60,
+        lambda td: env.rand_action(td.set("mark", td.get("mark", torch.zeros(1)) + 1)),
+        break_when_any_done=False,
+    )
+    assert played["mark"].flatten().tolist() == list(range(1, 61))
+    ends = played["next", "done"].flatten().nonzero().flatten()
+    assert len(ends)
+    begun = played["observation"][ends[ends < 59] + 1]
+    assert (begun.abs() <= 0.05).all()
+    assert not played["done"].any()

@@ -21,25 +21,19 @@ from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
+from ...specs.conversions.dtypes import numpy_dtype
 from ..gym_like import GymLikeEnv, Outcome, quick_encoder
 from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
-from ..seeds import next_seed
+from ..seeds import next_seed, seed_chain
 from ..tape import record
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, is_vector
+from .gym_vector import VectorSteps, is_vector, vector_of
 
-__all__ = [
-    "DEFAULT_GYM",
-    "GymEnv",
-    "GymWrapper",
-    "gym_backend",
-    "register_gym_spec_conversion",
-    "set_gym_backend",
-]
+__all__ = ["DEFAULT_GYM", "GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"]
 
 
 class GymWrapper(GymLikeEnv):
@@ -131,6 +125,7 @@ class GymWrapper(GymLikeEnv):
         own = not overrides(self, GymWrapper, _READ)
         plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
         self._quick = own and plain and rows is None  # whether a step may go without detours
+        self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
         self._encoders = [
             (key, quick_encoder(spec.to("cpu"), leaf.dtype, copy=not fresh))
             for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
@@ -174,10 +169,23 @@ class GymWrapper(GymLikeEnv):
             return super()._step(tensordict)
         obs, reward, terminated, truncated = self._taped(self.read_action(tensordict.get(self._action_key)))
         entries = self.read_obs(obs)
-        entries["reward"] = torch.full((1,), reward)
-        for flag, value in zip(FLAGS, (terminated or truncated, terminated, truncated), strict=True):
-            entries[flag] = _YES.clone() if value else _NO.clone()
+        entries["reward"] = torch.from_numpy(np.array((reward,), self._reward_dtype))
+        entries["done"] = torch.from_numpy(_ONE[terminated or truncated].copy())
+        entries["terminated"] = torch.from_numpy(_ONE[terminated].copy())
+        entries["truncated"] = torch.from_numpy(_ONE[truncated].copy())
         return TensorDict(entries, self._batch_size, device=self._device)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See `EnvBase._advance`: what a quick step gives has all flags, and all in the shapes of the specs."""
+        if self.run_type_checks or self._begun is not None or not self._cached("whole", self._is_whole):
+            return super()._advance(tensordict)
+        return self._step(tensordict)
+
+    def _is_whole(self) -> bool:
+        """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
+        shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
+        usual = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
+        return usual and self._quick and not overrides(self, GymWrapper, ("_step",))
 
     def _act(self, action: Any) -> Outcome:
         if self._rows is not None:
@@ -197,9 +205,11 @@ class GymWrapper(GymLikeEnv):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
-        begun = None if self._rows is None else self._rows.begun
+        if self._rows is None:
+            return super().maybe_reset(tensordict)
+        begun = self._rows.begun
         own = not overrides(self, GymWrapper, ("_reset", "reset"))
-        if self._rows is None or begun is None or not own or self.info_dict_reader or self._begun is not None:
+        if begun is None or not own or self.info_dict_reader or self._begun is not None:
             return super().maybe_reset(tensordict)
         done = tensordict.get("done")
         mask = torch.from_numpy(begun).unsqueeze(-1).to(done.device)
@@ -224,14 +234,14 @@ class GymWrapper(GymLikeEnv):
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None
-        return None if seed is None else list(_chain(seed, self.numel()))
+        return None if seed is None else list(seed_chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
         following = super().set_seed(seed, static_seed)
         if self._rows is None or static_seed or seed is None:
             return following
-        return next_seed(_chain(seed, self.numel())[-1])
+        return next_seed(seed_chain(seed, self.numel())[-1])
 
     # -- a rollout at once
 
@@ -352,7 +362,7 @@ class GymEnv(GymWrapper):
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = _vector(make_env, many, backend, num_workers), {}
+            env, below = vector_of(make_env, many, backend, num_workers), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)
@@ -368,7 +378,7 @@ class GymEnv(GymWrapper):
         return gym_backend().__name__
 
 
-_YES, _NO = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.bool)
+_ONE = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # quicker to copy than tensors are
 _LIFTED = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
 _TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
@@ -379,21 +389,6 @@ def _spaces_of(env: Any) -> tuple[Any, Any]:
     if is_vector(env):
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
-
-
-def _chain(seed: int, count: int) -> list[int]:
-    seeds = [seed]
-    while len(seeds) < count:
-        seeds.append(next_seed(seeds[-1]))
-    return seeds
-
-
-def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
-    from ...vector import VectorEnv
-
-    if backend is None:
-        backend = "serial" if (num_workers or 1) == 1 else "processes"
-    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:

@@ -231,3 +231,12 @@ def _with_rows(leaf: Any, rows: np.ndarray, values: list[Any]) -> Any:
 def _blank(leaf: Any, rows: np.ndarray, missing: Any) -> Any:
     kind = leaf.dtype.kind if isinstance(leaf, np.ndarray) else "O"
     return _with_rows(leaf, rows, [missing if kind == "f" else None if kind == "O" else 0] * len(rows))
+
+
+def vector_of(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
+    """`count` environments in a vector environment: over processes where there are several workers."""
+    from ...vector import VectorEnv
+
+    if backend is None:
+        backend = "serial" if (num_workers or 1) == 1 else "processes"
+    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")

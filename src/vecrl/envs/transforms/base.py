@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from .env import TransformedEnv
 
 
+class Part:
+    """A submodule as an attribute that is found at once, where torch would look everywhere else before."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else owner._modules[self._name]
+
+
 class Transform(nn.Module):
     """Changes entries on their way out of an environment and into it.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...specs import Composite
 from ..owner import Key
-from .base import Transform
+from .base import Part, Transform
 from .functions import as_transform
 
 
@@ -28,6 +28,8 @@ class Compose(Transform):
     >>> int(double(TensorDict({"x": 1}))["x"]), len(double[:1])
     (4, 1)
     """
+
+    transforms: nn.ModuleList = Part()  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, *trsfs: Any):
         super().__init__()

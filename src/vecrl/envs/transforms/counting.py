@@ -261,15 +261,20 @@ class RewardSum(Tracker):
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        specs = self._require_parent().full_reward_spec
-        for number, (reward_key, key) in enumerate(self._routes):
-            shape = (*tensordict_reset.batch_size, *specs[reward_key].shape[len(specs.shape) :])
-            zero = torch.zeros(shape, dtype=specs[reward_key].dtype, device=tensordict_reset.device)
+        for number, (_, key) in enumerate(self._routes):
+            shape, dtype = self._once("sums", self._sums)[number]
+            zero = torch.zeros((*tensordict_reset.batch_size, *shape), dtype=dtype, device=tensordict_reset.device)
             mask = None if self._reset_keys is None else tensordict.get(self._reset_keys[number], None)
             if mask is not None:
                 zero = torch.where(aligned(mask, zero), zero, tensordict.get(key, zero))
             tensordict_reset.set(key, zero)
         return tensordict_reset
+
+    def _sums(self) -> list[tuple[torch.Size, Any]]:
+        """Of each sum, its shape behind the batch size and its dtype."""
+        specs = self._require_parent().full_reward_spec
+        found = [specs[reward_key] for reward_key, _ in self._routes]
+        return [(spec.shape[len(specs.shape) :], spec.dtype) for spec in found]
 
     @property
     def _unrolls(self) -> bool:

@@ -16,7 +16,7 @@ from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
 from ..partial import Masks, overlaid
 from ..rollout import played
-from .base import Transform
+from .base import Part, Transform
 from .compose import Compose
 from .counting import beginnings
 from .functions import as_transform
@@ -46,8 +46,8 @@ class TransformedEnv(EnvBase):
     (tensor([1, 2, 3]), tensor([1., 2., 3.]))
     """
 
-    base_env: EnvBase
-    transform: Transform
+    base_env: EnvBase = Part()  # pyright: ignore[reportAssignmentType]
+    transform: Transform = Part()  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
         if not isinstance(env, EnvBase):

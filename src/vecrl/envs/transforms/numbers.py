@@ -182,9 +182,10 @@ class ObservationNorm(ObservationTransform):
         return torch.cat(found, dim)
 
     def _known(self) -> tuple[Tensor, Tensor]:
-        if self.loc is None or self.scale is None:
+        loc, scale = self.loc, self.scale
+        if loc is None or scale is None:
             raise RuntimeError("ObservationNorm has neither loc nor scale: give them, or call init_stats first.")
-        return self.loc, self.scale
+        return loc, scale
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         loc, scale = self._known()

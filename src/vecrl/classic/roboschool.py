@@ -1,0 +1,163 @@
+"""Roboschool's tasks by their names, on Roboschool itself or on what its tasks live on in.
+
+Roboschool is not maintained, and runs on Python 3.7 at the latest. The same tasks were brought to PyBullet (with
+states of the same sizes) and stem from MuJoCo's (with other states and rewards), which both are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+
+from ..errors import VersionError
+from .gym import GymEnv
+
+_ROBOTS = (
+    "InvertedPendulum",
+    "InvertedDoublePendulum",
+    "Reacher",
+    "Hopper",
+    "Walker2d",
+    "HalfCheetah",
+    "Ant",
+    "Humanoid",
+)
+_BESIDE = ("InvertedPendulumSwingup", "HumanoidFlagrun", "HumanoidFlagrunHarder")
+_OWN = ("Pong", "AtlasForwardWalk")
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A simulator that has some of the tasks.
+
+    Attributes:
+        simulator: its name.
+        module: what registers its environments when it is imported.
+        library: whose `make` makes them.
+        install: what pip is to be told.
+        differs: in what the task is not Roboschool's.
+        ids: the environments by the names of tasks; the first of each that is registered is meant.
+    """
+
+    simulator: str
+    module: str
+    library: str
+    install: str
+    differs: str
+    ids: Mapping[str, tuple[str, ...]]
+
+    def find(self, task: str) -> tuple[str | None, str]:
+        """The environment's name, or None and why it cannot be had."""
+        if task not in self.ids:
+            return None, f"{self.simulator} has no such task"
+        try:
+            import_module(self.module)
+        except ImportError as error:
+            missing = isinstance(error, ModuleNotFoundError) and error.name == self.module
+            why = f'not installed (pip install "{self.install}")' if missing else f"cannot be imported ({error})"
+            return None, f"{self.simulator} is {why}"
+        known = self.ids[task]
+        if self.library != "gymnasium":
+            return known[0], ""
+        here = next((name for name in known if name in gymnasium.registry), None)
+        return here, "" if here else f"{self.simulator} has registered none of {known}"
+
+
+CARRIERS = (
+    Carrier(
+        "roboschool",
+        "roboschool",
+        "gym",
+        "roboschool==1.0.49",
+        "nothing",
+        {task: (f"Roboschool{task}-v1",) for task in (*_ROBOTS, *_BESIDE, *_OWN)},
+    ),
+    Carrier(
+        "pybullet",
+        "pybullet_envs_gymnasium",
+        "gymnasium",
+        "pybullet-envs-gymnasium",
+        "states and actions have the same sizes, physics and rewards differ a little",
+        {task: (f"{task.replace('2d', '2D')}BulletEnv-v0",) for task in (*_ROBOTS, *_BESIDE)},
+    ),
+    Carrier(
+        "mujoco",
+        "mujoco",
+        "gymnasium",
+        "gymnasium[mujoco]",
+        "states and rewards are others, and so may their sizes be",
+        {task: tuple(f"{task}-v{version}" for version in (5, 4)) for task in _ROBOTS},
+    ),
+)
+
+
+class RoboschoolEnv(GymEnv):
+    """A task of Roboschool by its name, on the first of roboschool, PyBullet and MuJoCo that is installed.
+
+    A warning says so where it is not Roboschool itself that runs; `simulator` and `running` say it at any time.
+
+    Args:
+        env_name: such as "RoboschoolHopper-v1".
+        wrappers, seed: see `GymEnv`.
+        simulator: "roboschool", "pybullet" or "mujoco", where one is wanted and no other; there is no warning then.
+        kwargs: see `GymEnv`.
+
+    Attributes:
+        running: the name of the environment that runs.
+
+    Raises:
+        ValueError: Roboschool has no such task, or there is no such simulator.
+        VersionError: no simulator that has the task is installed; the message says what to install.
+
+    >>> env = RoboschoolEnv("RoboschoolInvertedPendulum-v1", simulator="mujoco")
+    >>> env.running.rstrip("45"), env.reset().shape
+    ('InvertedPendulum-v', (4,))
+    """
+
+    def __init__(self, env_name: str, *args: Any, simulator: str | None = None, **kwargs: Any):
+        carrier, self.running = _found(env_name, simulator)
+        self._carrier = carrier
+        if simulator is None and carrier is not CARRIERS[0]:
+            warnings.warn(
+                f"{env_name} runs as {self.running} on {carrier.simulator}, since roboschool is not here: "
+                f'{carrier.differs}. simulator="{carrier.simulator}" asks for just that, without a warning.',
+                stacklevel=2,
+            )
+        super().__init__(env_name, *args, library=carrier.library, **kwargs)
+
+    def _id(self) -> str:
+        return self.running
+
+    @property
+    def simulator(self) -> str:
+        """Which one runs: "roboschool", "pybullet" or "mujoco"."""
+        return self._carrier.simulator
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, running={self.running!r})"
+
+
+def _found(env_name: str, simulator: str | None) -> tuple[Carrier, str]:
+    """Who has the task, of all or of one alone, and under which name."""
+    names = {f"Roboschool{task}-v1": task for task in CARRIERS[0].ids}
+    if env_name not in names:
+        close = get_close_matches(env_name, names, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"Roboschool has no task {env_name!r}; {hint}There are {list(names)}.")
+    carriers = [carrier for carrier in CARRIERS if simulator in (None, carrier.simulator)]
+    if not carriers:
+        known = [carrier.simulator for carrier in CARRIERS]
+        raise ValueError(f"Expected simulator to be one of {known}, but {simulator!r} came.")
+    reasons: list[str] = []
+    for carrier in carriers:
+        running, why = carrier.find(names[env_name])
+        if running is not None:
+            return carrier, running
+        reasons.append(why)
+    raise VersionError(f"Nothing here has {env_name}: {'; '.join(reasons)}.")
