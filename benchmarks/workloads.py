@@ -406,10 +406,7 @@ def _killed(on_failure: str) -> Workload:
     return Workload(
         name=f"killed-{on_failure}",
         title=f"8 environments, a worker is killed: until {what}",
-        contestants=[
-            C(OURS, "main", "on_vecrl:killed", {"on_failure": on_failure}),
-            *(_struck(signal.SIGKILL) if told else []),
-        ],
+        contestants=[C(OURS, "main", "on_vecrl:killed", {"on_failure": on_failure}), *peers],
         targets=[Limit(0.2 if told else 1.0)],
         rounds=3,
     )

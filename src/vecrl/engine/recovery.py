@@ -213,8 +213,11 @@ class Recovery:
         """Note whose episodes ended for these reasons, but for those who learn of it as the answer to what they do."""
         told: set[int] = set()
         for flight in [*self._mending, *self._flights.landed]:
-            if any(f is own for f in failures for own in flight.failures):
-                told.update(range(self._roster.num_envs) if flight.ids is None else flight.ids.tolist())
+            for failure in failures:
+                if any(failure is own for own in flight.failures):
+                    told.update(
+                        failure.env_ids if flight.ids is None else set(failure.env_ids) & set(flight.ids.tolist())
+                    )
         self.lost[[i for i in ids if i not in told]] = True
 
     def _within_budget(self, failure: Failure) -> bool:
