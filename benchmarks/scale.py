@@ -1,0 +1,270 @@
+"""How throughput and starting grow with environments and workers: measured here, fitted, and drawn.
+
+    python -m benchmarks.scale            # measure, and write docs/scale.md and its pictures
+    python -m benchmarks.scale --draw     # from the latest measurements
+
+A step of n environments over w workers on c cores is taken to cost
+
+    t(n, w) = a + d·w + n·(b + (e + s) / min(w, c))
+
+where s is what the environment itself takes; a, b and d are the caller's, e is the worker's. The four are fitted to
+what was measured, so that the page can say what a machine of more cores would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.actions import discrete
+from benchmarks.burn import burners
+from vecrl.vector import RolloutWorkers, VectorEnv
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "benchmarks" / "results" / "scale.json"
+PAGE = ROOT / "docs" / "scale.md"
+PICTURES = ROOT / "docs" / "assets"
+COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 10_000)
+WORKERS = (1, 2, 4, 8)
+STARTED = (1, 2, 4, 8, 16, 32, 64)
+CORES = 2
+TURNS = 3
+
+
+def main() -> None:
+    """Measure what was not, then write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
+    if not parser.parse_args().draw:
+        DATA.write_text(json.dumps(measure(), indent=1))
+    data = json.loads(DATA.read_text())
+    fitted = fit(data["steps"])
+    draw_throughput(data)
+    draw_model(data, fitted)
+    draw_starts(data)
+    write(data, fitted)
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def measure() -> dict[str, Any]:
+    """Seconds of everything; medians of some turns each."""
+    data: dict[str, Any] = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "load": os.getloadavg()}
+    data["kinds"] = {name: [[n, _said(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()}
+    data["steps"] = [
+        [n, w, _said(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
+        for n in (8, 64, 512, 4096)
+        for w in WORKERS
+    ]
+    data["starts"] = [[w, _said("start", w, _median(partial(_start, w)))] for w in STARTED]
+    return data
+
+
+def _cartpoles(n: int) -> list[Callable[[], Any]]:
+    return [partial(gymnasium.make, "CartPole-v1")] * n
+
+
+def _stepping(env: Any, n: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    env.reset(seed=0)
+    actions = discrete(n)[0]
+    return partial(env.step, actions), env.close
+
+
+def _serial(n: int) -> Any:
+    return _stepping(VectorEnv(_cartpoles(n), autoreset_mode="same_step"), n)
+
+
+def _processes(n: int) -> Any:
+    env = VectorEnv(_cartpoles(n), backend="processes", num_workers=min(n, CORES), autoreset_mode="same_step")
+    return _stepping(env, n)
+
+
+def _native(n: int) -> Any:
+    import torch
+
+    from vecrl.vector import make_vector_env
+
+    env = make_vector_env("native::CartPole-v1", num_envs=n, empty_info=True)
+    env.reset(seed=0)
+    return partial(env.step, torch.zeros(n, dtype=torch.int64)), env.close
+
+
+def _rollouts(n: int) -> Any:
+    def still(obs: Any) -> Any:
+        return np.zeros(len(obs), np.int64)
+
+    workers = RolloutWorkers(_cartpoles(n), still, num_workers=min(n, CORES))
+    workers.reset(seed=0)
+    steps = max(1, min(100, 20_000 // n))
+    return partial(workers.rollout, steps), workers.close, steps
+
+
+def _burning(n: int, workers: int) -> Any:
+    return _stepping(VectorEnv(burners(n, 0.0, "floats"), backend="processes", num_workers=workers), n)
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "one process": _serial,
+    "2 worker processes": _processes,
+    "2 workers, whole rollouts": _rollouts,
+    "native, one thread": _native,
+}
+
+
+def per_step(build: Callable[[int], Any], n: int) -> float:
+    """Seconds of a step of n environments."""
+    step, close, *more = build(n)
+    step()
+    start = time.perf_counter()
+    step()
+    calls = max(1, int(0.3 / (time.perf_counter() - start)))
+
+    def turn() -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        return (time.perf_counter() - start) / calls
+
+    seconds = _median(turn) / (more[0] if more else 1)
+    close()
+    return seconds
+
+
+def _start(workers: int) -> float:
+    start = time.perf_counter()
+    env = VectorEnv(_cartpoles(workers), backend="processes", num_workers=workers)
+    env.reset()
+    seconds = time.perf_counter() - start
+    env.close()
+    return seconds
+
+
+def _median(turn: Callable[[], float]) -> float:
+    return float(np.median([turn() for _ in range(TURNS)]))
+
+
+def _said(name: str, n: int, seconds: float) -> float:
+    print(f"{name:28} {n:6,}  {seconds * 1e6:12,.1f} µs", flush=True)
+    return seconds
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def fit(steps: list[list[float]]) -> dict[str, float]:
+    """a, b, d and e in seconds, none of them below 0, by least squares of the relative errors."""
+    n, w, t = np.array(steps).T
+    terms = np.stack([np.ones_like(n), n, w, n / np.minimum(w, CORES)], 1) / t[:, None]
+    kept = list(range(4))
+    while True:  # drop what would have to be below 0
+        found = np.linalg.lstsq(terms[:, kept], np.ones_like(t), rcond=None)[0]
+        if (found >= 0).all():
+            break
+        kept.pop(int(found.argmin()))
+    values = dict.fromkeys("abde", 0.0) | {"abde"[i]: float(x) for i, x in zip(kept, found, strict=True)}
+    errors = np.abs(terms[:, kept] @ found - 1)
+    return values | {"error": float(np.median(errors)), "worst": float(errors.max())}
+
+
+def predicted(model: dict[str, float], n: Any, w: Any, cores: Any, s: float) -> Any:
+    """Seconds of a step."""
+    return model["a"] + model["d"] * w + n * (model["b"] + (model["e"] + s) / np.minimum(w, cores))
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def _axes(xlabel: str, ylabel: str) -> Any:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "vecrl"
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3, which="both")
+    return figure, axes
+
+
+def _keep(figure: Any, axes: Any, name: str) -> None:
+    axes.legend(fontsize=8)
+    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+
+
+def draw_throughput(data: dict[str, Any]) -> None:
+    """Steps a second by the number of environments."""
+    figure, axes = _axes("environments", "steps of an environment a second")
+    for name, points in data["kinds"].items():
+        n, t = np.array(points).T
+        axes.plot(n, n / t, "o-", label=f"CartPole, {name}", markersize=4)
+    _keep(figure, axes, "scale-envs")
+
+
+def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
+    """Steps a second by the number of workers, each on a core of its own, 32 environments a worker."""
+    figure, axes = _axes("workers, each on a core of its own, 32 environments each", "steps of an environment a second")
+    w = np.geomspace(1, 1000, 100)
+    for color, s in zip(("C0", "C1", "C2"), (1e-5, 1e-4, 1e-3), strict=True):
+        axes.plot(
+            w, 32 * w / predicted(model, 32 * w, w, w, s), "--", color=color, label=f"a step takes {s * 1e6:,.0f} µs"
+        )
+        axes.plot(w, w / (model["e"] + s), ":", color=color, alpha=0.6, label="the same, whole rollouts in the workers")
+    _keep(figure, axes, "scale-workers")
+
+
+def draw_starts(data: dict[str, Any]) -> None:
+    """Seconds to start by the number of workers."""
+    figure, axes = _axes("worker processes", "seconds until all have reset")
+    w, t = np.array(data["starts"]).T
+    axes.plot(w, t, "o-", label="CartPole, an environment a worker, the zygote stands", markersize=4)
+    _keep(figure, axes, "scale-start")
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def write(data: dict[str, Any], model: dict[str, float]) -> None:
+    """Put the figures into the page, between its marks."""
+    head, _, rest = PAGE.read_text().partition("<!-- figures -->\n")
+    tail = rest.partition("<!-- end of figures -->")[2]
+    PAGE.write_text(f"{head}<!-- figures -->\n{_figures(data, model)}\n<!-- end of figures -->{tail}")
+
+
+def _figures(data: dict[str, Any], model: dict[str, float]) -> str:
+    names = list(data["kinds"])
+    lines = [
+        f"Measured on {data['when']}, {CORES} cores, one thread a process, load average {data['load'][0]:.1f}.",
+        "",
+    ]
+    lines += ["| environments | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for row, n in enumerate(COUNTS):
+        cells = [f"{n / data['kinds'][name][row][1]:,.0f}" for name in names]
+        lines.append(f"| {n:,} | " + " | ".join(cells) + " |")
+    lines += ["", "Steps of an environment a second.", ""]
+    starts = ", ".join(f"{w} in {t:.2f} s" for w, t in data["starts"])
+    lines += [f"Starting worker processes: {starts}.", ""]
+    micros = {name: value * 1e6 for name, value in model.items()}
+    most = 1 / (model["b"] + model["d"] / 32)
+    lines.append(
+        f"Fitted: a = {micros['a']:.0f} µs a step, b = {micros['b']:.2f} µs an environment and d = {micros['d']:.1f} µs a "
+        f"worker in the caller, e = {micros['e']:.2f} µs an environment in its worker. The model is off by "
+        f"{model['error']:.0%} in the median and {model['worst']:.0%} at worst. However many workers there are, one caller "
+        f"makes at most {most:,.0f} steps a second of environments that come 32 to a worker."
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
