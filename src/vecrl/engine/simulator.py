@@ -97,6 +97,9 @@ class Simulator(Protocol):
     One that can do with other spaces than its own also has `lay_out(observation_space, action_space)`: it is called
     once, with those that the workers of a pool agreed upon, before anything is reset.
 
+    One whose environments can be saved also has `get_state(row)`, which gives plain data, and
+    `set_state(row, state, allow)`, which goes back to it; `allow` are names of classes, see `vecrl.states.put`.
+
     Attributes:
         num_envs: k.
         observation_space, action_space: of one row.
