@@ -147,7 +147,7 @@ def _restored(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, p
 class GlobalGenerators:
     """The generators that belong to nobody: those of `random`, `numpy.random` and torch, on all its devices.
 
-    What is drawn from them (by `torch.randn`, say, or by a policy that samples) goes on after a `load` as it would have.
+    What is drawn from them (by `torch.randn`, say, or a policy that samples) goes on after a `load` as it would have.
     They are the process's, so no environment saves them.
 
     >>> state = GlobalGenerators().state_dict()
@@ -162,7 +162,7 @@ class GlobalGenerators:
         version, words, gauss = random.getstate()
         state: dict[str, Any] = {
             "random": [version, np.array(words, np.uint64), gauss],
-            "numpy": np.random.get_state(legacy=False),
+            "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         }
         if (torch := sys.modules.get("torch")) is not None:
             state["torch"] = torch.get_rng_state()
@@ -173,7 +173,7 @@ class GlobalGenerators:
         """Go on from what `state_dict` gave; generators of devices that are not there are passed over."""
         version, words, gauss = state["random"]
         random.setstate((version, tuple(words.tolist()), gauss))
-        np.random.set_state(state["numpy"])
+        np.random.set_state(state["numpy"])  # noqa: NPY002
         if "torch" in state and (torch := sys.modules.get("torch")) is not None:
             torch.set_rng_state(state["torch"])
             for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):

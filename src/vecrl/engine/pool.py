@@ -382,7 +382,9 @@ class Pool:
         """
         count = self.num_envs if ids is None else len(ids)
         if len(states) != count or not all(isinstance(state, Mapping) and "env" in state for state in states):
-            raise StateError(f"Expected the states of {count} environments, as get_state gives, but {len(states)} came.")
+            raise StateError(
+                f"Expected the states of {count} environments, as get_state gives, but {len(states)} came."
+            )
         names = [one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in allow]
         self.invoke("set_state", "", [(state, names) for state in states], ids)
         self._roster.failed[slice(None) if ids is None else ids] = False

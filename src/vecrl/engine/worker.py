@@ -248,6 +248,7 @@ class Worker:
         state, allow = value
         sim.set_state(row, state["env"], allow)
         self.returns[row], self.lengths[row] = state["return"], state["length"]
+        return None
 
     def _close(self, command: Command) -> Report | None:
         if self.sim is not None:

@@ -113,7 +113,9 @@ class EnvBase(Beside, Stateful, SpecOwner):
         return None
 
     def _state_facts(self) -> dict[str, Any]:
-        shapes = [(name, str(key), list(self._full(name)[key].shape)) for name in _SHOWN for key in self._leaf_keys(name)]
+        shapes = [
+            (name, str(key), list(self._full(name)[key].shape)) for name in _SHOWN for key in self._leaf_keys(name)
+        ]
         return {"batch_size": list(self.batch_size), "entries": str(shapes)}
 
     # -- resets

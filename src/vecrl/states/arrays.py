@@ -51,10 +51,15 @@ class Arrays:
         if not isinstance(value, np.ndarray):
             raise StateError(f"Expected an array in a state, but it holds a {type(value).__name__}.")
         lent = type(old) is np.ndarray and old.flags.writeable and not isinstance(old.base, np.ndarray | None)
-        if lent and not node.get("fixed") and (old.shape, old.dtype, old.strides) == (
-            value.shape,
-            value.dtype,
-            value.strides,
+        if (
+            lent
+            and not node.get("fixed")
+            and (old.shape, old.dtype, old.strides)
+            == (
+                value.shape,
+                value.dtype,
+                value.strides,
+            )
         ):
             return old, lambda: np.copyto(old, value)
         new = value.copy(order="K")
@@ -120,7 +125,7 @@ class Dtypes:
 
     def take(self, value: Any, ref: Ref) -> Node:
         """See `Kind`."""
-        return {} if value == object else {"value": np.empty(0, value)}
+        return {} if value.kind == "O" else {"value": np.empty(0, value)}
 
     def put(self, node: Node, old: Any, get: Get) -> Made:
         """See `Kind`."""

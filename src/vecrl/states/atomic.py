@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,8 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
     path = Path(path)
     _sweep(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
-    file = open(draft, "xb")
     try:
-        with file:
+        with open(draft, "xb") as file:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
             for piece in pieces:
@@ -35,14 +35,15 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    _sync_folder(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk."""
+def _sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk, where the file system can say when they are."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        with suppress(OSError):
+            os.fsync(folder)
     finally:
         os.close(folder)
 
@@ -58,8 +59,6 @@ def _sweep(path: Path) -> None:
 
 def _is_new(file: Any) -> bool:
     """Whether a draft may have a writer that is about to lock it."""
-    import time
-
     return time.time() - os.fstat(file.fileno()).st_mtime < 10
 
 

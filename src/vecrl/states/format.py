@@ -120,8 +120,10 @@ class _Writer:
     def _blob(self, value: Any, where: str) -> Any:
         tag = "bytes" if type(value) is bytes else "array" if type(value) is np.ndarray else ""
         tag = tag or ("scalar" if isinstance(value, np.generic) else "tensor" if _is_tensor(value) else "")
-        if not tag or (tag in ("array", "scalar") and value.dtype.hasobject):
-            raise StateError(f"Expected numbers, text, arrays, tensors and containers of these, but {_a(value)}{where}.")
+        if not tag or (tag in ("array", "scalar") and np.asarray(value).dtype.hasobject):
+            raise StateError(
+                f"Expected numbers, text, arrays, tensors and containers of these, but {_a(value)}{where}."
+            )
         if id(value) not in self._known:
             self._known[id(value)] = len(self.table)
             self._keep.append(value)
@@ -153,10 +155,14 @@ def _laid_out(tag: str, value: Any) -> tuple[Any, list[int], Any]:
         torch: Any = sys.modules["torch"]
         flat = value.detach().to("cpu").contiguous().reshape(-1)
         shape = list(value.shape)
-        return str(value.dtype).partition(".")[2], shape, memoryview(flat.view(torch.uint8).numpy())
+        return str(value.dtype).partition(".")[2], shape, _bytes_of(flat.view(torch.uint8).numpy())
     array = np.ascontiguousarray(value)
     dtype = np.lib.format.dtype_to_descr(array.dtype)
-    return dtype, list(np.shape(value)), memoryview(array.reshape(-1).view(np.uint8))
+    return dtype, list(np.shape(value)), _bytes_of(array.reshape(-1).view(np.uint8))
+
+
+def _bytes_of(array: Any) -> memoryview:
+    return memoryview(array)
 
 
 class _Reader:
@@ -201,7 +207,9 @@ class _Reader:
             raise CheckpointError(f"{self._name} holds tensors: import torch first.")
         dtype = getattr(torch, self._table[number][0], None)
         if not isinstance(dtype, torch.dtype):
-            raise CheckpointError(f"{self._name} holds a tensor of dtype {self._table[number][0]!r}, which torch lacks.")
+            raise CheckpointError(
+                f"{self._name} holds a tensor of dtype {self._table[number][0]!r}, which torch lacks."
+            )
         raw = torch.from_numpy(np.frombuffer(self._raw(number), np.uint8).copy())
         return raw.view(dtype).reshape(self._table[number][1])
 

@@ -183,7 +183,9 @@ def same_name(one: str, other: str) -> bool:
 
 def spaces_of(value: Any) -> dict[str, Any]:
     """What the spaces of an environment look like, if it has any."""
-    names = [name for name in ("observation_space", "action_space") if is_environment(value) and hasattr(type(value), name)]
+    names = [
+        name for name in ("observation_space", "action_space") if is_environment(value) and hasattr(type(value), name)
+    ]
     return {name: str(getattr(value, name, None)) for name in names}
 
 

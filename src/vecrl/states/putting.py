@@ -16,8 +16,20 @@ from itertools import chain
 from typing import Any
 
 from ..errors import StateError
-from .kinds import IMMEDIATE, MISSING, Node, container_of, declared_by, is_left, is_python, name_of, names_itself
-from .kinds import same_name, slots_of, spaces_of
+from .kinds import (
+    IMMEDIATE,
+    MISSING,
+    Node,
+    container_of,
+    declared_by,
+    is_left,
+    is_python,
+    name_of,
+    names_itself,
+    same_name,
+    slots_of,
+    spaces_of,
+)
 from .taking import FORMAT, KINDS, Taker
 
 Allowed = Iterable[type | str]
@@ -47,7 +59,8 @@ def put(value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Map
     for name, wanted in (spaces_of(value) | dict(about or {})).items():
         came = state["about"].get(name)
         if came != wanted:
-            raise StateError(f"Expected a state with {name} {wanted}, as {names_itself(value)} has, but one with {came} came.")
+            own = names_itself(value)
+            raise StateError(f"Expected a state with {name} {wanted}, as {own} has, but one with {came} came.")
     putter = Putter(value, state["nodes"], allow)
     try:
         return putter.put(state["root"])
@@ -253,7 +266,8 @@ class Putter:
             cls = type(old) if same else self._class(node["of"])
             if not is_python(cls) or issubclass(cls, Enum):
                 raise StateError(f"Expected {node['of']} to be a class of attributes alone, but it is none.")
-            own = (container_of(cls) or object).__new__(cls)
+            base: Any = container_of(cls) or object
+            own = base.__new__(cls)
         self._todo.append(lambda: self._fill_object(node, own))
         return own
 
@@ -314,8 +328,8 @@ class Putter:
             found = self._looked_up(asked) if isinstance(asked, str) else asked
         if found is None:
             raise UnknownClassError(
-                f"The state of {names_itself(self._value)} holds a {name}, of which {names_itself(self._value)} has none "
-                f"now. Reset it once before its state is set, so that it has one, or allow the class: allow=[{name!r}]."
+                f"This state of {names_itself(self._value)} holds a {name}, of which there is none here now. Reset it "
+                f"once before its state is set, so that it has one, or allow the class: allow=[{name!r}]."
             )
         return found
 

@@ -30,9 +30,10 @@ from .kinds import (
     spaces_of,
 )
 from .libraries import KINDS as LIBRARIES
+from .simulators import KINDS as SIMULATORS
 
 FORMAT = 1
-KINDS: list[Kind] = [*ARRAYS, *LIBRARIES]
+KINDS: list[Kind] = [*ARRAYS, *LIBRARIES, *SIMULATORS]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """What an environment that says its own state usually leaves unsaid."""
 
@@ -58,7 +59,13 @@ def take(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     walk = Taker(names_itself(value))
     root = walk.walk(value)
-    return {"vecrl": "state", "format": FORMAT, "about": spaces_of(value) | dict(about or {}), "root": root, "nodes": walk.nodes}
+    return {
+        "vecrl": "state",
+        "format": FORMAT,
+        "about": spaces_of(value) | dict(about or {}),
+        "root": root,
+        "nodes": walk.nodes,
+    }
 
 
 class Taker:
@@ -149,7 +156,8 @@ class Taker:
         state = value.get_state()
         if getattr(type(value), "plain_state", False):
             return {**node, "plain": state}
-        attrs = {name: found for name in OWN_GENERATORS if (found := getattr(value, "__dict__", {}).get(name)) is not None}
+        there = getattr(value, "__dict__", {})
+        attrs = {name: there[name] for name in OWN_GENERATORS if there.get(name) is not None}
         return {**node, "state": self.ref(state, ".get_state()"), "attrs": self._refs(attrs)}
 
     def _object(self, value: Any) -> Node:
