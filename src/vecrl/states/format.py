@@ -157,7 +157,8 @@ def _laid_out(tag: str, value: Any) -> tuple[Any, list[int], Any]:
         shape = list(value.shape)
         return str(value.dtype).partition(".")[2], shape, _bytes_of(flat.view(torch.uint8).numpy())
     array = np.ascontiguousarray(value)
-    dtype = np.lib.format.dtype_to_descr(array.dtype)
+    registered = array.dtype.isbuiltin == 2  # by another library, such as bfloat16
+    dtype = array.dtype.name if registered else np.lib.format.dtype_to_descr(array.dtype)
     return dtype, list(np.shape(value)), _bytes_of(array.reshape(-1).view(np.uint8))
 
 

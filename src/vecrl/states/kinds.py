@@ -14,7 +14,8 @@ import re
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -32,6 +33,10 @@ class _Missing:
 
 MISSING: Any = _Missing()
 IMMEDIATE = (type(None), bool, int, float, complex, str, bytes)
+
+
+by_class = functools.lru_cache(maxsize=4096)
+"""For functions of a class, which are asked for every object."""
 
 
 class Kind(Protocol):
@@ -97,15 +102,22 @@ _ELSEWHERE |= {"pybullet", "pybullet_utils"}
 
 def is_environment(value: Any) -> bool:
     """Whether something steps and begins anew."""
-    cls = type(value)
+    return _is_environment(type(value))
+
+
+def _is_environment(cls: type) -> bool:
     return callable(getattr(cls, "step", None)) and callable(getattr(cls, "reset", None))
 
 
 def is_left(value: Any) -> bool:
     """Whether something has no state to be held, so that what is in its place is left there: code, files, windows."""
-    if isinstance(value, _LEFT):
+    return _is_left(type(value))
+
+
+@by_class
+def _is_left(cls: type) -> bool:
+    if issubclass(cls, _LEFT):
         return True
-    cls = type(value)
     module = module_of(cls)
     top = module.partition(".")[0]
     if top in _LEFT_MODULES or any(part in module for part in _LEFT_PARTS):
@@ -115,8 +127,8 @@ def is_left(value: Any) -> bool:
     if top == "torch":
         return cls.__name__ in ("dtype", "device", "Stream", "Event", "layout", "memory_format")
     if top in ("jaxlib", "jax"):
-        return callable(value)
-    return cls.__name__.lower().endswith(_DRAWS) and not is_environment(value)
+        return any("__call__" in vars(base) for base in cls.__mro__)
+    return cls.__name__.lower().endswith(_DRAWS) and not _is_environment(cls)
 
 
 def lives_elsewhere(value: Any) -> bool:
@@ -124,14 +136,20 @@ def lives_elsewhere(value: Any) -> bool:
     return module_of(type(value)).partition(".")[0] in _ELSEWHERE
 
 
-_CONTAINERS = (dict, list, set)
+_CONTAINERS = (OrderedDict, dict, list, set)
 
 
 def container_of(cls: type) -> type | None:
-    """Which of dict, list and set a class derives from."""
+    """Which container a class derives from, if any."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
+def mapping_of(value: Any) -> Any:
+    """The class whose methods a dict's items are had and set by, past those of a class that derives from it."""
+    return OrderedDict if isinstance(value, OrderedDict) else dict
+
+
+@by_class
 def is_python(cls: type) -> bool:
     """Whether all that instances hold are attributes (and items), so that nothing is kept where nobody sees it."""
     base = container_of(cls) or object
@@ -140,22 +158,23 @@ def is_python(cls: type) -> bool:
         size -= 8
     if cls.__dictoffset__ > 0:
         size -= 8
-    size -= 8 * sum(1 for _ in slots_of(cls))
+    size -= 8 * len(slots_of(cls))
     return size <= 0 and not (cls.__itemsize__ and base is object)
 
 
-def slots_of(cls: type) -> Iterator[tuple[str, Any]]:
+@by_class
+def slots_of(cls: type) -> tuple[tuple[str, Any], ...]:
     """The names of a class's slots, and how to reach them."""
-    for base in cls.__mro__:
-        for name, found in vars(base).items():
-            if isinstance(found, types.MemberDescriptorType) and "__slots__" in vars(base):
-                yield name, found
+    slotted = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
+    found = [pair for space in slotted for pair in space.items()]
+    return tuple((name, slot) for name, slot in found if isinstance(slot, types.MemberDescriptorType))
 
 
-def declared_by(cls: type, name: str) -> set[Any]:
+@by_class
+def declared_by(cls: type, name: str) -> frozenset[Any]:
     """What a class and those it derives from list under a name: `not_state`, attributes that are none of the state, or
     `state_classes`, of which there may be objects in it."""
-    return {one for base in cls.__mro__ for one in vars(base).get(name, ())}
+    return frozenset(one for base in cls.__mro__ for one in vars(base).get(name, ()))
 
 
 def name_of(cls: type) -> str:
@@ -181,12 +200,16 @@ def same_name(one: str, other: str) -> bool:
     return one.rpartition(".")[2] == other.rpartition(".")[2]
 
 
-def spaces_of(value: Any) -> dict[str, Any]:
+def spaces_of(value: Any) -> dict[str, str]:
     """What the spaces of an environment look like, if it has any."""
-    names = [
-        name for name in ("observation_space", "action_space") if is_environment(value) and hasattr(type(value), name)
-    ]
-    return {name: str(getattr(value, name, None)) for name in names}
+    cls = type(value)
+    names = [name for name in ("observation_space", "action_space") if hasattr(cls, name) and _is_environment(cls)]
+    return {name: _look(getattr(value, name, None)) for name in names}
+
+
+def _look(space: Any) -> str:
+    """A space in words; those of a `Box` leave out its bounds, for which NumPy takes a while."""
+    return f"Box{space.shape} of {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def names_itself(value: Any) -> str:

@@ -24,6 +24,7 @@ from .kinds import (
     declared_by,
     is_left,
     is_python,
+    mapping_of,
     name_of,
     names_itself,
     same_name,
@@ -155,10 +156,11 @@ class Putter:
         factory = self.get(node["default"], own.default_factory) if "default" in node else None
 
         def fill() -> None:
-            dict.clear(own)
+            base = mapping_of(own)
+            base.clear(own)
             for key, value in ready:
                 if value is not MISSING:
-                    dict.__setitem__(own, key, value)
+                    base.__setitem__(own, key, value)
             if factory is not None and factory is not MISSING:
                 own.default_factory = factory
 
@@ -273,6 +275,8 @@ class Putter:
 
     def _fill_object(self, node: Node, own: Any) -> None:
         self._fill_attributes(own, node["attrs"])
+        for name, space in node.get("shared", {}).items():
+            self.get(space, getattr(type(own), name, MISSING))
         slots = dict(slots_of(type(own)))
         for name, value in node.get("slots", {}).items():
             if name not in slots:
@@ -285,7 +289,7 @@ class Putter:
 
     def _fill_items(self, node: Node, own: Any) -> None:
         base = container_of(type(own))
-        if base is dict:
+        if base is not None and issubclass(base, dict):
             self._fill_mapping({"items": node["items"]}, own)
             return
         ready = self._children(node["items"], list(base.__iter__(own)) if base else [])
@@ -309,7 +313,7 @@ class Putter:
             for name in [] if extras else [name for name, old in there.items() if name not in out and not is_left(old)]:
                 del there[name]
             for name, value in ready.items():
-                if value is not MISSING and not is_left(there.get(name)):
+                if value is not MISSING and (is_left(value) or not is_left(there.get(name))):
                     there[name] = value
 
         self._changes.append(fill)

@@ -6,7 +6,6 @@ what it is (`is`), and points at others by lists of one number. What is shared i
 
 from __future__ import annotations
 
-import functools
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -19,11 +18,14 @@ from .kinds import (
     IMMEDIATE,
     Kind,
     Node,
+    by_class,
     container_of,
     declared_by,
+    is_environment,
     is_left,
     is_python,
     lives_elsewhere,
+    mapping_of,
     name_of,
     names_itself,
     slots_of,
@@ -131,7 +133,7 @@ class Taker:
             return {"is": "enum", "of": name_of(cls), "name": value.name, "value": self.ref(value.value, ".value")}
         if is_left(value):
             return self._left(value)
-        self.classes[name_of(cls)] = cls
+        self.classes |= {name_of(known): known for known in (cls, *declared_by(cls, "state_classes"))}
         if isinstance(value, tuple) and hasattr(cls, "_fields"):
             return {"is": "tuple", "of": name_of(cls), "items": _items(value, self.ref)}
         if speaks_for_itself(cls):
@@ -165,9 +167,11 @@ class Taker:
         out = declared_by(cls, "not_state")
         attrs = {name: found for name, found in getattr(value, "__dict__", {}).items() if name not in out}
         self._staying |= set(map(id, getattr(value, "__dict__", {}).get("_buffers", {}).values()))
-        for declared in declared_by(cls, "state_classes"):
-            self.classes[name_of(declared)] = declared
         node: Node = {"is": "object", "of": name_of(cls), "attrs": self._refs(attrs)}
+        if is_environment(value):  # whose spaces may be the class's, with the generators that they draw by
+            spaces = {name: getattr(cls, name, None) for name in ("action_space", "observation_space")}
+            shared = {name: space for name, space in spaces.items() if name not in attrs and hasattr(space, "sample")}
+            node |= {"shared": self._refs(shared)} if shared else {}
         slots = {}
         for name, slot in slots_of(cls):
             if name not in out and name not in ("__dict__", "__weakref__"):
@@ -178,7 +182,8 @@ class Taker:
         if slots:
             node["slots"] = self._refs(slots)
         if (base := container_of(cls)) is not None:
-            node["items"] = _pairs(value, self.ref) if base is dict else _items(base.__iter__(value), self.ref)
+            pairs = issubclass(base, dict)
+            node["items"] = _pairs(value, self.ref) if pairs else _items(base.__iter__(value), self.ref)
         return node
 
     def _refs(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,12 +205,13 @@ class Taker:
         )
 
 
-@functools.cache
+@by_class
 def kind_of(cls: type) -> Kind | None:
     """The rule by which instances of a class are held, where there is one."""
     return next((kind for kind in KINDS if kind.fits(cls)), None)
 
 
+@by_class
 def speaks_for_itself(cls: type) -> bool:
     """Whether what steps also says its state: by `get_state()` and `set_state(state)` of its own."""
     names = ("get_state", "set_state", "step", "reset")
@@ -217,7 +223,8 @@ def _items(values: Any, ref: Callable[[Any, str], Any]) -> list[Any]:
 
 
 def _pairs(values: Any, ref: Callable[[Any, str], Any]) -> list[Any]:
-    return [[ref(key, f"[key {key!r:.40}]"), ref(value, f"[{key!r:.40}]")] for key, value in dict.items(values)]
+    items = mapping_of(values).items(values)
+    return [[ref(key, f"[key {key!r:.40}]"), ref(value, f"[{key!r:.40}]")] for key, value in items]
 
 
 _PLAIN: dict[type, Callable[[Any, Any], Node]] = {
