@@ -19,6 +19,7 @@ from .errors import CheckpointError, StateError, VecrlError
 from .states import Stateful, put, take
 from .states.atomic import write_atomically
 from .states.format import dump, parse
+from .states.libraries import is_of
 from .states.putting import Allowed
 
 __all__ = ["GlobalGenerators", "load", "save"]
@@ -92,7 +93,8 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
     try:
         if isinstance(value, Stateful):
             return {"kind": "state", "data": value.get_state()}
-        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        has = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+        if has and not _is_value(value):
             return {"kind": "state_dict", "data": value.state_dict()}
         state = take(value)
     except StateError as error:
@@ -106,10 +108,9 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
 
 
 def _is_value(value: Any) -> bool:
-    if isinstance(value, _VALUES):
-        return True
-    library = type(value).__module__.partition(".")[0]
-    return library in ("torch", "tensordict") and not type(value).__name__.endswith("Generator")
+    kind = type(value)
+    tensors = is_of(kind, "torch", "Tensor", "Size") or is_of(kind, "tensordict", "TensorDictBase", "NonTensorData")
+    return isinstance(value, _VALUES) or tensors
 
 
 def _check(entries: Any, objects: Mapping[str, Any], path: Path) -> None:

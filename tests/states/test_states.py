@@ -276,7 +276,7 @@ def test_classes_are_neither_imported_nor_called(monkeypatch):
         "os.system",
         "subprocess.Popen",
         "builtins.eval",
-        "tests.states.test_states.Thing",
+        "tests.states.zoo.Enemy",
     ):
         nodes = [{**node, "of": name} if node.get("of", "").endswith("Trap") else node for node in state["nodes"]]
         with pytest.raises(StateError):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
@@ -22,11 +21,9 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
     """
     path = Path(path)
     _sweep(path)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+    file, draft = _new_draft(path)
     try:
-        with open(draft, "xb") as file:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with file:
             for piece in pieces:
                 file.write(piece)
             file.flush()
@@ -38,6 +35,31 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
     _sync_folder(path.parent)
 
 
+def _new_draft(path: Path) -> tuple[BinaryIO, Path]:
+    """A draft of `path`, open and locked."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+        file = open(draft, "xb")  # noqa: SIM115 -- closed by who asked
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file, draft
+        file.close()  # somebody took it for an abandoned one before it was locked
+
+
+def _sweep(path: Path) -> None:
+    """Remove drafts of `path` whose writers are gone."""
+    for draft in path.parent.glob(f".{_escaped(path.name)}.????????.draft"):
+        with suppress(OSError), open(draft, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.unlink(missing_ok=True)
+
+
+def _escaped(name: str) -> str:
+    """A name as a pattern that means itself alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
 def _sync_folder(path: Path) -> None:
     """Have the names in a folder on the disk, where the file system can say when they are."""
     folder = os.open(path, os.O_RDONLY)
@@ -46,22 +68,3 @@ def _sync_folder(path: Path) -> None:
             os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _sweep(path: Path) -> None:
-    """Remove drafts of `path` whose writers are gone."""
-    for draft in path.parent.glob(f".{_escaped(path.name)}.????????.draft"):
-        with suppress(OSError), open(draft, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_size or not _is_new(file):
-                draft.unlink(missing_ok=True)
-
-
-def _is_new(file: Any) -> bool:
-    """Whether a draft may have a writer that is about to lock it."""
-    return time.time() - os.fstat(file.fileno()).st_mtime < 10
-
-
-def _escaped(name: str) -> str:
-    """A name as a pattern that means itself alone."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

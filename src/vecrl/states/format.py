@@ -211,6 +211,8 @@ class _Reader:
             raise CheckpointError(
                 f"{self._name} holds a tensor of dtype {self._table[number][0]!r}, which torch lacks."
             )
+        if not self._table[number][3]:
+            return torch.empty(self._table[number][1], dtype=dtype)
         raw = torch.from_numpy(np.frombuffer(self._raw(number), np.uint8).copy())
         return raw.view(dtype).reshape(self._table[number][1])
 
