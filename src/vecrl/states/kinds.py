@@ -202,8 +202,10 @@ def same_name(one: str, other: str) -> bool:
 
 def spaces_of(value: Any) -> dict[str, str]:
     """What the spaces of an environment look like, if it has any."""
-    cls = type(value)
-    names = [name for name in ("observation_space", "action_space") if hasattr(cls, name) and _is_environment(cls)]
+    if not is_environment(value):
+        return {}
+    there = getattr(value, "__dict__", {})
+    names = [name for name in ("observation_space", "action_space") if name in there or hasattr(type(value), name)]
     return {name: _look(getattr(value, name, None)) for name in names}
 
 
