@@ -81,6 +81,7 @@ def workloads() -> list[Workload]:
         _pixels(8),
         _normed(64),
         _memory(16, 1000),
+        _checkpoint(4096),
     ]
 
 
@@ -392,6 +393,23 @@ def _memory(n: int, steps: int) -> Workload:
         targets=[Limit(1.1)],
         rounds=2,
         unit=" ×",
+    )
+
+
+def _checkpoint(n: int) -> Workload:
+    entry = "on_vecrl_states:save_and_load"
+    return Workload(
+        name=f"checkpoint-{n}",
+        title=f"a checkpoint of {n:,} native environments with statistics, a policy and its optimiser",
+        contestants=[
+            C(OURS, "main", entry, {"what": "save"}),
+            C("the disk alone, not counted above", "main", entry, {"what": "disk"}),
+            C("vecrl, loading", "main", entry, {"what": "load"}),
+        ],
+        parameters={"num_envs": n},
+        targets=[Limit(0.05)],
+        rows=n,
+        quick=True,
     )
 
 
