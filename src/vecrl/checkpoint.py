@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any
         StateError: a state does not fit the object, which was made otherwise. Those named before it are restored.
         OSError: the file cannot be opened.
     """
-    path = Path(path)
+    path, allow = Path(path), list(allow)
     entries = parse(path.read_bytes(), str(path))
     _check(entries, objects, path)
     return {

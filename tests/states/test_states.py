@@ -1,11 +1,17 @@
 """`take` and `put`: everything comes back, what cannot be held stays or is named, nothing runs that a state names."""
 
+import datetime
 import random
 import subprocess
 import sys
 import threading
+import uuid
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import gymnasium
@@ -126,6 +132,17 @@ def test_objects_that_are_there_are_the_ones_that_are_changed():
     assert thing.enemies[0] is enemy
     assert enemy == Enemy(Place(1.0, 2.0))
     assert not hasattr(thing, "extra")
+
+
+def test_values_of_the_standard_library():
+    day = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
+    values = [Decimal("1.10"), Fraction(1, 3), uuid.UUID(int=5), day, day.date(), day.time()]
+    values += [datetime.timedelta(1, 2, 3)]
+    values += [Path("/a/b"), PurePosixPath("c"), PureWindowsPath("d"), slice(1, None, 2), range(3), Counter("aab")]
+    thing = Thing(values=[None] * len(values), spare=Counter())
+    put(thing, through_bytes(take(Thing(values=values, spare=Counter()))))
+    assert thing.values == values
+    assert [type(value) for value in thing.values] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize("name", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])

@@ -93,7 +93,7 @@ _LEFT = (
     type(NotImplemented),
 )
 _LEFT_MODULES = {"pygame", "pyglet", "OpenGL", "glfw", "glcontext", "moderngl", "matplotlib", "imageio", "moviepy"}
-_LEFT_MODULES |= {"cv2", "tkinter", "wandb", "tensorboard", "logging", "pathlib", "datetime", "decimal", "typing"}
+_LEFT_MODULES |= {"cv2", "tkinter", "wandb", "tensorboard", "logging", "typing"}
 _LEFT_PARTS = ("gymnasium.envs.registration", "mujoco_rendering", "gymnasium.envs.classic_control.rendering")
 _DRAWS = ("renderer", "viewer", "window")
 _ELSEWHERE = {"subprocess", "multiprocessing", "socket", "asyncio", "concurrent", "grpc", "ray", "ctypes", "_ctypes"}

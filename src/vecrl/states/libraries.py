@@ -54,7 +54,7 @@ class Tensors:
             raise StateError(f"Expected a tensor in a state, but it holds a {type(value).__name__}.")
         if isinstance(old, torch.Tensor) and _takes(old, node):
             return old, lambda: _copy(torch, old, value)
-        device = old.device if isinstance(old, torch.Tensor) else node["device"]
+        device = old.device if isinstance(old, torch.Tensor) else _here(torch, node["device"])
         new = value.to(device, copy=True)
         if node.get("parameter"):
             new = torch.nn.Parameter(new, requires_grad=node.get("asks", False))
@@ -67,6 +67,11 @@ def _takes(old: Any, node: Node) -> bool:
     held = node.get("stays") or is_of(type(old), "torch", "Parameter") or (old.device.type == "cpu" and old.is_shared())
     held = held or type(old).__name__ == "MemoryMappedTensor"
     return held and old.shape == value.shape and old.dtype == value.dtype and not (old.grad_fn or old.is_inference())
+
+
+def _here(torch: Any, device: str) -> str:
+    """A device, or the CPU where there is no such device: a state may come from another machine."""
+    return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
 
 
 def _copy(torch: Any, old: Any, value: Any) -> None:
@@ -90,7 +95,7 @@ class TorchGenerators:
     def put(self, node: Node, old: Any, get: Get) -> Made:
         """See `Kind`."""
         torch = library("torch")
-        own = old if isinstance(old, torch.Generator) else torch.Generator(node["device"])
+        own = old if isinstance(old, torch.Generator) else torch.Generator(_here(torch, node["device"]))
         return own, lambda: own.set_state(node["state"])
 
 

@@ -32,10 +32,11 @@ from .kinds import (
     spaces_of,
 )
 from .libraries import KINDS as LIBRARIES
+from .literals import KINDS as LITERALS
 from .simulators import KINDS as SIMULATORS
 
 FORMAT = 1
-KINDS: list[Kind] = [*ARRAYS, *LIBRARIES, *SIMULATORS]
+KINDS: list[Kind] = [*ARRAYS, *LITERALS, *LIBRARIES, *SIMULATORS]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """What an environment that says its own state usually leaves unsaid."""
 
