@@ -13,13 +13,14 @@ from tests.conformance.zoo import noise
 from tests.envs.rows import Rows
 from tests.envs.transforms.everything import CASES
 from tests.states.test_states import through_bytes
+from tests.states.zoo import Hidden, Own, Rich
 
 from vecrl.dialects import to_vector
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
 from vecrl.envs.custom import PendulumEnv, TicTacToeEnv
 from vecrl.envs.libs.gym import GymWrapper
 from vecrl.envs.libs.native import NativeEnv
-from vecrl.errors import PendingError, StateError
+from vecrl.errors import ClosedError, PendingError, StateError, WorkerError
 from vecrl.simulators.native import make_native
 from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv
 
@@ -113,6 +114,30 @@ def test_a_state_moves_to_another_backend_and_number_of_workers():
         acted(envs, 7)
         other.set_state(envs.get_state())
         assert_same(acted(other), acted(envs))
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_errors_of_workers_are_errors_of_states(backend):
+    envs = VectorEnv([Own, Hidden], backend=backend, num_workers=2)
+    with pytest.raises(StateError, match=r"environment 1 .* env\.hidden"):
+        envs.get_state()
+    envs.close()
+    with pytest.raises(ClosedError):
+        envs.get_state()
+    rich, own = (VectorEnv([make] * 2, backend=backend) for make in (Rich, Own))
+    rich.reset(seed=1)
+    state = rich.get_state()
+    with pytest.raises(StateError, match=r"Expected a state with observation_space Box\(1,\)"):
+        own.set_state(state)
+    with pytest.raises(StateError, match=r"Expected the space .*, as it was when the state was taken"):
+        own.set_state(state | {"about": own.get_state()["about"]})
+    with pytest.raises(WorkerError, match=r"environment 0 .*Expected a state with observation_space"):
+        own._pool.set_state(rich._pool.get_state())
+    assert own.reset(seed=1)[0].shape == (2, 1)
+    rich.close()
+    own.close()
+    with pytest.raises(ClosedError):
+        rich.set_state(state)
 
 
 def test_a_reset_of_some_still_knows_the_others():

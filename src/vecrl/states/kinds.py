@@ -206,10 +206,10 @@ def spaces_of(value: Any) -> dict[str, str]:
         return {}
     there = getattr(value, "__dict__", {})
     names = [name for name in ("observation_space", "action_space") if name in there or hasattr(type(value), name)]
-    return {name: _look(getattr(value, name, None)) for name in names}
+    return {name: look_of(getattr(value, name, None)) for name in names}
 
 
-def _look(space: Any) -> str:
+def look_of(space: Any) -> str:
     """A space in words; those of a `Box` leave out its bounds, for which NumPy takes a while."""
     return f"Box{space.shape} of {space.dtype}" if hasattr(space, "low") else str(space)
 

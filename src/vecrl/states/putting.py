@@ -15,7 +15,7 @@ from enum import Enum, Flag
 from itertools import chain
 from typing import Any
 
-from ..errors import StateError
+from ..errors import StateError, VecrlError
 from .kinds import (
     IMMEDIATE,
     MISSING,
@@ -31,7 +31,7 @@ from .kinds import (
     slots_of,
     spaces_of,
 )
-from .taking import FORMAT, KINDS, Taker
+from .taking import FORMAT, KINDS, Taker, as_state_errors
 
 Allowed = Iterable[type | str]
 
@@ -53,8 +53,8 @@ def put(value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Map
         `value` itself; where it cannot be changed (a number, a tuple), what it was.
 
     Raises:
-        StateError: this is no state, or none of something made like this; nothing was changed, unless a library
-            refused what was to be put back into it.
+        StateError: this is no state, or none of something made like this; nothing was changed, unless some of the
+            workers, or a library, refused what was to be put back into them.
     """
     check_state(state)
     for name, wanted in (spaces_of(value) | dict(about or {})).items():
@@ -64,10 +64,11 @@ def put(value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Map
             raise StateError(f"Expected a state with {name} {wanted}, as {own} has, but one with {came} came.")
     putter = Putter(value, state["nodes"], allow)
     try:
-        return putter.put(state["root"])
+        with as_state_errors():
+            return putter.put(state["root"])
+    except VecrlError:
+        raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RuntimeError) as error:
-        if isinstance(error, StateError):
-            raise
         said = f"{type(error).__name__}: {error}"
         raise StateError(f"This state of {names_itself(value)} is damaged, or of another one ({said}).") from error
 
@@ -105,7 +106,8 @@ class Putter:
         self._todo: deque[Callable[[], None]] = deque()
         self._changes: list[Callable[[], None]] = []
         self._hashed: list[Callable[[], None]] = []  # after all changes, since a hash may hang on them
-        self._own: list[Callable[[], None]] = []  # last, since others' code is called
+        self._asked: list[Callable[[], None]] = []  # before all others, since workers may refuse
+        self._own: list[Callable[[], None]] = []  # last, since they are given what is put back
         self._classes: dict[str, type] | None = None
 
     def put(self, root: Any) -> Any:
@@ -113,7 +115,7 @@ class Putter:
         found = self.get(root, self._value)
         while self._todo:
             self._todo.popleft()()
-        for change in chain(self._changes, self._hashed, self._own):
+        for change in chain(self._asked, self._changes, self._hashed, self._own):
             change()
         return found
 
@@ -251,7 +253,7 @@ class Putter:
         if old is MISSING or not same_name(name_of(type(old)), node["of"]):
             raise StateError(self._misfit(node["of"], old))
         if "plain" in node:
-            self._own.append(lambda: old.set_state(node["plain"], allow=list(self._allow.values())))
+            self._asked.append(lambda: old.set_state(node["plain"], allow=list(self._allow.values())))
             return old
         state = self.get(node["state"])
         self._own.append(lambda: old.set_state(state))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from ..errors import StateError
+from ..errors import StateError, WorkerError
 from .arrays import KINDS as ARRAYS
 from .kinds import (
     IMMEDIATE,
@@ -34,9 +35,10 @@ from .kinds import (
 from .libraries import KINDS as LIBRARIES
 from .literals import KINDS as LITERALS
 from .simulators import KINDS as SIMULATORS
+from .spaces import KINDS as SPACES
 
 FORMAT = 1
-KINDS: list[Kind] = [*ARRAYS, *LITERALS, *LIBRARIES, *SIMULATORS]
+KINDS: list[Kind] = [*ARRAYS, *SPACES, *LITERALS, *LIBRARIES, *SIMULATORS]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """What an environment that says its own state usually leaves unsaid."""
 
@@ -61,7 +63,8 @@ def take(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     0.13436424411240122
     """
     walk = Taker(names_itself(value))
-    root = walk.walk(value)
+    with as_state_errors():
+        root = walk.walk(value)
     return {
         "vecrl": "state",
         "format": FORMAT,
@@ -69,6 +72,17 @@ def take(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "root": root,
         "nodes": walk.nodes,
     }
+
+
+@contextmanager
+def as_state_errors() -> Iterator[None]:
+    """What workers say of states that cannot be had, or do not fit, is said as what it is."""
+    try:
+        yield
+    except WorkerError as error:
+        if isinstance(error.__cause__, StateError):
+            raise StateError(str(error)) from error
+        raise
 
 
 class Taker:
