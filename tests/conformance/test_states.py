@@ -127,7 +127,7 @@ def test_errors_of_workers_are_errors_of_states(backend):
     rich, own = (VectorEnv([make] * 2, backend=backend) for make in (Rich, Own))
     rich.reset(seed=1)
     state = rich.get_state()
-    with pytest.raises(StateError, match=r"Expected a state with observation_space Box\(1,\)"):
+    with pytest.raises(StateError, match=r"Expected a state with observation_space Box"):
         own.set_state(state)
     with pytest.raises(StateError, match=r"Expected the space .*, as it was when the state was taken"):
         own.set_state(state | {"about": own.get_state()["about"]})
