@@ -258,8 +258,8 @@ def _figures(data: dict[str, Any], model: dict[str, float]) -> str:
     micros = {name: value * 1e6 for name, value in model.items()}
     most = 1 / (model["b"] + model["d"] / 32)
     lines.append(
-        f"Fitted: a = {micros['a']:.0f} µs a step, b = {micros['b']:.2f} µs an environment and d = {micros['d']:.1f} µs a "
-        f"worker in the caller, e = {micros['e']:.2f} µs an environment in its worker. It is off by "
+        f"Fitted: a = {micros['a']:.0f} µs, b = {micros['b']:.2f} µs an environment and d = {micros['d']:.1f} µs "
+        f"a worker in the caller, e = {micros['e']:.2f} µs an environment in its worker. It is off by "
         f"{model['error']:.0%} in the median, {model['worst']:.0%} at worst. However many workers there are, one "
         f"caller makes at most {most:,.0f} steps a second of environments that come 32 to a worker."
     )

@@ -85,6 +85,7 @@ def workloads() -> list[Workload]:
         _killed("raise"),
         _killed("restart"),
         _stuck(1.0),
+        _checkpoint(4096),
     ]
 
 
@@ -430,6 +431,23 @@ def _struck(number: int) -> list[C]:
         C(name, homes.get(library, library), f"on_{library}:struck", {"number": number}, fresh=True)
         for name, library in kinds.items()
     ]
+
+
+def _checkpoint(n: int) -> Workload:
+    entry = "on_vecrl_states:save_and_load"
+    return Workload(
+        name=f"checkpoint-{n}",
+        title=f"a checkpoint of {n:,} native environments with statistics, a policy and its optimiser",
+        contestants=[
+            C(OURS, "main", entry, {"what": "save"}),
+            C("the disk alone, not counted above", "main", entry, {"what": "disk"}),
+            C("vecrl, loading", "main", entry, {"what": "load"}),
+        ],
+        parameters={"num_envs": n},
+        targets=[Limit(0.05)],
+        rows=n,
+        quick=True,
+    )
 
 
 def _policy(n: int) -> Workload:

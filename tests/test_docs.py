@@ -1,4 +1,4 @@
-"""Every block of Python in the pages on TensorDict and classic environments runs alone."""
+"""Every block of Python in the pages on TensorDict and classic environments and on checkpoints runs alone."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
     (page, number, block)
-    for page in ("tensordict.md", "transforms.md", "classic.md")
+    for page in ("tensordict.md", "transforms.md", "classic.md", "checkpoints.md")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
 ]
 
 
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
-def test_block(page: str, number: int, block: str) -> None:
+def test_block(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where some write files
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})

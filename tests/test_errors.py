@@ -8,6 +8,7 @@ import pytest
 
 from vecrl import errors
 from vecrl.errors import (
+    CheckpointError,
     ClosedError,
     Failure,
     LockedError,
@@ -16,6 +17,7 @@ from vecrl.errors import (
     PendingError,
     ShipError,
     SpaceError,
+    StateError,
     StepTimeout,
     VecrlError,
     VersionError,
@@ -40,6 +42,8 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
         (ShipError, (ValueError,)),
         (VersionError, (ModuleNotFoundError,)),
         (NetParsingError, (ValueError,)),
+        (StateError, (ValueError,)),
+        (CheckpointError, (StateError,)),
         (WorkerError, (RuntimeError,)),
         (WorkerCrash, (WorkerError,)),
         (StepTimeout, (WorkerError, TimeoutError)),
@@ -53,7 +57,7 @@ def test_each_is_what_users_catch(error: type[Exception], kinds: tuple[type[Exce
 def test_the_tree_is_drawn_in_full() -> None:
     drawn = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
-    assert len(classes) == 12
+    assert len(classes) == 14
     assert all(e.__name__ in drawn for e in classes)
 
 

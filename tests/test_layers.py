@@ -26,6 +26,7 @@ def _brought_along(statement: str) -> set[str]:
         "vecrl.engine.worker",
         "vecrl.engine.backends.child",
         "vecrl.simulators.gymnasium",
+        "vecrl.checkpoint",
         "vecrl.simulators.gym_making",
     ],
 )
@@ -76,6 +77,10 @@ def test_the_errors_know_nobody() -> None:
     assert _strangers("errors.py", (), set()) == []
 
 
+def test_states_know_arrays_alone() -> None:
+    assert _strangers("states", ("vecrl.states", "vecrl.errors"), {"numpy"}) == []
+
+
 def test_the_engine_knows_arrays_and_spaces() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
     assert _strangers("engine", ("vecrl.engine", "vecrl.errors", "vecrl.seeding"), libraries) == []
@@ -87,7 +92,7 @@ def test_specs_know_tensors_and_spaces() -> None:
 
 
 def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> None:
-    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.errors")
+    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.states", "vecrl.errors")
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
@@ -119,13 +124,14 @@ def test_only_the_conversions_of_specs_know_gymnasium() -> None:
 
 def test_simulators_know_the_lowest_seam_and_their_own_library() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
+    seams = (*seams, "vecrl.states")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # tensors come of these
             assert _strangers(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
 
 
-@pytest.mark.parametrize("folder", ["engine", "simulators", "specs", "errors.py", "seeding.py", "stats.py"])
+@pytest.mark.parametrize("folder", ["engine", "states", "simulators", "specs", "errors.py", "seeding.py", "stats.py"])
 def test_nothing_knows_what_stands_on_it(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]

@@ -110,7 +110,9 @@ class EnvBatch:
 
     def get_state(self) -> dict[str, Any]:
         """Raises: environments over TensorDicts do not say their states."""
-        raise NotImplementedError("An environment over TensorDicts does not say its state.")
+        raise NotImplementedError("An environment over TensorDicts does not say its rows' states.")
+
+    get_state.walks = True  # pyright: ignore[reportFunctionMemberAccess] -- but it has one as a whole, see `vecrl.states`
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Raises: environments over TensorDicts do not take states."""

@@ -8,6 +8,8 @@
     ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
     ├── ShipError (ValueError)               a factory that cannot be sent to a worker process
     ├── VersionError (ModuleNotFoundError)   a library that is missing, or in a version that nothing here is for
+    ├── StateError (ValueError)              a state that cannot be taken, or put back where it is to go
+    │   └── CheckpointError                  a file that is no checkpoint, or not a whole one
     ├── NetParsingError (ValueError)         a network description that is not in the grammar
     └── WorkerError (RuntimeError)           one or more environments failed
         ├── WorkerCrash                      their worker process is gone
@@ -53,6 +55,14 @@ class ShipError(VecrlError, ValueError):
 
 class VersionError(VecrlError, ModuleNotFoundError):
     """A library that is not installed, or in a version that nothing here was written for."""
+
+
+class StateError(VecrlError, ValueError):
+    """A state that cannot be taken, or that is none of the object that it is put into."""
+
+
+class CheckpointError(StateError):
+    """A file that is no checkpoint, is of another version, cut short or damaged, or lacks what is asked of it."""
 
 
 class NetParsingError(VecrlError, ValueError):

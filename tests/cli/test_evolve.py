@@ -16,6 +16,7 @@ from matplotlib.image import imread
 from tests.cli.conftest import frames_of
 from typer.testing import CliRunner
 
+from vecrl import checkpoint
 from vecrl.cli.app import app
 from vecrl.cli.runs import COLUMNS
 from vecrl.policy.saved import SavedPolicy
@@ -32,9 +33,9 @@ def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
     answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 3, "--out", tmp_path)
     assert answer.code == 0, answer.out
     folder = tmp_path / "CartPole-v1-1"
-    for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.pt"):
+    for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.ckpt"):
         assert (folder / name).stat().st_size > 0
-        assert name == "config.yaml" or name == "state.pt" or str(folder / name) in answer.out
+        assert name == "config.yaml" or name == "state.ckpt" or str(folder / name) in answer.out
     assert not [f.name for f in folder.iterdir() if f.name.startswith(".")]
     assert "over 3 fresh episodes" in answer.out
 
@@ -72,7 +73,7 @@ def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
     answer = vecrl("evolve", "--resume", parts, "--generations", 5, "--backend", "threads")
     assert answer.code == 0, answer.out
     assert rows(whole) == rows(parts)
-    states = [torch.load(folder / "state.pt", weights_only=True)["search"] for folder in (whole, parts)]
+    states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in (whole, parts)]
     assert torch.equal(states[0]["center"], states[1]["center"])
     assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
 
@@ -182,7 +183,7 @@ def test_an_interrupt_keeps_what_was_reached(vecrl, tmp_path, backend):
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     kept = len(rows(folder))
-    assert torch.load(folder / "state.pt", weights_only=True)["search"]["generation"] == kept
+    assert checkpoint.load(folder / "state.ckpt")["run"]["search"]["generation"] == kept
     assert (folder / "learning-curve.png").exists()
     assert (folder / "best.pt").exists()
     answer = vecrl("evolve", "--resume", folder, "--generations", kept + 2, "--no-video", "--test-episodes", 2)
@@ -227,7 +228,8 @@ def in_config(old, new):
 
 def in_state(**changes):
     def change(folder):
-        torch.save({**torch.load(folder / "state.pt", weights_only=True), **changes}, folder / "state.pt")
+        state = checkpoint.load(folder / "state.ckpt")["run"]
+        checkpoint.save(folder / "state.ckpt", run={**state, **changes})
 
     return change
 
@@ -235,13 +237,15 @@ def in_state(**changes):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda folder: (folder / "state.pt").write_bytes(b""), "state.pt cannot be read"),
-        (lambda folder: (folder / "state.pt").write_text("hello"), "state.pt cannot be read"),
-        (lambda folder: os.truncate(folder / "state.pt", 700), "state.pt cannot be read"),
-        (in_state(search=None), "state.pt does not go with config.yaml"),
-        (in_state(best={"env": 3}), "state.pt does not go with config.yaml"),
-        (in_state(steps="many"), "state.pt does not go with config.yaml"),
-        (in_config("popsize: 6", "popsize: 8"), "state.pt does not go with config.yaml"),
+        (lambda folder: (folder / "state.ckpt").write_bytes(b""), "state.ckpt is empty"),
+        (lambda folder: (folder / "state.ckpt").write_text("hello"), "state.ckpt is no checkpoint"),
+        (lambda folder: os.truncate(folder / "state.ckpt", 700), "state.ckpt is cut short"),
+        (lambda folder: checkpoint.save(folder / "state.ckpt", x=1), "holds no state of a run, but x"),
+        (lambda folder: (folder / "state.ckpt").unlink(), "are not both there"),
+        (in_state(search=None), "state.ckpt does not go with config.yaml"),
+        (in_state(best={"env": 3}), "state.ckpt does not go with config.yaml"),
+        (in_state(steps="many"), "state.ckpt does not go with config.yaml"),
+        (in_config("popsize: 6", "popsize: 8"), "state.ckpt does not go with config.yaml"),
         (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, but 'six' came"),
         (in_config("popsize: 6", "popsize: -6"), "popsize of 2 or more"),
         (in_config("popsize: 6", "popsise: 6"), "lacks popsize"),

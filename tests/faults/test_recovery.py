@@ -370,3 +370,21 @@ def test_workers_that_took_anothers_place_end_with_the_pool(tmp_path: Any) -> No
     pool = None
     gc.collect()
     assert wait_until(lambda: not workers_alive())
+
+
+def test_restarts_go_on_with_the_seeds_of_a_restored_state(tmp_path: Any) -> None:
+    infos = []
+    for number in range(2):
+        pool = _pool("serial", raises, tmp_path / f"mark{number}")
+        if number == 0:
+            pool.reset([10, 11, 12])
+            states = pool.get_state()
+        else:
+            pool.reset()
+            pool.set_state(states)
+        for _ in range(2):
+            t = pool.step(ACTIONS, eager=True)
+        infos.append((dict(t.infos.items())[1], t.episodes.returns.tolist()))
+        pool.close()
+    assert infos[0] == infos[1]
+    assert infos[0][0]["seed"] == seed_for(11, 0, 1)

@@ -46,6 +46,7 @@ class Evolution:
         self._last: dict[str, float] = {}
         self._rate = 0.0
         self._kept: tuple[dict[str, Any], SavedPolicy | None] | None = None  # as of the last whole generation
+        self._resumed = False
         self.evaluator = options.evaluator()
         try:
             self.search = self._new_search()
@@ -67,6 +68,7 @@ class Evolution:
             options = replace(options, seed=int(np.random.SeedSequence().generate_state(1)[0]))
         run = cls(options, RunFolder(parent))  # before there is a folder, so that a typing error leaves none
         run.folder = RunFolder.new(parent, options.env)
+        run.folder.write_state(run.state_dict(), None)  # first: what has a config.yaml can go on
         run._write_config()
         return run
 
@@ -82,8 +84,7 @@ class Evolution:
             raise ValueError(f"A run that goes on keeps its {', '.join(sorted(fixed))}; only {allowed} can change.")
         options = replace(Options.of(config, folder.config), **changes)
         run = cls(options, folder, state)
-        folder.rewind(run.search.generation)
-        run._write_config()
+        run._resumed = True
         return run
 
     def _write_config(self) -> None:
@@ -98,6 +99,16 @@ class Evolution:
 
     def show(self) -> int:
         """Run until the goal, the last generation or an interrupt; keep and show what was reached. An exit code."""
+        try:
+            with self.folder.locked():
+                if self._resumed:
+                    self.folder.rewind(self.search.generation)
+                    self._write_config()
+                return self._show()
+        finally:
+            self.evaluator.close()
+
+    def _show(self) -> int:
         options, interrupted = self.options, False
         console.print(
             f"[bold]{options.env}[/]: {self.search.popsize} members of {self.evaluator.parameter_length} parameters, "
@@ -106,9 +117,10 @@ class Evolution:
         )
         try:
             self._run()
+            self._kept = self.state_dict(), self.best
             if not self.solved:
                 self._choose_best()
-            self._kept = self.state_dict(), self.best
+            self._kept = self._kept[0], self.best
         except KeyboardInterrupt:
             interrupted = True
         try:
@@ -127,6 +139,7 @@ class Evolution:
             while self.search.generation < self.options.generations and not self.solved:
                 self._last = self.advance()
                 self.folder.append(self._last)
+                self._test_if_promising()  # before the state is kept: who goes on from there need not test again
                 self._kept = self.state_dict(), self.best
                 now = time.monotonic()
                 if console.is_terminal:
@@ -137,7 +150,6 @@ class Evolution:
                 if now - saved > SAVE_EVERY:
                     saved = now
                     self.folder.write_state(*self._kept)
-                self._test_if_promising()
 
     def advance(self) -> dict[str, float]:
         """One generation; its line of metrics.csv."""
@@ -218,7 +230,7 @@ class Evolution:
     # -- keeping -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that goes on from here, for `torch.load(weights_only=True)`."""
+        """All that goes on from here, as plain data."""
         return {
             "search": self.search.state_dict(),
             "evaluator": self.evaluator.state_dict(),
@@ -226,6 +238,7 @@ class Evolution:
             "steps": self.steps,
             "seconds": self.seconds,
             "tested_at": self._tested_at,
+            "solved": self.solved,
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
@@ -234,6 +247,7 @@ class Evolution:
             self.evaluator.load_state_dict(state["evaluator"])
             self.best = None if state["best"] is None else SavedPolicy.of(state["best"])
             numbers = int(state["steps"]), float(state["seconds"]), int(state["tested_at"])
+            solved = bool(state["solved"])
         except Exception as error:  # whatever values of other kinds and shapes raise where they are put to use
             said = (
                 first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
@@ -242,6 +256,8 @@ class Evolution:
                 f"{self.folder.state} does not go with config.yaml, or is no state of a run ({said}); begin a new run."
             ) from error
         self.steps, self.seconds, self._tested_at = numbers
+        goal, reached = self.options.stop_at, None if self.best is None else self.best.mean_return
+        self.solved = solved and goal is not None and reached is not None and reached >= goal
 
     def _keep(self) -> None:
         """Write what an interrupt in the middle of a generation leaves whole."""
@@ -262,6 +278,8 @@ class Evolution:
 
     def _conclude(self, interrupted: bool) -> None:
         options, generation = self.options, self.search.generation
+        if interrupted and self._kept is not None:
+            generation = self._kept[0]["search"]["generation"]
         if interrupted:
             console.print(f"[yellow]Interrupted[/] after {generation} generations; what was reached is kept.")
         reached = None if self.best is None else self.best.mean_return
@@ -275,5 +293,5 @@ class Evolution:
             )
         for name, path in self.folder.listing("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True)
-        if interrupted and generation:
+        if interrupted:
             console.print(f"Go on with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vecrl.policy.saved import SavedPolicy, load_tensors, save_atomically
+from vecrl import checkpoint
+from vecrl.errors import CheckpointError
+from vecrl.policy.saved import SavedPolicy
+from vecrl.states.atomic import write_atomically
 
+PATIENCE = 3.0  # seconds that the workers of a run that was killed may take to notice
 COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev"]
 
 
 class RunFolder:
-    """`config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.pt` to go on from.
+    """`config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.ckpt` to go on from.
 
     Args:
         path: the folder, which is there.
@@ -27,7 +34,7 @@ class RunFolder:
         self.path = path
         self.config, self.metrics, self.curve, self.best, self.video, self.state = (
             path / name
-            for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.pt")
+            for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.ckpt")
         )
 
     @classmethod
@@ -45,7 +52,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write `config.yaml`, at once or not at all."""
-        _write_atomically(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        _write_text(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
         """What `write_config` wrote.
@@ -54,7 +61,7 @@ class RunFolder:
             ValueError: this is no folder of a run, or the file is damaged.
         """
         if not self.config.is_file() or not self.state.is_file():
-            raise ValueError(f"{self.path} holds no run to go on with: config.yaml and state.pt are not both there.")
+            raise ValueError(f"{self.path} holds no run to go on with: config.yaml and state.ckpt are not both there.")
         try:
             config = yaml.safe_load(self.config.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -101,13 +108,16 @@ class RunFolder:
         rows = [row for row in self.rows() if row["generation"] <= generation]
         lines = [",".join(format(row[name], ".10g") for name in COLUMNS) for row in rows]
         if rows:
-            _write_atomically(self.metrics, "\n".join([",".join(COLUMNS), *lines]) + "\n")
+            _write_text(self.metrics, "\n".join([",".join(COLUMNS), *lines]) + "\n")
         else:
             self.metrics.unlink(missing_ok=True)
 
     def write_state(self, state: Mapping[str, Any], best: SavedPolicy | None) -> None:
-        """Write `state.pt` and `best.pt`, each at once or not at all."""
-        save_atomically(dict(state), self.state)
+        """Write `state.ckpt` and `best.pt`, each at once or not at all, when the lines before them are on the disk."""
+        if self.metrics.exists():
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
+        checkpoint.save(self.state, run=dict(state))
         if best is not None:
             best.save(self.best)
 
@@ -115,19 +125,46 @@ class RunFolder:
         """What `write_state` wrote.
 
         Raises:
-            ValueError: the file is damaged.
+            ValueError: the file is damaged, or holds something else.
         """
-        return load_tensors(self.state)
+        held = checkpoint.load(self.state)
+        if not isinstance(held.get("run"), dict):
+            raise CheckpointError(f"{self.state} holds no state of a run, but {', '.join(held) or 'nothing'}.")
+        return held["run"]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While one process runs, no other does in the same folder.
+
+        Raises:
+            ValueError: another does already.
+        """
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            end = time.monotonic() + PATIENCE
+            while not _lock(folder):
+                if time.monotonic() > end:
+                    raise ValueError(f"{self.path} is in use: another process runs there. Wait for it, or stop it.")
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(folder)
 
     def listing(self, *names: str) -> Sequence[tuple[str, Path]]:
         """The files of these attributes that are there."""
         return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+def _write_text(path: Path, text: str) -> None:
+    write_atomically(path, [text.encode()])
+
+
+def _lock(folder: int) -> bool:
+    """Lock an open folder, unless another process has; where folders cannot be locked, nobody is kept out."""
     try:
-        draft.write_text(text)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

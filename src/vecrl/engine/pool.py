@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import ClosedError, Failure, PendingError, SpaceError, StepTimeout, failures_to_error
+from ..errors import ClosedError, Failure, PendingError, SpaceError, StateError, StepTimeout, failures_to_error
 from .assembly import Assembly
 from .backends.processes import StartMethod
 from .flights import Flight, Flights
@@ -28,7 +28,7 @@ from .simulator import Simulator
 from .transitions import Transition
 from .worker import Card, Command, Op, Plan
 
-InvokeKind = Literal["get", "set", "call", "render"]
+InvokeKind = Literal["get", "set", "call", "render", "get_state", "set_state"]
 _SLOTS = 4
 _GRACE = 1.0  # seconds that those under way may take to come to an end and close, where nobody said otherwise
 
@@ -501,6 +501,46 @@ class Pool:
             if flight.op in (Op.RESET, Op.STEP):
                 recovery.saw(flight)
         return failures
+
+    # -- states ------------------------------------------------------------------------------------
+
+    plain_state = True  # what `get_state` gives is written down as it is where a pool hangs on something else
+
+    def get_state(self, ids: Ids | None = None) -> list[dict[str, Any]]:
+        """All that going on from here takes, of all environments or of `ids`: plain data each, in their order.
+
+        Raises:
+            PendingError: some are under way, or failed and were not reset.
+            WorkerError: with a `StateError` as its cause: an environment's state cannot be had; says which and why.
+        """
+        self._roster.check_whole(slice(None) if ids is None else ids)
+        states = self.invoke("get_state", ids=ids)
+        if self._recovery is not None:
+            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
+                state |= self._recovery.seed_of(int(env_id))
+        return states
+
+    def set_state(self, states: Sequence[Any], ids: Ids | None = None, *, allow: Iterable[type | str] = ()) -> None:
+        """Go on from `states`, one an environment asked, in their order; `allow`: see `vecrl.states.put`.
+
+        Environments that failed need no reset after this.
+
+        Raises:
+            StateError: another number of states, or no states.
+            WorkerError: with a `StateError` as its cause: an environment was made otherwise than the one whose state
+                it is.
+        """
+        count = self.num_envs if ids is None else len(ids)
+        if len(states) != count or not all(isinstance(state, Mapping) and "env" in state for state in states):
+            raise StateError(
+                f"Expected the states of {count} environments, as get_state gives, but {len(states)} came."
+            )
+        names = [one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in allow]
+        self.invoke("set_state", "", [(state, names) for state in states], ids)
+        if self._recovery is not None:
+            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
+                self._recovery.restored(int(env_id), state)
+        self._roster.failed[slice(None) if ids is None else ids] = False
 
     # -- the end -----------------------------------------------------------------------------------
 

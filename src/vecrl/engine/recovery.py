@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -130,6 +130,16 @@ class Recovery:
         for env_id, seed in zip(ids, seeds, strict=True):
             if seed is not None:
                 self._seeds[env_id], self._restarts[env_id] = seed, 0
+
+    def seed_of(self, env_id: int) -> dict[str, Any]:
+        """What an environment's restarts go on from."""
+        return {"seed": self._seeds[env_id], "restarts": self._restarts[env_id]}
+
+    def restored(self, env_id: int, state: Mapping[str, Any]) -> None:
+        """Take in the state that an environment goes on from; what it observed last is not known until it steps."""
+        self._returns[env_id], self._lengths[env_id] = state["return"], state["length"]
+        self._seeds[env_id], self._restarts[env_id] = state.get("seed"), state.get("restarts", 0)
+        self.lost[env_id] = False
 
     def saw(self, flight: Flight) -> None:
         """Take in what a flight yielded: it may be the last that is known."""

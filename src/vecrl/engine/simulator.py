@@ -98,6 +98,9 @@ class Simulator(Protocol):
     once, with those that the workers of a pool agreed upon, before anything is reset. One whose environments can be
     made one by one also has `remake(row)`: close what is there, whatever its state, and make it anew.
 
+    One whose environments can be saved also has `get_state(row)`, which gives plain data, and
+    `set_state(row, state, allow)`, which goes back to it; `allow` are names of classes, see `vecrl.states.put`.
+
     Attributes:
         num_envs: k.
         observation_space, action_space: of one row.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ..errors import Failure, SpaceError
+from ..errors import Failure, SpaceError, StateError
 from .arena import Arena
 from .infos import Block, Columns, Infos
 from .layout import Tree, describe
@@ -228,12 +228,29 @@ class Worker:
         failures: list[tuple[int, BaseException]] = []
         for row, value in zip(rows, values, strict=True):
             try:
-                results.append(self.sim.invoke(row, kind, name, value))
+                results.append(self._reach(row, kind, name, value))
             except (Exception, SystemExit) as error:
                 results.append(None)
                 failures.append((row, error))
         verb = name if kind == "call" else kind
         return Report(result=results, failures=self._failures(verb, failures))
+
+    def _reach(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """Reach into one environment; to its state belongs what is counted here."""
+        sim: Any = self.sim
+        if kind not in ("get_state", "set_state"):
+            return sim.invoke(row, kind, name, value)
+        if not hasattr(sim, "get_state"):
+            raise StateError(
+                f"{type(sim).__name__} cannot save its environments: it has no get_state(row) and no set_state(row, "
+                "state, allow). Give it both, or save what is needed to begin anew."
+            )
+        if kind == "get_state":
+            return {"env": sim.get_state(row), "return": float(self.returns[row]), "length": int(self.lengths[row])}
+        state, allow = value
+        sim.set_state(row, state["env"], allow)
+        self.returns[row], self.lengths[row] = state["return"], state["length"]
+        return None
 
     def _close(self, command: Command) -> Report | None:
         if self.sim is not None:

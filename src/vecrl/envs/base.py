@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
+from ..states import Stateful
 from . import rollout as rollouts
 from .autoreset import BegunThere
 from .beside import Beside
@@ -28,7 +29,10 @@ from .successor import successor_rule
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-class EnvBase(Beside, SpecOwner):
+_SHOWN = ("observation", "action")
+
+
+class EnvBase(Beside, Stateful, SpecOwner):
     """An environment, or a batch of them, that takes and gives TensorDicts.
 
     A subclass sets its specs and gives
@@ -107,6 +111,12 @@ class EnvBase(Beside, SpecOwner):
     def _lifted(self) -> Lifted | None:
         """What is under the environment, where batches of it may be stepped instead; None where they may not."""
         return None
+
+    def _state_facts(self) -> dict[str, Any]:
+        shapes = [
+            (name, str(key), list(self._full(name)[key].shape)) for name in _SHOWN for key in self._leaf_keys(name)
+        ]
+        return {"batch_size": list(self.batch_size), "entries": str(shapes)}
 
     # -- resets
 

@@ -65,6 +65,7 @@ class GymLikeEnv(EnvBase):
     """
 
     libname: str | None = None
+    not_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
 
     def __init__(
         self,

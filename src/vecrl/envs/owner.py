@@ -56,6 +56,7 @@ class SpecOwner(nn.Module):
     """
 
     auto_complete_done_specs = True
+    not_state = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")  # see `vecrl.states`
 
     action_spec = SpecAccess("action")
     reward_spec = SpecAccess("reward")

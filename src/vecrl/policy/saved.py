@@ -5,10 +5,10 @@ It knows nothing of searches; environments only by the name that is written besi
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vecrl.policy.functional import count_parameters, fill_parameters
 from vecrl.policy.language import str_to_net
 from vecrl.policy.norm import ObsNormLayer, RunningNorm
+from vecrl.states.atomic import write_atomically
 
 FORMAT = 1
 
@@ -174,10 +175,6 @@ def load_tensors(path: str | os.PathLike[str]) -> Any:
 
 def save_atomically(state: Any, path: str | os.PathLike[str]) -> None:
     """`torch.save` to a file beside `path` which then takes its name: nobody ever sees half a file."""
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        torch.save(state, draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    file = io.BytesIO()
+    torch.save(state, file)
+    write_atomically(path, [file.getvalue()])

@@ -17,6 +17,8 @@ import numpy as np
 from ..engine.layout import Layout, check_element
 from ..engine.simulator import Notes, ObjectRows, Rows, RowsFailed
 from ..errors import SpaceError
+from ..states.putting import UnknownClassError, put
+from ..states.taking import take
 from .shortcuts import Shortcuts
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
@@ -214,6 +216,17 @@ class GymnasiumSimulator:
         self.envs[row] = env
         self._ways.take(row, env)
 
+    def get_state(self, row: int) -> Any:
+        """See `Simulator`."""
+        with self.shown(row):
+            return take(self.envs[row])
+
+    def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
+        """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
+        with self.shown(row):
+            env = self.envs[row]
+            put_back(env, lambda: put(env, state, allow=allow))
+
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""
         if not self._closed:
@@ -221,6 +234,15 @@ class GymnasiumSimulator:
             failures = close_all(self.envs)
             if failures:
                 raise RowsFailed(failures)
+
+
+def put_back(env: Any, set_state: Callable[[], Any]) -> None:
+    """Have an environment's state set; where it lacks objects of some class, it may have them after a reset."""
+    try:
+        set_state()
+    except UnknownClassError:
+        env.reset()
+        set_state()
 
 
 def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:

@@ -14,9 +14,10 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import VectorEnv
 
 from ..errors import SpaceError
+from ..states import Stateful
 
 
-class BaseVectorEnv(VectorEnv):
+class BaseVectorEnv(Stateful, VectorEnv):
     """A gymnasium vector environment that derives its batched spaces from the single ones.
 
     Subclasses bring `reset`, `step` and, where there is something to free, `close_extras`.
@@ -55,6 +56,15 @@ class BaseVectorEnv(VectorEnv):
         self.action_space = batch_space(action_space, self.num_envs)
         self.metadata = dict(self.metadata)  # gymnasium's is one dict for all classes
         self.closed = False
+
+    def _state_facts(self) -> dict[str, Any]:
+        return facts_of(self)
+
+
+def facts_of(env: VectorEnv) -> dict[str, Any]:
+    """What two vector environments must have in common if one is to have the other's state."""
+    spaces = {"observation_space": str(env.single_observation_space), "action_space": str(env.single_action_space)}
+    return {"num_envs": env.num_envs, **spaces}
 
 
 def batch_space(space: Space[Any], num_envs: int) -> Space[Any]:

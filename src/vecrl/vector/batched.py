@@ -252,6 +252,10 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self._fresh:
             raise PendingError("No episode is under way; reset all environments first.")
 
+    def _state_facts(self) -> dict[str, Any]:
+        modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
+        return super()._state_facts() | modes
+
     # -- the rest of gymnasium's interface ---------------------------------------------------------
 
     def render(self) -> tuple[Any, ...] | None:

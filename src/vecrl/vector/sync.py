@@ -195,6 +195,9 @@ class SyncVectorEnv(BaseVectorEnv):
 
     # -- inside ------------------------------------------------------------------------------------
 
+    def _state_facts(self) -> dict[str, Any]:
+        return super()._state_facts() | {"num_episodes": self._num_episodes}
+
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedError("This object is closed; make a new one.")

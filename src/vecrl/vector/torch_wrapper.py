@@ -15,12 +15,13 @@ import torch
 from gymnasium import spaces
 
 from ..errors import SpaceError
+from ..states import Stateful
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class TorchWrapper:
+class TorchWrapper(Stateful):
     """An environment, single or vectorised, that takes actions and gives observations, rewards and flags as tensors.
 
     >>> import gymnasium

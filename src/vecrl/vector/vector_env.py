@@ -22,12 +22,14 @@ from ..engine.pool import BackendName, OnFailure, Pool
 from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
+from ..states import Stateful
+from .base import facts_of
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
 
 
-class VectorEnv(gymnasium.vector.VectorEnv):
+class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     """n gymnasium environments that step as one.
 
     A drop-in for `gymnasium.vector.SyncVectorEnv` and `AsyncVectorEnv`: the same observations, rewards, flags, infos
@@ -265,6 +267,9 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         return (
             f"{type(self).__name__}({of}num_envs={self.num_envs}, {kind}, autoreset_mode={self._autoreset.mode.name})"
         )
+
+    def _state_facts(self) -> dict[str, Any]:
+        return facts_of(self) | {"autoreset_mode": self._autoreset.mode.value}
 
     @property
     def autoreset_mode(self) -> AutoresetMode:

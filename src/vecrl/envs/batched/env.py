@@ -73,6 +73,7 @@ class BatchedEnv(EnvBase):
     """
 
     _backend: BackendName = "serial"
+    not_state = ("_codec", "meta_data", "create_env_fn", "create_env_kwargs", "_how", "_wish", "_name", "num_workers")
 
     def __init__(
         self,
@@ -341,6 +342,15 @@ class BatchedEnv(EnvBase):
                 self._running().remember_seeds([seed], [row])
                 [seed] = self._running().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
         return seed
+
+    def _state_facts(self) -> dict[str, Any]:
+        self._running()
+        return super()._state_facts()
+
+    def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
+        """See `EnvBase.set_state`. Where the environments were closed, they are made anew."""
+        self.start()
+        super().set_state(state, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -36,13 +36,16 @@ class EnvRows:
         envs: the environments.
         start: the number of the first of them.
         outputs, inputs: spaces by path, see `wiring`.
+
+    Attributes:
+        roots: what each environment's next step goes on from.
     """
 
     def __init__(self, envs: Sequence[EnvBase], start: int, outputs: spaces.Space[Any], inputs: spaces.Space[Any]):
         self._envs = envs
         self._start = start
         self._all = range(len(envs))
-        self._roots: list[TensorDictBase] = [TensorDict({}, env.batch_size, device=env.device) for env in envs]
+        self.roots: list[TensorDictBase] = [TensorDict({}, env.batch_size, device=env.device) for env in envs]
         layout, paths = Layout(outputs), paths_of(outputs)
         self._parcel = layout.opaque[0] if layout.opaque else None
         self._ports = [
@@ -68,7 +71,7 @@ class EnvRows:
                     self._envs[row].set_seed(seeds[place])
                 root = self._begin(row, given.get(self._start + row), kwargs)
                 self._write(row, root, out.obs, notes.objects, self._envs[row].reward_keys)
-                self._roots[row] = root
+                self.roots[row] = root
             except RAISED as error:
                 self._failed(row, error, notes)
         return notes
@@ -78,7 +81,7 @@ class EnvRows:
         if given is None:
             return env.reset(**kwargs)
         if any(given.get(key, None) is not None for key in env.reset_keys):  # the rest of it stays what it is
-            given = self._roots[row].copy().update(given)
+            given = self.roots[row].copy().update(given)
         return env.reset(given, **kwargs)
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
@@ -106,13 +109,13 @@ class EnvRows:
             self._write(row, root, out.obs, notes.objects, env.reward_keys)
         else:
             self._write(row, following, out.obs, notes.objects)
-        self._roots[row] = root
+        self.roots[row] = root
         if ended:
             out.terminated[row] = True
             notes.ended.append(row)
 
     def _with_inputs(self, row: int, action: Mapping[Path, Any]) -> TensorDictBase:
-        data = self._roots[row]
+        data = self.roots[row]
         for path in self._inputs:
             value = action[path]
             if path == PARCEL:
@@ -127,7 +130,7 @@ class EnvRows:
 
     def _failed(self, row: int, error: BaseException, notes: Notes) -> None:
         env = self._envs[row]
-        self._roots[row] = TensorDict({}, env.batch_size, device=env.device)
+        self.roots[row] = TensorDict({}, env.batch_size, device=env.device)
         notes.failures.append((row, error))
 
     def _write(

@@ -16,7 +16,8 @@ from ...engine.layout import Layout
 from ...engine.simulator import RowsFailed
 from ...engine.worker import Card
 from ...errors import LockedError, SpaceError
-from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all
+from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, put_back
+from ...states import put, take
 from ..base import EnvBase
 from ..lifting import Lifted
 from .metadata import EnvMetaData
@@ -56,6 +57,7 @@ class EnvSimulator:
         self._start = start
         self._lifted = _lifted(self.envs, self.spec)
         self._bare: GymnasiumSimulator | None = None
+        self._by_path: EnvRows | None = None
         self.metadata: dict[str, Any] = {}
         if self._lifted is None:
             self.observation_space, self.action_space = spaces_by_path(self.spec)
@@ -68,7 +70,8 @@ class EnvSimulator:
         """Step environments so that their rows are in these spaces, see `agree`."""
         self.observation_space, self.action_space = observation_space, action_space
         if is_by_path(observation_space):
-            rows: Any = EnvRows(self.envs, self._start, observation_space, action_space)
+            self._by_path = EnvRows(self.envs, self._start, observation_space, action_space)
+            rows: Any = self._by_path
         else:
             assert self._lifted is not None
             makers = [lambda env=lifted.env: env for lifted in self._lifted]
@@ -84,7 +87,7 @@ class EnvSimulator:
                 f"{name} changes an environment's specs, which those of its batch were made of. Call it in the "
                 f"function that makes the environment: `lambda: GymEnv(...).{name}(...)`."
             )
-        with nullcontext() if self._bare is None else self._bare.shown(row):
+        with self._shown(row):
             if kind == "set":
                 return setattr(env, name, value)
             if kind == "get":
@@ -106,6 +109,23 @@ class EnvSimulator:
         self.envs[row] = env
         if self._bare is not None and (lifted := env._lifted()) is not None:
             self._bare.take(row, lifted.env)
+
+    def _shown(self, row: int) -> Any:
+        return nullcontext() if self._bare is None else self._bare.shown(row)
+
+    def get_state(self, row: int) -> Any:
+        """See `Simulator`."""
+        with self._shown(row):
+            root = None if self._by_path is None else take(self._by_path.roots[row])
+            return {"env": self.envs[row].get_state(), "root": root}
+
+    def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
+        """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
+        env = self.envs[row]
+        with self._shown(row):
+            put_back(env, lambda: env.set_state(state["env"], allow=allow))
+            if self._by_path is not None and state["root"] is not None:
+                self._by_path.roots[row] = put(None, state["root"])
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""

@@ -60,6 +60,9 @@ class NativeEnv(EnvBase):
     torch.Size([2, 7, 3])
     """
 
+    not_state = ("simulator",)  # of whose functions only use is made
+    state_classes = (Rows,)
+
     def __init__(
         self,
         env_name: str,

@@ -213,6 +213,8 @@ class Transform(nn.Module):
             holder._forget_parents()  # they are of clones
         return self
 
+    not_state = ("_holder", "_derived")
+
     def clone(self) -> Self:
         """One that belongs to nobody; buffers and parameters are shared, not copied."""
         new = copy.copy(self)

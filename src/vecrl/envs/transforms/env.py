@@ -48,6 +48,7 @@ class TransformedEnv(EnvBase):
 
     base_env: EnvBase = Part()  # pyright: ignore[reportAssignmentType]
     transform: Transform = Part()  # pyright: ignore[reportAssignmentType]
+    not_state = ("_parents", "_same_actions")
 
     def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
         if not isinstance(env, EnvBase):
@@ -76,6 +77,11 @@ class TransformedEnv(EnvBase):
         """Put a transform, or a function, before the one at `index`; returns the environment."""
         self._composed().insert(index, transform)
         return self
+
+    def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
+        """See `EnvBase.set_state`."""
+        super().set_state(state, **kwargs)
+        self._parents.clear()  # which are of clones of the transforms that were
 
     def _composed(self) -> Compose:
         """The transform as a `Compose`."""

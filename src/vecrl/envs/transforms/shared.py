@@ -65,6 +65,8 @@ class FileLock:
         path: of a file that is there.
     """
 
+    not_state = ("_path", "_opened")
+
     def __init__(self, path: str):
         self._path = path
         self._opened: tuple[int, int] = (-1, -1)

@@ -247,6 +247,8 @@ class Table:
         frozen: whether nothing is taken in any more.
     """
 
+    state_classes = (RunningStats,)  # see `vecrl.states`
+
     def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
         self.keys, self.shapes = list(keys), shapes
         self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}

@@ -181,17 +181,25 @@ class NativeSimulator:
         return self._painter.render()
 
     def get_state(self) -> dict[str, Tensor]:
-        """The rows as tensors of leading size n: "state", "steps", "episodes", "keys"; copies."""
-        return {name: leading(value).clone() for name, value in self._begun()._asdict().items()}
+        """The rows as tensors of leading size n: "state", "steps", "episodes", "keys"; copies. Before the first reset
+        only the latter two."""
+        rows = {"episodes": self._episodes, "keys": self._keys} if self._rows is None else self._rows._asdict()
+        return {name: leading(value).clone() for name, value in rows.items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `get_state` gave, of this simulator or of another of this task and size."""
-        given = {name: torch.as_tensor(state[name], device=self._device) for name in Rows._fields}
+        names = Rows._fields if "state" in state else ("episodes", "keys")
+        given = {name: torch.as_tensor(state[name], device=self._device) for name in names}
         if any(value.shape[:1] != (self.num_envs,) for value in given.values()):
             sizes = {name: tuple(value.shape) for name, value in given.items()}
             raise SpaceError(f"Expected a state of {self.num_envs} rows, but these sizes came: {sizes}.")
-        given["state"] = given["state"].to(self.dtype)
-        self._rows = Rows(**{name: leading(value).contiguous().clone() for name, value in given.items()})
+        given = {name: leading(value).contiguous().clone() for name, value in given.items()}
+        self._rows = None
+        if "state" in given:
+            given["state"] = given["state"].to(self.dtype)
+            self._rows = Rows(**given)
+        else:
+            self._episodes, self._keys = given["episodes"], given["keys"]
 
     def close(self) -> None:
         """Close the renderer; twice is harmless."""

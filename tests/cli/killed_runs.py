@@ -1,0 +1,85 @@
+"""Runs of `vecrl evolve` that are killed and resumed, as a program: FOLDER SEED NUMBER ARGUMENT…
+
+Every run is a fork of this process, which has imported all that it needs, and ends by a real SIGKILL: before the n-th
+thing that it does to a file of its folder, or after so many milliseconds. Prints a line for each: how it was killed.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from vecrl.cli import evolve as command
+from vecrl.cli.app import app
+
+WRITES = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
+
+
+def _die_at(number: int, folder: str) -> None:
+    """Be killed before the n-th thing that is done to the folder."""
+    left = [number]
+
+    def look(event: str, args: tuple) -> None:
+        if event in WRITES and folder in str(args[0]):
+            left[0] -= 1
+            if left[0] <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(look)
+
+
+def _die_after(seconds: float) -> None:
+    def wait() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def run(arguments: list[str], folder: str, die: tuple[str, float] | None) -> int:
+    """One run in a process of its own; its exit code, below 0 where it was killed."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        torch.set_num_threads(1)
+        command.SAVE_EVERY = 0.0
+        if die is not None:
+            _die_at(int(die[1]), folder) if die[0] == "file" else _die_after(die[1])
+        app(arguments, standalone_mode=False)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        os._exit(code)
+
+
+def main(parent: str, seed: str, number: str, *arguments: str) -> None:
+    """Kill a run up to `number` times, at points drawn by `seed`, then let it come to its end."""
+    draw = random.Random(int(seed))
+    folder = Path(parent) / arguments[0].replace("::", "-")
+    folder = folder.with_name(f"{folder.name}-1")
+    for _ in range(int(number)):
+        die = ("file", draw.randint(1, 60)) if draw.random() < 0.7 else ("time", draw.uniform(0.0, 0.3))
+        begun = (folder / "config.yaml").exists()
+        if not begun:  # nothing to go on with: whoever was killed had not begun
+            folder = Path(parent) / f"{folder.name.rpartition('-')[0]}-{len(list(Path(parent).iterdir())) + 1}"
+        again = ["evolve", "--resume", str(folder)] if begun else ["evolve", *arguments, "--out", parent]
+        print(*die, run(again, parent, die), folder.name, flush=True)
+    begun = (folder / "config.yaml").exists()
+    again = ["evolve", "--resume", str(folder)] if begun else ["evolve", *arguments, "--out", parent]
+    if not begun:
+        folder = Path(parent) / f"{folder.name.rpartition('-')[0]}-{len(list(Path(parent).iterdir())) + 1}"
+    print("end", run(again, parent, None), folder.name, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,78 @@
+"""A run that is killed at any instant, also in the middle of a save, goes on to what it would have come to."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.test_evolve import rows
+
+from vecrl import checkpoint
+from vecrl.cli.runs import RunFolder
+from vecrl.policy.saved import SavedPolicy
+
+SHORT = ["native::CartPole-v1", "--popsize", "6", "--max-steps", "40", "--generations", "8", "--seed", "5"]
+SHORT += ["--no-video", "--test-episodes", "3", "--stop-at", "38"]
+PROGRAM = str(Path(__file__).with_name("killed_runs.py"))
+
+
+def outcome(folder):
+    """All that a run came to, but for the time that it took."""
+    state = checkpoint.load(folder / "state.ckpt")["run"]
+    best = SavedPolicy.load(folder / "best.pt")
+    search = {name: value.tolist() if torch.is_tensor(value) else value for name, value in state["search"].items()}
+    norm = {name: value.tolist() for name, value in state["evaluator"]["norm"].items()}
+    numbers = state["steps"], state["solved"], state["evaluator"]["calls"], best.mean_return
+    return rows(folder), search, norm, best.parameters.tolist(), numbers
+
+
+def program(parent, seed, number):
+    done = subprocess.run(
+        [sys.executable, PROGRAM, str(parent), str(seed), str(number), *SHORT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert lines[-1].startswith("end 0 "), (done.stdout, done.stderr)
+    return lines, parent / lines[-1].split()[-1]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    _, folder = program(tmp_path_factory.mktemp("unbroken"), 0, 0)
+    found = outcome(folder)
+    assert 2 <= len(found[0]) <= 8
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_runs_come_to_the_same(unbroken, tmp_path, seed):
+    lines, folder = program(tmp_path, seed, 6)
+    assert any(" -9 " in line for line in lines), lines
+    assert outcome(folder) == unbroken
+    left = [file.name for file in folder.iterdir() if file.name.startswith(".")]
+    assert left == []
+
+
+def test_a_run_that_came_to_its_end_stays_there(vecrl, tmp_path):
+    arguments = [*SHORT[:-2], "--out", tmp_path]
+    assert vecrl("evolve", *arguments).code == 0
+    folder = tmp_path / "native-CartPole-v1-1"
+    before = outcome(folder)
+    assert vecrl("evolve", "--resume", folder).code == 0
+    assert outcome(folder) == before
+
+
+def test_a_folder_has_one_run_at_a_time(vecrl, tmp_path, monkeypatch):
+    assert vecrl("evolve", *SHORT, "--out", tmp_path).code == 0
+    folder = tmp_path / "native-CartPole-v1-1"
+    before = rows(folder)
+    monkeypatch.setattr("vecrl.cli.runs.PATIENCE", 0.05)
+    with RunFolder(folder).locked():
+        answer = vecrl("evolve", "--resume", folder, "--generations", 20)
+    assert answer.code == 1
+    assert "is in use: another process runs there" in answer.out
+    assert rows(folder) == before

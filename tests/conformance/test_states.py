@@ -1,0 +1,224 @@
+"""Save, go on, restore, go on: the same to the bit, in every dialect, mode and place, and in another place too."""
+
+import copy
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from tests.conformance.compare import assert_same
+from tests.conformance.zoo import noise
+from tests.envs.rows import Rows
+from tests.envs.transforms.everything import CASES
+from tests.states.test_states import through_bytes
+from tests.states.zoo import Hidden, Own, Rich
+
+from vecrl.dialects import to_vector
+from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
+from vecrl.envs.custom import PendulumEnv, TicTacToeEnv
+from vecrl.envs.libs.gym import GymWrapper
+from vecrl.envs.libs.native import NativeEnv
+from vecrl.errors import ClosedError, PendingError, StateError, WorkerError
+from vecrl.simulators.native import make_native
+from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv
+
+CARTPOLE = partial(gymnasium.make, "CartPole-v1")
+
+
+def batched(**options):
+    return BatchedVectorEnv(make_native("CartPole-v1", 5), **options)
+
+
+VECTORS = {
+    f"{backend}, {mode.value}": partial(
+        VectorEnv, noise("dict", 5), backend=backend, num_workers=2, autoreset_mode=mode
+    )
+    for backend in ("serial", "threads", "processes")
+    for mode in AutoresetMode
+} | {
+    "async": partial(AsyncVectorEnv, [CARTPOLE] * 3),
+    "sync": partial(SyncVectorEnv, [CARTPOLE] * 3),
+    "sync, counted": partial(SyncVectorEnv, [CARTPOLE] * 3, num_episodes=2, backend="processes"),
+    "native, same step": partial(batched, episode_stats=True),
+    "native, next step": partial(batched, episode_stats=True, autoreset_mode="next_step"),
+    "native, counted": partial(batched, num_episodes=2),
+    "torch": lambda: TorchWrapper(VectorEnv([CARTPOLE] * 2, autoreset_mode="same_step")),
+    "torch, single": lambda: TorchWrapper(CARTPOLE()),
+    "gymnasium's wrapper around ours": lambda: gymnasium.wrappers.vector.NormalizeObservation(
+        VectorEnv([CARTPOLE] * 2, autoreset_mode="next_step")
+    ),
+    "environments over TensorDicts": lambda: to_vector(SerialEnv(2, partial(GymEnv, "CartPole-v1"))),
+}
+
+
+def acted(envs, steps=25):
+    said = []
+    disabled = getattr(envs, "metadata", {}).get("autoreset_mode") == AutoresetMode.DISABLED
+    for _ in range(steps):
+        action = envs.action_space.sample()
+        said.append(result := envs.step(torch.as_tensor(action) if isinstance(envs, TorchWrapper) else action))
+        over = np.asarray(result[2] | result[3])
+        if disabled and over.any():
+            said.append(envs.reset(options={"reset_mask": over}))
+        elif not over.shape and over:
+            said.append(envs.reset())
+    return in_arrays(said)
+
+
+def in_arrays(value):
+    """A copy that has arrays where there are tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy(force=True).copy()
+    if isinstance(value, dict):
+        return {key: in_arrays(one) for key, one in value.items()}
+    return type(value)(map(in_arrays, value)) if isinstance(value, list | tuple) else copy.deepcopy(value)
+
+
+def state_of(envs):
+    from vecrl.states import take
+
+    return envs.get_state() if hasattr(type(envs), "get_state") else take(envs)
+
+
+def restore(envs, state):
+    from vecrl.states import put
+
+    _ = envs.set_state(state) if hasattr(type(envs), "set_state") else put(envs, state)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vector_environments(name):
+    envs, other = VECTORS[name](), VECTORS[name]()
+    envs.reset(seed=3)
+    envs.action_space.seed(5)
+    acted(envs, 14)
+    state = through_bytes(state_of(envs))
+    expected = acted(envs)
+    restore(envs, state)
+    assert_same(acted(envs), expected)
+    restore(other, state)
+    assert_same(acted(other), expected)
+    envs.close()
+    other.close()
+
+
+def test_a_state_moves_to_another_backend_and_number_of_workers():
+    with (
+        VECTORS["serial, SameStep"]() as envs,
+        VectorEnv(noise("dict", 5), backend="processes", num_workers=5, autoreset_mode="same_step") as other,
+    ):
+        envs.reset(seed=1)
+        envs.action_space.seed(1)
+        acted(envs, 7)
+        other.set_state(envs.get_state())
+        assert_same(acted(other), acted(envs))
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_errors_of_workers_are_errors_of_states(backend):
+    envs = VectorEnv([Own, Hidden], backend=backend, num_workers=2)
+    with pytest.raises(StateError, match=r"environment 1 .* env\.hidden"):
+        envs.get_state()
+    envs.close()
+    with pytest.raises(ClosedError):
+        envs.get_state()
+    rich, own = (VectorEnv([make] * 2, backend=backend) for make in (Rich, Own))
+    rich.reset(seed=1)
+    state = rich.get_state()
+    with pytest.raises(StateError, match=r"Expected a state with observation_space Box"):
+        own.set_state(state)
+    with pytest.raises(StateError, match=r"Expected the space .*, as it was when the state was taken"):
+        own.set_state(state | {"about": own.get_state()["about"]})
+    with pytest.raises(WorkerError, match=r"environment 0 .*Expected a state with observation_space"):
+        own._pool.set_state(rich._pool.get_state())
+    assert own.reset(seed=1)[0].shape == (2, 1)
+    rich.close()
+    own.close()
+    with pytest.raises(ClosedError):
+        rich.set_state(state)
+
+
+def test_a_reset_of_some_still_knows_the_others():
+    """The latest observations, which a reset of some returns with its own, are part of the state."""
+    envs, other = VectorEnv([CARTPOLE] * 3), VectorEnv([CARTPOLE] * 3)
+    envs.reset(seed=1)
+    acted(envs, 3)
+    other.set_state(envs.get_state())
+    mask = {"reset_mask": np.array([True, False, False])}
+    assert_same(other.reset(options=mask), envs.reset(options=dict(mask)))
+    envs.close()
+    other.close()
+
+
+def test_what_is_under_way_must_be_waited_for():
+    with AsyncVectorEnv([CARTPOLE] * 2) as envs:
+        envs.reset(seed=1)
+        envs.step_async(np.zeros(2, int))
+        with pytest.raises(PendingError, match="under way"):
+            envs.get_state()
+        envs.step_wait()
+
+
+TENSORDICTS = {
+    "gym": partial(GymEnv, "CartPole-v1"),
+    "gym, a vector": partial(GymEnv, "CartPole-v1", num_envs=3),
+    "gym, around ours": lambda: GymWrapper(VectorEnv([CARTPOLE] * 2, autoreset_mode="disabled")),
+    "native": partial(NativeEnv, "CartPole-v1", 4),
+    "native, free": partial(NativeEnv, "Pendulum-v1"),
+    "pendulum": PendulumEnv,
+    "tic-tac-toe": TicTacToeEnv,
+    "rows": partial(Rows, [0, 1, 2]),
+    "serial": partial(SerialEnv, 3, partial(GymEnv, "CartPole-v1")),
+    "parallel": partial(ParallelEnv, 3, partial(GymEnv, "CartPole-v1")),
+    "parallel, by path": partial(ParallelEnv, 2, PendulumEnv),
+    "serial, by path": partial(SerialEnv, 2, partial(Rows, 1)),
+} | {
+    f"transformed: {name}": partial(lambda case: case.env(Rows([0, 1, 2]), case.make()), case)
+    for name, case in CASES.items()
+}
+
+
+def rolled(env, root, steps=9):
+    """Random steps from `root` on; by torch's own generator, which is nobody's."""
+    torch.manual_seed(7)
+    said = []
+    for _ in range(steps):
+        stepped, root = env.step_and_maybe_reset(env.rand_action(root))
+        said.append(stepped.clone())
+    return said, root
+
+
+@pytest.mark.parametrize("name", TENSORDICTS)
+def test_environments_over_tensordicts(name):
+    env: EnvBase = TENSORDICTS[name]()
+    other: EnvBase = TENSORDICTS[name]()
+    env.set_seed(3)
+    _, root = rolled(env, env.reset(), 5)
+    state, kept = through_bytes(env.get_state()), root.clone()
+    expected, _ = rolled(env, root)
+    for one in (env, other):
+        one.set_state(state)
+        for a, b in zip(rolled(one, kept.clone())[0], expected, strict=True):
+            assert set(a.keys(True, True)) == set(b.keys(True, True))
+            assert all(_equal(a.get(key), b.get(key)) for key in a.keys(True, True)), (a, b)
+        one.close()
+
+
+def _equal(a, b):
+    return torch.equal(a.nan_to_num(), b.nan_to_num()) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_a_closed_batch_has_no_state_and_begins_anew_for_one():
+    env = SerialEnv(2, partial(GymEnv, "CartPole-v1"))
+    env.reset()
+    state = env.get_state()
+    env.close()
+    with pytest.raises(ValueError, match="closed"):
+        env.get_state()
+    env.set_state(state)
+    assert not env.is_closed
+    env.close()
+    with pytest.raises(StateError, match="batch_size"):
+        SerialEnv(3, partial(GymEnv, "CartPole-v1")).set_state(state)

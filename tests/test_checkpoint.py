@@ -1,0 +1,296 @@
+"""`checkpoint.save` and `load`: whole training jobs go on, in another process too, and wrong files are named."""
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections import OrderedDict
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.states.zoo import Enemy, Place, Rich, play
+
+from vecrl import checkpoint
+from vecrl.envs import GymEnv, ParallelEnv
+from vecrl.envs.transforms import Compose, RewardSum, TransformedEnv, VecNorm
+from vecrl.errors import CheckpointError, ClosedError, StateError
+from vecrl.policy.norm import RunningNorm
+from vecrl.policy.search import PopulationSearch
+from vecrl.simulators.native import make_native
+from vecrl.stats import RunningStats
+from vecrl.vector import BatchedVectorEnv, VectorEnv
+
+VALUES = {
+    "steps": 7,
+    "nothing": None,
+    "curve": [1.0, float("nan"), float("inf")],
+    "nested": (1, {2: b"x", "$": 1j}, OrderedDict(a={1, 2})),
+    "array": np.arange(6, dtype="i2").reshape(2, 3).T,
+    "number": np.float32(2),
+    "tensor": torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+def same_value(a, b):
+    if isinstance(a, np.ndarray | torch.Tensor):
+        return type(a) is type(b) and a.dtype == b.dtype and bool((a == b).all())
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def test_values_come_back(tmp_path):
+    data = TensorDict({"a": torch.ones(3), "b": {"c": torch.zeros(3, 2)}}, [3])
+    checkpoint.save(tmp_path / "a.ckpt", data=data, **VALUES)
+    loaded = checkpoint.load(tmp_path / "a.ckpt")
+    assert list(loaded) == ["data", *VALUES]
+    assert (loaded.pop("data") == data).all()
+    assert all(same_value(loaded[name], value) for name, value in VALUES.items())
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+class Job:
+    """Training, in miniature: an environment, a policy that learns, statistics, a search and generators."""
+
+    def __init__(self, make):
+        torch.manual_seed(0)
+        self.envs = make()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.optimiser = torch.optim.Adam(self.net.parameters())
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimiser, 3)
+        self.stats, self.norm = RunningStats((4,)), RunningNorm(shape=4)
+        self.search = PopulationSearch(torch.zeros(3), 4, seed=1)
+        self.rng, self.torch_rng = np.random.default_rng(4), torch.Generator()
+        self.globals = checkpoint.GlobalGenerators()
+        self.obs = self.envs.reset(seed=1)[0]
+
+    def run(self, steps):
+        seen = []
+        for _ in range(steps):
+            obs, reward, *_ = self.envs.step(self.envs.action_space.sample())
+            obs = torch.as_tensor(obs)
+            self.stats.update(obs.numpy())
+            self.norm.update(obs)
+            loss = self.net(self.norm.normalize(obs).float()).square().mean() + torch.rand((), generator=self.torch_rng)
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            self.schedule.step()
+            self.search.tell(self.search.ask().sum(1) + self.rng.normal())
+            seen.append(
+                (
+                    obs.tolist(),
+                    list(reward),
+                    float(loss.detach()),
+                    self.search.center.tolist(),
+                    self.stats.mean.tolist(),
+                )
+            )
+        return seen
+
+    def objects(self):
+        return {name: value for name, value in vars(self).items() if name != "obs"}
+
+
+MAKERS = {
+    "native": lambda: BatchedVectorEnv(make_native("CartPole-v1", 8), episode_stats=True),
+    "serial": partial(VectorEnv, [partial(gymnasium.make, "CartPole-v1")] * 3),
+    "processes": partial(VectorEnv, [partial(gymnasium.make, "CartPole-v1")] * 3, backend="processes", num_workers=2),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_job_goes_on_where_it_was_saved(tmp_path, name):
+    job = Job(MAKERS[name])
+    job.run(12)
+    checkpoint.save(tmp_path / "a.ckpt", steps=12, **job.objects())
+    expected = job.run(12)
+    for other in (job, Job(MAKERS[name])):
+        loaded = checkpoint.load(tmp_path / "a.ckpt", **other.objects())
+        assert loaded["steps"] == 12
+        assert loaded["net"] is other.net
+        assert other.run(12) == expected
+        other.envs.close()
+
+
+SCRIPT = """
+import sys
+import gymnasium, numpy as np
+from vecrl import checkpoint
+from vecrl.vector import VectorEnv
+class Walk(gymnasium.Env):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.steps = []
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = [Step(0.0)]
+        return self.look(), {}
+    def step(self, action):
+        self.steps.append(Step(self.np_random.normal()))
+        return self.look(), 1.0, len(self.steps) > 9, False, {}
+    def look(self):
+        return np.array([sum(step.length for step in self.steps)], np.float32)
+class Step:
+    def __init__(self, length):
+        self.length = length
+path, what, backend = sys.argv[1:]
+envs = VectorEnv([Walk] * 3, backend=backend, num_workers=2)
+if what == "save":
+    envs.reset(seed=3)
+    for _ in range(13):
+        envs.step(envs.action_space.sample())
+    checkpoint.save(path, envs=envs)
+else:
+    checkpoint.load(path, envs=envs)
+print([[value.tolist() for value in envs.step(envs.action_space.sample())[:4]] for _ in range(20)])
+envs.close()
+"""
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_another_process_goes_on(tmp_path, backend):
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), str(tmp_path / "a.ckpt")]
+    said = [
+        subprocess.run([*command, what, backend], capture_output=True, text=True, check=True, timeout=60).stdout
+        for what in ("save", "load")
+    ]
+    assert said[0] == said[1]
+    assert len(said[0]) > 500
+
+
+def test_transforms_statistics_and_workers_go_in_one_file(tmp_path):
+    def make():
+        inner = ParallelEnv(2, lambda: TransformedEnv(GymEnv("CartPole-v1"), RewardSum()))
+        return TransformedEnv(inner, Compose(VecNorm(in_keys=["observation"])))
+
+    env = make()
+    env.set_seed(0)
+    env.rollout(5, break_when_any_done=False)
+    root = env.reset()
+    checkpoint.save(tmp_path / "a.ckpt", env=env, root=root)
+    actions = torch.nn.functional.one_hot(torch.arange(20).view(2, 10) % 2)
+
+    def go_on(env, root):
+        seen = []
+        for step in range(10):
+            stepped, root = env.step_and_maybe_reset(root.set("action", actions[:, step]))
+            seen.append(stepped.clone())
+        return torch.stack(seen)
+
+    expected = go_on(env, root.clone())
+    env.close()
+    with make() as other:
+        loaded = checkpoint.load(tmp_path / "a.ckpt", env=other)
+        assert (go_on(other, loaded["root"]) == expected).all()
+
+
+def test_objects_of_classes_that_are_new_there_must_be_allowed(tmp_path):
+    env = gymnasium.Wrapper(Rich())
+    env.reset(seed=1)
+    env.rival = Enemy(Place(1.0, 1.0))
+    checkpoint.save(tmp_path / "a.ckpt", env=env)
+    play(env, 3)
+    env.rival = env.unwrapped.enemies = env.unwrapped.boss = env.unwrapped.grid = None
+    with pytest.raises(
+        StateError, match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.states.zoo.Enemy'\]"
+    ):
+        checkpoint.load(tmp_path / "a.ckpt", env=env)
+    checkpoint.load(tmp_path / "a.ckpt", env=env, allow=[Enemy, "tests.states.zoo.Place", "tests.states.zoo.Mood"])
+    assert env.rival == Enemy(Place(1.0, 1.0))
+    env.close()
+
+
+# -- what goes wrong
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.ckpt"
+    checkpoint.save(path, x=1, net=torch.nn.Linear(2, 2), envs=MAKERS["serial"]())
+    return path
+
+
+def test_some_of_the_objects_will_do(file):
+    net = torch.nn.Linear(2, 2)
+    loaded = checkpoint.load(file, net=net)
+    assert loaded["net"] is net
+    assert loaded["envs"]["vecrl"] == "state"
+    assert torch.equal(checkpoint.load(file)["net"]["weight"], net.weight)
+
+
+def test_names_that_are_not_there_are_named(file):
+    net = torch.nn.Linear(2, 2)
+    before = net.weight.clone()
+    with pytest.raises(CheckpointError, match=r"a\.ckpt holds no 'policy'; it holds x, net, envs"):
+        checkpoint.load(file, net=net, policy=net)
+    with pytest.raises(CheckpointError, match="holds 'x' as a value, which load returns"):
+        checkpoint.load(file, net=net, x=2)
+    assert torch.equal(net.weight, before)
+
+
+def test_objects_made_otherwise_are_refused(file):
+    cases = [
+        ({"net": torch.nn.Linear(3, 2)}, "'net' in .* does not fit the object given"),
+        (
+            {"envs": VectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)},
+            "with num_envs 4, as .* but one with 3 came",
+        ),
+        ({"envs": VectorEnv([partial(gymnasium.make, "Pendulum-v1")] * 3)}, "with observation_space Box"),
+        (
+            {"envs": VectorEnv([partial(gymnasium.make, "CartPole-v1")] * 3, autoreset_mode="same_step")},
+            "autoreset_mode",
+        ),
+        ({"envs": BatchedVectorEnv(make_native("CartPole-v1", 3))}, "does not fit"),
+    ]
+    for objects, text in cases:
+        with pytest.raises(StateError, match=text):
+            checkpoint.load(file, **objects)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is empty"),
+        (b"VECRL", "is cut short"),
+        (pickle.dumps({"x": 1}), "is no checkpoint of vecrl"),
+        (None, "holds other data than objects by name"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, content, text):
+    from vecrl.states.format import dump
+
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(b"".join(map(bytes, dump([1]))) if content is None else content)
+    with pytest.raises(CheckpointError, match=rf"a\.ckpt {text}"):
+        checkpoint.load(path)
+    with pytest.raises(FileNotFoundError):
+        checkpoint.load(tmp_path / "b.ckpt")
+
+
+def test_what_cannot_be_saved_is_named_and_leaves_the_old_file(tmp_path, file):
+    before = file.read_bytes()
+    with pytest.raises(StateError, match=r"'odd' cannot be saved: The state of Enemy cannot be taken: at env\.place"):
+        checkpoint.save(file, odd=Enemy(iter([1])))
+    with pytest.raises(
+        StateError, match=r"'pair' cannot be saved as a value, since it holds .*Enemy: give that by a name"
+    ):
+        checkpoint.save(file, pair=[1, Enemy(Place(1.0, 2.0))])
+    with pytest.raises(StateError, match="cannot be held"):
+        checkpoint.save(file, odd=type("Odd", (), {"state_dict": lambda s: {"x": len}, "load_state_dict": print})())
+    with pytest.raises(ClosedError):
+        checkpoint.save(file, env=_closed())
+    assert file.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+def _closed():
+    envs = MAKERS["serial"]()
+    envs.close()
+    return envs
