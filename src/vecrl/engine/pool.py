@@ -40,7 +40,8 @@ class Pool:
     Args:
         makers: `(make, k)` a worker: makes its simulator, of k environments.
         backend: "serial" (this thread), "threads" or "processes".
-        infos: whether infos are wanted; without, they cost nothing.
+        infos: whether infos are wanted; without, they cost nothing. "dicts": as the dicts they are, never as columns,
+            so that numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
@@ -63,7 +64,7 @@ class Pool:
         makers: Sequence[tuple[Callable[[], Simulator], int]],
         backend: BackendName = "serial",
         *,
-        infos: bool = True,
+        infos: bool | Literal["dicts"] = True,
         check_nan: bool = False,
         step_timeout: float | None = None,
         start_method: StartMethod = "forkserver",
@@ -330,10 +331,9 @@ class Pool:
     def invoke_async(
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> None:
-        """Ask for `invoke` without waiting."""
+        """Ask for `invoke` without waiting; environments that are not asked may be under way."""
         chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
         _check_length("values", values, len(chosen))
-        self._check_idle()
         parts = {worker: (rows, places) for worker, rows, places in self._roster.split(chosen)}
         flight = self._flights.launch(Op.INVOKE, parts)
         self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}

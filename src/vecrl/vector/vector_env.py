@@ -300,7 +300,11 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
 
 def split_env_fns(
-    env_fns: Iterable[EnvFn], backend: str, num_workers: int | None, **simulator_options: Any
+    env_fns: Iterable[Callable[[], Any]],
+    backend: str,
+    num_workers: int | None,
+    simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
+    **simulator_options: Any,
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
     env_fns = list(env_fns)
@@ -318,9 +322,7 @@ def split_env_fns(
         raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers!r} came.")
     count = min(num_workers, len(env_fns))
     bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
-    return [
-        (partial(GymnasiumSimulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)
-    ]
+    return [(partial(simulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)]
 
 
 class _Latest:

@@ -201,6 +201,20 @@ class Processes:
             self._watch(left * 1000, [])
 
 
+def start_method_of(context: str | None) -> StartMethod:
+    """The way to start workers that gymnasium's and Tianshou's word `context` means.
+
+    None and "fork" mean "forkserver", which starts workers as fast without taking this process's threads, locks and
+    GPU contexts with them.
+
+    >>> start_method_of("fork")
+    'forkserver'
+    """
+    if context not in (None, "fork", "forkserver", "spawn"):
+        raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', but {context!r} came.")
+    return "spawn" if context == "spawn" else "forkserver"
+
+
 def _cores(index: int, count: int) -> set[int]:
     """Of the cores that this process may use, `count` for the worker of this number."""
     cores = sorted(os.sched_getaffinity(0))
