@@ -11,7 +11,7 @@ from .base import BaseVectorEnv, Id, Step
 from .running import RunningMeanStd
 
 
-def _forwarded(name: str) -> property:
+def _forwarded(name: str) -> Any:
     return property(lambda self: getattr(self.venv, name), doc=f"See `BaseVectorEnv.{name}`.")
 
 
@@ -60,7 +60,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     def __len__(self) -> int:
         return len(self.venv)
 
-    env_num = property(__len__, doc="How many environments there are.")
+    env_num: Any = property(__len__, doc="How many environments there are.")
     is_async = _forwarded("is_async")
     wait_num = _forwarded("wait_num")
     timeout = _forwarded("timeout")
@@ -116,8 +116,8 @@ class VectorEnvNormObs(VectorEnvWrapper):
 
     def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
         """As the environment's own, with observations normalised."""
-        obs, *rest = super().step(action, id)
-        return self._norm(obs), *rest
+        obs, rew, terminated, truncated, info = super().step(action, id)
+        return self._norm(obs), rew, terminated, truncated, info
 
     def _norm(self, obs: Any) -> Any:
         if not isinstance(obs, np.ndarray) or obs.dtype == object:
