@@ -304,7 +304,8 @@ class Pool:
         commands: list[tuple[int, Command]] = []
         for worker, rows, places in parts:
             flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
-            command = Command(op, flights[-1].seq, 0, eager, rows=rows.tolist(), extra=extra_of(places))
+            named = None if len(rows) == self._roster.counts[worker] else rows.tolist()
+            command = Command(op, flights[-1].seq, 0, eager, rows=named, extra=extra_of(places))
             commands.append((worker, command))
         self._send(flights, commands)
         self._roster.busy[ids] = True

@@ -187,8 +187,12 @@ class Worker:
         if rows is None:
             out.flags.fill(False)
             notes = self.sim.step(None, self._actions(None, objects), out, eager)
-            self.returns += out.reward
-            self.lengths += 1
+            if self.plan.num_envs == 1:  # quicker than operations on arrays
+                self.returns[0] += out.reward[0]
+                self.lengths[0] += 1
+            else:
+                self.returns += out.reward
+                self.lengths += 1
         else:
             where = np.array(rows)
             out.flags[:, where] = False
@@ -209,6 +213,8 @@ class Worker:
         """One action a row; copies, since a simulator may keep them."""
         count = self.plan.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
+            if count == 1 and self.action_layout.flat:
+                return [self.actions[0].copy()[0]]  # pyright: ignore[reportOptionalSubscript]
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):

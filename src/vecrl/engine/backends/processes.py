@@ -127,6 +127,8 @@ class Processes:
         answers: list[Answer] = []
         limit = None if timeout is None else timeout * 1000
         if expect is not None and (limit is None or limit > _SOON) and self._links[expect].read_soon(_SOON, answers):
+            if len(self._links) > 3:  # the others are mostly ready by then, and one look at all is enough
+                self._watch(0.0, answers)
             return answers
         end = None if timeout is None else time.monotonic() + timeout
         while not answers:
