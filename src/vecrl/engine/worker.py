@@ -213,8 +213,6 @@ class Worker:
         """One action a row; copies, since a simulator may keep them."""
         count = self.plan.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
-            if count == 1 and self.action_layout.flat:
-                return [self.actions[0].copy()[0]]  # pyright: ignore[reportOptionalSubscript]
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[Any] = []
         for index, leaf in enumerate(self.actions):

@@ -20,7 +20,8 @@ from .old_gym import Modern, modern_space
 
 REWARD = "_reward"
 """The key of an info under which a reward that is no single number travels, since the engine's rewards are numbers."""
-_ABSENT: Mapping[str, Any] = {"reward_range": (-float("inf"), float("inf"))}  # gymnasium had it, and 1.x does not
+_ABSENT: Mapping[str, Any] = {"metadata": {}, "spec": None, "reward_range": (-float("inf"), float("inf"))}
+"""What environments that leave these out are taken to say; gymnasium's have had no reward range since 1.0."""
 
 
 class Anything(gymnasium.Space[Any]):

@@ -104,6 +104,9 @@ class GymnasiumSimulator:
         """See `Simulator.step`."""
         if self.num_envs == 1:
             return self._step_alone(actions[0], out, renew)
+        return self._step_several(rows, actions, out, renew)
+
+    def _step_several(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
         notes = Notes()
         obs_list: list[Any] = []
         rewards: list[Any] = []

@@ -142,6 +142,7 @@ class BaseVectorEnv:
 
     def _make_way(self, ids: np.ndarray | None) -> None:
         """See that nothing is under way that should not be where `ids` are to begin anew."""
+        self._asked_all = False
         pending = self._pool.pending
         if not len(pending):
             return
@@ -179,11 +180,12 @@ class BaseVectorEnv:
         if action is None:
             t = self._collect_late()
         elif id is None or self._means_all(id):
+            pool.step_async(action)
             self._asked_all = True
-            t = pool.step(action)
+            t = pool.wait()
         else:
-            self._asked_all = False
             pool.send(id, action)
+            self._asked_all = False
             t = pool.recv()
         return self._present.step(t)
 
@@ -236,13 +238,18 @@ class BaseVectorEnv:
             PendingError: some of them are under way.
             WorkerError: an environment has no such attribute.
         """
-        return self._pool.invoke("get", key, None, None if id is None else np.atleast_1d(id))
+        return self._invoke("get", key, None, id)
 
     def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
         """Set an attribute of the innermost environment, below all wrappers; ids and errors as `get_env_attr`'s."""
-        ids = None if id is None else np.atleast_1d(id)
         self._spaces.pop(key, None)
-        self._pool.invoke("set", key, [value] * (self.env_num if ids is None else len(ids)), ids)
+        self._invoke("set", key, value, id)
+
+    def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
+        """The same of each of `ids`."""
+        self._asked_all = False
+        chosen = None if ids is None else np.atleast_1d(ids)
+        return self._pool.invoke(kind, name, [value] * (self.env_num if chosen is None else len(chosen)), chosen)
 
     def seed(self, seed: int | Sequence[int] | None = None) -> list[list[int | None]]:
         """Say which seeds environments go on with.
@@ -268,6 +275,7 @@ class BaseVectorEnv:
             raise SpaceError(f"Expected one seed or {self.env_num}, one an environment, but {len(seeds)} came.")
         said: list[Any] = [None] * self.env_num
         if self._ask_seed:
+            self._asked_all = False
             said = self._pool.invoke("call", "seed", [((s,), {}) for s in seeds])
         self._seeds = {i: s for i, s in enumerate(seeds) if said[i] is None and s is not None}
         return [[s] if own is None else own for s, own in zip(seeds, said, strict=True)]
@@ -278,7 +286,7 @@ class BaseVectorEnv:
         Raises:
             PendingError: environments are under way.
         """
-        return self._pool.invoke("call", "render", [((), kwargs)] * self.env_num)
+        return self._invoke("call", "render", ((), kwargs))
 
     @property
     def action_space(self) -> list[Any]:

@@ -11,10 +11,6 @@ from .base import BaseVectorEnv, Id, Step
 from .running import RunningMeanStd
 
 
-def _forwarded(name: str) -> Any:
-    return property(lambda self: getattr(self.venv, name), doc=f"See `BaseVectorEnv.{name}`.")
-
-
 class VectorEnvWrapper(BaseVectorEnv):
     """Forwards everything to `venv`; the base of wrappers that change some of it.
 
@@ -60,17 +56,10 @@ class VectorEnvWrapper(BaseVectorEnv):
     def __len__(self) -> int:
         return len(self.venv)
 
-    env_num: Any = property(__len__, doc="How many environments there are.")
-    is_async = _forwarded("is_async")
-    wait_num = _forwarded("wait_num")
-    timeout = _forwarded("timeout")
-    waiting_id = _forwarded("waiting_id")
-    ready_id = _forwarded("ready_id")
-    action_space = _forwarded("action_space")
-    observation_space = _forwarded("observation_space")
-    metadata = _forwarded("metadata")
-    spec = _forwarded("spec")
-    reward_range = _forwarded("reward_range")
+    @property
+    def env_num(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How many environments there are."""
+        return len(self.venv)
 
     @property
     def is_closed(self) -> bool:
@@ -85,6 +74,16 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.venv!r})"
+
+
+def _forward(name: str) -> None:
+    setattr(VectorEnvWrapper, name, property(lambda self: getattr(self.venv, name), doc=f"See `BaseVectorEnv.{name}`."))
+
+
+for _name in ("is_async", "wait_num", "timeout", "waiting_id", "ready_id", "action_space", "observation_space"):
+    _forward(_name)
+for _name in ("metadata", "spec", "reward_range"):
+    _forward(_name)
 
 
 class VectorEnvNormObs(VectorEnvWrapper):
