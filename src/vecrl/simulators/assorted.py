@@ -43,6 +43,9 @@ class Anything(gymnasium.Space[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Anything)
 
+    def __repr__(self) -> str:
+        return "Anything()"
+
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 

@@ -96,10 +96,9 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         single = observation_mode[1] if isinstance(observation_mode, tuple) else None
         same = observation_mode == "same"
         makers = split_env_fns(env_fns, backend, num_workers, observation_space=single, same_spaces=same)
-        self.num_envs = sum(count for _, count in makers)
-        self._autoreset = Autoreset(autoreset_mode, self.num_envs)
+        autoreset = Autoreset(autoreset_mode, sum(count for _, count in makers))
         self.copy = copy
-        self._pool = Pool(
+        pool = Pool(
             makers,
             backend,
             infos=not empty_info,
@@ -111,8 +110,22 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             pin_workers=pin_workers,
             same_spaces=same,
         )
+        self._stand_on(pool, autoreset, observation_mode)
+
+    @classmethod
+    def over(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
+        """A vector environment on a pool that there is, which it closes as if it were its own."""
+        envs = cls.__new__(cls)
+        envs.copy = True
+        envs._stand_on(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
+        return envs
+
+    def _stand_on(self, pool: Pool, autoreset: Autoreset, observation_mode: ObservationMode) -> None:
+        self._pool = pool
+        self._autoreset = autoreset
+        self.num_envs = pool.num_envs
         self.closed = False
-        card = self._pool.card
+        card = pool.card
         self.render_mode = card.render_mode
         self.spec = card.spec
         self.metadata = card.metadata | {"autoreset_mode": self._autoreset.mode}
