@@ -423,7 +423,7 @@ def _waiting(n: int, milliseconds: float) -> Workload:
         contestants=[
             C(OURS, "main", entry, {"library": "vecrl", "kind": "shmem"}),
             C("Tianshou", "tianshou", entry, {"library": "tianshou", "kind": "shmem"}),
-            C("PufferLib", "pufferlib", "on_pufferlib:waiting"),
+            C("PufferLib, 2 workers", "pufferlib", "on_pufferlib:waiting"),
         ],
         parameters={"num_envs": n, "milliseconds": milliseconds},
         targets=[Target(("Tianshou",), 1.5)],

@@ -1,4 +1,4 @@
-"""Every block of Python in the pages on TensorDict environments runs alone."""
+"""Every block of Python in the pages on TensorDict environments and on environments with ids runs alone."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
     (page, number, block)
-    for page in ("tensordict.md", "transforms.md")
+    for page in ("tensordict.md", "transforms.md", "venv.md")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
 ]
 

@@ -32,12 +32,15 @@ def processes_burn(num_envs: int, microseconds: float, out: str, num_workers: in
     yield from _stepping(env, discrete(num_envs))
 
 
-def waiting(num_envs: int, milliseconds: float) -> Contest:
-    """Its asynchronous mode, with half of the environments, those that are ready first, in a batch."""
+def waiting(num_envs: int, milliseconds: float, num_workers: int = 2) -> Contest:
+    """Its asynchronous mode: batches of half of the environments, those of the workers that are ready first.
+
+    Its workers spin while they have nothing to do, so that there can be no more of them than cores.
+    """
     env = pufferlib.vector.make(
         partial(_emulated, partial(WaitEnv, milliseconds, None)),
         num_envs=num_envs,
-        num_workers=num_envs,
+        num_workers=num_workers,
         batch_size=num_envs // 2,
         zero_copy=False,
         backend=pufferlib.vector.Multiprocessing,
