@@ -229,6 +229,14 @@ def test_batches_by_birth_with_ids(wrap: Any) -> None:
         venv.reset()
 
 
+def test_a_batch_may_begin_with_some_of_its_rows() -> None:
+    with to_venv(make_native("CartPole-v1", 3)) as venv, to_venv(make_native("CartPole-v1", 3)) as whole:
+        expected = whole.reset(seed=SEEDS)[0]
+        assert venv.reset([2, 0], seed=[7, 5])[0].tolist() == expected[[2, 0]].tolist()
+        assert venv.reset(1, seed=6)[0].tolist() == expected[[1]].tolist()
+        np.testing.assert_array_equal(venv.step([0, 1, 0])[0], whole.step([0, 1, 0])[0])
+
+
 def test_what_a_batch_gives_is_not_copied_for_ids() -> None:
     simulator = make_native("CartPole-v1", 3)
     given, reset = [], simulator.reset

@@ -36,7 +36,7 @@ SIGNATURES = {
     "venv.RayVectorEnv": lambda env_fns, wait_num=None, timeout=None: ...,
     "venv.BaseVectorEnv.get_env_attr": lambda self, key, id=None: ...,  # noqa: A006
     "venv.BaseVectorEnv.set_env_attr": lambda self, key, value, id=None: ...,  # noqa: A006
-    "venv.BaseVectorEnv.reset": lambda self, env_id=None, **kwargs: ...,  # noqa: A006
+    "venv.BaseVectorEnv.reset": lambda self, env_id=None, **kwargs: ...,
     "venv.BaseVectorEnv.step": lambda self, action, id=None: ...,  # noqa: A006
     "venv.BaseVectorEnv.seed": lambda self, seed=None: ...,
     "venv.BaseVectorEnv.render": lambda self, **kwargs: ...,

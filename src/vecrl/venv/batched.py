@@ -44,6 +44,7 @@ class BatchPool:
         self.closed = False
         self._all = np.arange(self.num_envs)
         self._roster = Roster([self.num_envs])
+        self._begun = False
         self._sent: tuple[np.ndarray, BatchStep] | None = None
 
     def reset(
@@ -55,12 +56,15 @@ class BatchPool:
         """See `Pool.reset`."""
         chosen = self._check(ids)
         options = _options(options)
-        if ids is None:
-            obs = self.simulator.reset(seeds, options or None)
+        each = seeds
+        if ids is not None and seeds is not None:
+            given = dict(zip(chosen.tolist(), seeds, strict=True))
+            each = [given.get(i) for i in range(self.num_envs)]
+        if ids is None or not self._begun:  # a batch begins as one
+            obs = self.simulator.reset(each, options or None)
         else:
-            given = None if seeds is None else dict(zip(chosen.tolist(), seeds, strict=True))
-            each = None if given is None else [given.get(i) for i in range(self.num_envs)]
             obs = reset_some(self.simulator, self._mask(chosen), each, options)
+        self._begun = True
         nothing = np.zeros((2, len(chosen)), bool)
         return self._transition(chosen, obs, np.zeros(len(chosen)), nothing[0], nothing[1], Infos(), begun=True)
 
