@@ -49,3 +49,21 @@ class BurnEnv(gymnasium.Env):
 def burners(num_envs: int, microseconds: float, out: str) -> list[partial[BurnEnv]]:
     """One factory an environment."""
     return [partial(BurnEnv, microseconds, out)] * num_envs
+
+
+class WaitEnv(BurnEnv):
+    """The same, but a step sleeps for a time that is drawn anew each: exponential, with this mean."""
+
+    def __init__(self, milliseconds: float, seed: int | None):
+        super().__init__()
+        self._mean = milliseconds / 1000
+        self._random = np.random.default_rng(seed)
+
+    def step(self, action):
+        time.sleep(self._random.exponential(self._mean))
+        return super().step(action)
+
+
+def waiters(num_envs: int, milliseconds: float) -> list[partial[WaitEnv]]:
+    """One factory an environment."""
+    return [partial(WaitEnv, milliseconds, seed) for seed in range(num_envs)]

@@ -86,6 +86,9 @@ def workloads() -> list[Workload]:
         _killed("restart"),
         _stuck(1.0),
         _checkpoint(4096),
+        *(_ids(kind, n, workers) for kind in ("shmem", "subproc") for n in (8, 64) for workers in (None, 2)),
+        _waiting(64, 1.0),
+        _norm_obs(64),
     ]
 
 
@@ -445,6 +448,56 @@ def _checkpoint(n: int) -> Workload:
         ],
         parameters={"num_envs": n},
         targets=[Limit(0.05)],
+        rows=n,
+        quick=True,
+    )
+
+
+def _ids(kind: str, n: int, workers: int | None) -> Workload:
+    entry = "on_venv:stepping"
+    spread = "each in a process" if workers is None else f"over {workers} workers (Tianshou: each in a process)"
+    return Workload(
+        name=f"venv-{kind}-{n}" + ("" if workers is None else f"-over-{workers}"),
+        title=f"{kind.title()}VectorEnv of {n} environments that do nothing, {spread}",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl", "num_workers": workers}),
+            C("Tianshou", "tianshou", entry, {"library": "tianshou"}),
+        ],
+        parameters={"kind": kind, "num_envs": n},
+        targets=[Target(("Tianshou",), 3.0 if workers is None else 10.0)],
+        rows=n,
+        quick=(kind, n) == ("shmem", 8),
+    )
+
+
+def _waiting(n: int, milliseconds: float) -> Workload:
+    entry = "on_venv:waiting"
+    return Workload(
+        name=f"venv-async-{n}",
+        title=f"a transition of {n} environments, half of which are waited for; steps sleep {milliseconds:g} ms or so",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl", "kind": "shmem"}),
+            C("Tianshou", "tianshou", entry, {"library": "tianshou", "kind": "shmem"}),
+            C("PufferLib, 2 workers", "pufferlib", "on_pufferlib:waiting"),
+        ],
+        parameters={"num_envs": n, "milliseconds": milliseconds},
+        targets=[Target(("Tianshou",), 1.5)],
+        quick=True,
+    )
+
+
+def _norm_obs(n: int) -> Workload:
+    entry = "on_venv:normed"
+    return Workload(
+        name=f"venv-normobs-{n}",
+        title=f"VectorEnvNormObs: what it adds to a step of {n} environments with 4 floats each",
+        contestants=[
+            C(OURS, "main", entry, {"library": "vecrl"}),
+            C("NumPy by hand", "main", "by_hand:normed"),
+            C("Tianshou", "tianshou", entry, {"library": "tianshou"}),
+        ],
+        parameters={"num_envs": n},
+        targets=[Target(("NumPy by hand",), 1 / 1.3)],
         rows=n,
         quick=True,
     )

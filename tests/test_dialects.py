@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from vecrl.dialects import to_tensordict, to_vector
+from vecrl.dialects import to_tensordict, to_vector, to_venv
 from vecrl.envs import EnvBase, GymEnv, SerialEnv, TransformedEnv
 from vecrl.envs.transforms import StepCounter
-from vecrl.errors import SpaceError
-from vecrl.vector import BatchedVectorEnv, VectorEnv, make_vector_env
+from vecrl.errors import ClosedError, SpaceError
+from vecrl.simulators.native import make_native
+from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, SyncVectorEnv, VectorEnv, make_vector_env
+from vecrl.venv import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, VectorEnvWrapper
+
+CARTPOLES = [partial(gymnasium.make, "CartPole-v1")] * 3
+SEEDS = [5, 6, 7]
 
 
 def batch(**kwargs: Any) -> SerialEnv:
@@ -140,3 +145,160 @@ def test_what_is_no_environment_over_tensordicts_is_told() -> None:
     wrong: Any = 3
     with pytest.raises(TypeError, match="an EnvBase, but 3 came"):
         to_vector(wrong)
+
+
+def chained(seed: int) -> list[int]:
+    """The seeds that rows over TensorDicts get of one."""
+    seeds = [seed]
+    while len(seeds) < 3:
+        seeds.append(GymEnv("CartPole-v1").set_seed(seeds[-1]))
+    return seeds
+
+
+def episodes(venv: BaseVectorEnv, **seeds: Any) -> list[Any]:
+    """Steps of all, steps of some, resets of those that ended: what is seen, as nested lists."""
+    rng = np.random.default_rng(1)
+    said: list[Any] = [venv.reset(**seeds)[0].tolist()]
+    for turn in range(40):
+        actions = rng.integers(0, 2, 3)
+        ids = rng.permutation(3)[: 1 + turn % 3]
+        result = venv.step(actions) if turn % 2 else venv.step(actions[ids], ids)
+        said.append([part.tolist() for part in result[:4]] + [[info["env_id"] for info in result[4]]])
+        over = [i for i, end in zip(said[-1][-1], result[2], strict=True) if end]
+        if over:
+            said.append(venv.reset(over, seed=[turn] * len(over))[0].tolist())
+    return said
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: VectorEnv(CARTPOLES),
+        lambda: AsyncVectorEnv(CARTPOLES, num_workers=2),
+        lambda: SyncVectorEnv(CARTPOLES),
+        lambda: make_vector_env("CartPole-v1", num_envs=3),
+    ],
+)
+def test_vector_environments_with_ids(make: Any) -> None:
+    """The same workers, whose episodes are those that environments with ids of their own would have."""
+    with to_venv(make()) as venv, DummyVectorEnv(CARTPOLES) as expected:
+        assert episodes(venv, seed=SEEDS) == episodes(expected, seed=SEEDS)
+        assert venv.seed(3) == [[3], [4], [5]]
+        np.testing.assert_array_equal(venv.reset()[0], expected.reset(seed=[3, 4, 5])[0])
+        assert venv.action_space == [gymnasium.spaces.Discrete(2)] * 3
+
+
+def test_vector_environments_with_ids_that_do_not_wait() -> None:
+    vector = AsyncVectorEnv(CARTPOLES, num_workers=3)
+    pool = vector._pool
+    with to_venv(vector, wait_num=1) as venv:
+        assert venv._pool is pool
+        venv.reset()
+        seen = [info["env_id"] for info in venv.step([0, 0, 0])[4]]
+        while venv.waiting_id:
+            seen += [info["env_id"] for info in venv.step(None)[4]]
+        assert sorted(seen) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda env: env, BatchedVectorEnv, lambda _: make_vector_env("native::CartPole-v1", num_envs=3)]
+)
+def test_batches_by_birth_with_ids(wrap: Any) -> None:
+    """Rows that are not asked stand still, whatever the others do."""
+    with to_venv(wrap(make_native("CartPole-v1", 3))) as venv, to_venv(make_native("CartPole-v1", 3)) as whole:
+        obs, infos = venv.reset(seed=SEEDS)
+        np.testing.assert_array_equal(obs, whole.reset(seed=SEEDS)[0])
+        assert (obs.dtype, infos.tolist()) == (np.float32, [{}] * 3)
+        first = venv.step([0, 1], [2, 0])
+        obs, _, _, _, infos = whole.step([1, 0, 0])
+        np.testing.assert_array_equal(first[0], obs[[2, 0]])
+        assert (first[1].dtype, first[1].tolist(), first[2].tolist()) == (np.float64, [1, 1], [False, False])
+        np.testing.assert_array_equal(venv.step([0], 1)[0], obs[[1]])
+        np.testing.assert_array_equal(venv.step([1, 1, 1])[0], whole.step([1, 1, 1])[0])
+        again, _ = venv.reset([1], seed=[9])
+        np.testing.assert_array_equal(again[0], whole.reset(seed=9)[0][1])
+        assert [info["env_id"] for info in venv.step([1, 0], [1, 0])[4]] == [1, 0]
+        assert venv.get_env_attr("num_envs", [0, 1]) == [3, 3]
+        assert (venv.spec, venv.reward_range) == ([None] * 3, [(-np.inf, np.inf)] * 3)
+        assert venv.render() == [None] * 3
+        with pytest.raises(SpaceError, match="Expected every environment once"):
+            venv.step([0, 0], [1, 1])
+        with pytest.raises(SpaceError, match="no keywords but seed"):
+            venv.reset(further=1)
+    with pytest.raises(ClosedError):
+        venv.reset()
+
+
+def test_a_batch_may_begin_with_some_of_its_rows() -> None:
+    with to_venv(make_native("CartPole-v1", 3)) as venv, to_venv(make_native("CartPole-v1", 3)) as whole:
+        expected = whole.reset(seed=SEEDS)[0]
+        assert venv.reset([2, 0], seed=[7, 5])[0].tolist() == expected[[2, 0]].tolist()
+        assert venv.reset(1, seed=6)[0].tolist() == expected[[1]].tolist()
+        np.testing.assert_array_equal(venv.step([0, 1, 0])[0], whole.step([0, 1, 0])[0])
+
+
+def test_what_a_batch_gives_is_not_copied_for_ids() -> None:
+    simulator = make_native("CartPole-v1", 3)
+    given, reset = [], simulator.reset
+    simulator.reset = lambda *args: given.append(reset(*args)) or given[-1]
+    assert to_venv(simulator).reset()[0].ctypes.data == given[0].data_ptr()
+
+
+def test_environments_over_tensordicts_with_ids() -> None:
+    with to_venv(batch()) as venv, DummyVectorEnv(CARTPOLES) as expected:
+        venv.seed(5)
+        assert venv.reset()[0].tolist() == expected.reset(seed=chained(5))[0].tolist()
+        rng = np.random.default_rng(0)
+        ended = np.zeros(3, bool)
+        for turn in range(40):
+            ids = np.arange(3) if turn % 2 else np.array([2, 0])
+            action = rng.integers(0, 2, len(ids))
+            ours, theirs = (envs.step(action, ids) for envs in (venv, expected))
+            for part in range(4):
+                np.testing.assert_array_equal(ours[part], theirs[part])
+            ended[ids] = ours[2]
+            if ended.any():
+                break
+        over = np.flatnonzero(ended)
+        assert len(over)
+        assert (np.abs(venv.reset(over)[0]) <= 0.05).all()
+        assert venv.step([0, 0, 0])[1].tolist() == [1, 1, 1]
+
+
+def test_environments_with_ids_in_the_other_dialects() -> None:
+    """There and back: the same pool, the same simulator, the same environment."""
+    venv = ShmemVectorEnv(CARTPOLES, num_workers=2)
+    pool = venv._pool
+    vector = to_vector(venv, autoreset_mode="same_step")
+    assert isinstance(vector, VectorEnv)
+    expected = VectorEnv(CARTPOLES, autoreset_mode="same_step")
+    np.testing.assert_array_equal(vector.reset(seed=3)[0], expected.reset(seed=3)[0])
+    for _ in range(15):
+        np.testing.assert_array_equal(vector.step([0, 1, 0])[0], expected.step([0, 1, 0])[0])
+    over = to_tensordict(to_venv(vector))
+    assert over.rollout(3).shape == (3, 3)
+    over.close()
+    assert pool.closed
+
+    simulator = make_native("CartPole-v1", 3)
+    assert to_vector(to_venv(simulator)).simulator is simulator
+    assert to_tensordict(to_venv(simulator)).rollout(4).shape == (3, 4)
+    env = batch()
+    assert to_tensordict(to_venv(env)) is env
+    env.close()
+
+
+def test_single_environments_with_ids() -> None:
+    with to_venv(gymnasium.make("CartPole-v1")) as venv:
+        assert (len(venv), venv.reset(seed=1)[0].shape) == (1, (1, 4))
+        assert to_venv(venv) is venv
+
+
+def test_what_has_no_ids_is_told() -> None:
+    with pytest.raises(TypeError, match="functions that make"):
+        to_venv(gymnasium.vector.SyncVectorEnv(CARTPOLES))
+    differing = [partial(gymnasium.make, name) for name in ("CartPole-v1", "Pendulum-v1")]
+    with DummyVectorEnv(differing) as venv, pytest.raises(SpaceError, match="differ"):
+        to_vector(venv)
+    with VectorEnvWrapper(DummyVectorEnv(CARTPOLES)) as venv, pytest.raises(SpaceError, match="without wrappers"):
+        to_tensordict(venv)

@@ -1,4 +1,4 @@
-"""Every block of Python in the pages on TensorDict and classic environments and on checkpoints runs alone."""
+"""Every block of Python in the pages on environments of dialects 2 to 4 and on checkpoints runs alone."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
     (page, number, block)
-    for page in ("tensordict.md", "transforms.md", "classic.md", "checkpoints.md")
+    for page in ("tensordict.md", "transforms.md", "venv.md", "classic.md", "checkpoints.md")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL), 1)
 ]
 

@@ -27,6 +27,7 @@ def _brought_along(statement: str) -> set[str]:
         "vecrl.engine.backends.child",
         "vecrl.simulators.gymnasium",
         "vecrl.checkpoint",
+        "vecrl.simulators.assorted",
         "vecrl.simulators.gym_making",
     ],
 )
@@ -35,14 +36,22 @@ def test_workers_start_without_torch(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import vecrl", "from vecrl.vector import VectorEnv", "import vecrl.engine", "import vecrl.classic"]
+    "statement",
+    [
+        "import vecrl",
+        "from vecrl.vector import VectorEnv",
+        "from vecrl.venv import ShmemVectorEnv, VectorEnvNormObs",
+        "import vecrl.engine",
+        "import vecrl.classic",
+    ],
 )
 def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
     assert not _brought_along(statement) & {"torch", "tensordict", "yaml"}
 
 
 @pytest.mark.parametrize(
-    "module", ["vecrl", "vecrl.vector", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"]
+    "module",
+    ["vecrl", "vecrl.vector", "vecrl.venv", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"],
 )
 def test_importing_vecrl_takes_nothing_optional(module: str) -> None:
     assert not _brought_along(f"import {module}") & (OPTIONAL - {"tensordict"})
@@ -115,6 +124,14 @@ def test_classic_environments_know_spaces_and_their_conversions_tensordicts() ->
             assert _strangers(name, over_tensordicts, {"numpy", "gymnasium", "torch", "tensordict"}) == []
         else:
             assert _strangers(name, below, {"numpy", "gymnasium", "yaml"}) == []
+
+
+def test_environments_with_ids_know_the_engine_and_dialect_1_alone() -> None:
+    """Without torch, but for what stands on batches of tensors."""
+    below = ("vecrl.engine", "vecrl.errors", "vecrl.stats", "vecrl.venv", "vecrl.vector", "vecrl.simulators")
+    for path in sorted((SOURCE / "venv").glob("*.py")):
+        tensors = {"torch"} if path.stem == "batched" else set()
+        assert _strangers(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
 
 
 def test_only_the_conversions_of_specs_know_gymnasium() -> None:

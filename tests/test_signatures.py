@@ -1,4 +1,4 @@
-"""The public names of dialect 1 and how they are called: a user of the source library changes an import only."""
+"""The public names of dialects 1 and 2 and how they are called: a user of the source library changes an import only."""
 
 import inspect
 from importlib import import_module
@@ -30,6 +30,23 @@ SIGNATURES = {
         lambda env_name, *, force_classic_api=False, num_envs=None, discrete_to_continuous_act=False,
         clip_actions=False, gym_kwargs=None, brax_kwargs=None, **kwargs: ...
     ),
+    "venv.DummyVectorEnv": lambda env_fns, wait_num=None, timeout=None: ...,
+    "venv.SubprocVectorEnv": lambda env_fns, wait_num=None, timeout=None, share_memory=False, context=None: ...,
+    "venv.ShmemVectorEnv": lambda env_fns, wait_num=None, timeout=None: ...,
+    "venv.RayVectorEnv": lambda env_fns, wait_num=None, timeout=None: ...,
+    "venv.BaseVectorEnv.get_env_attr": lambda self, key, id=None: ...,  # noqa: A006
+    "venv.BaseVectorEnv.set_env_attr": lambda self, key, value, id=None: ...,  # noqa: A006
+    "venv.BaseVectorEnv.reset": lambda self, env_id=None, **kwargs: ...,
+    "venv.BaseVectorEnv.step": lambda self, action, id=None: ...,  # noqa: A006
+    "venv.BaseVectorEnv.seed": lambda self, seed=None: ...,
+    "venv.BaseVectorEnv.render": lambda self, **kwargs: ...,
+    "venv.VectorEnvWrapper": lambda venv: ...,
+    "venv.VectorEnvNormObs": lambda venv, update_obs_rms=True: ...,
+    "venv.VectorEnvNormObs.set_obs_rms": lambda self, obs_rms: ...,
+    "venv.VectorEnvNormObs.get_obs_rms": lambda self: ...,
+    "venv.RunningMeanStd": lambda mean=0.0, std=1.0, clip_max=10.0, epsilon=2**-23: ...,
+    "venv.RunningMeanStd.update": lambda self, data_array: ...,
+    "venv.RunningMeanStd.norm": lambda self, data_array: ...,
     "policy.Policy": lambda net, **kwargs: ...,
     "policy.Policy.set_parameters": lambda self, parameters, indices=None, *, reset=True: ...,
     "policy.Policy.__call__": lambda self, x: ...,
@@ -54,7 +71,7 @@ FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_names_are_public_and_called_as_the_source_calls_them(name):
-    """Dialect 1: public names of `vecrl.vector` and `vecrl.policy`; whatever is further is a keyword of its own."""
+    """Public names of `vecrl.vector`, `vecrl.policy` and `vecrl.venv`; whatever is further is a keyword of its own."""
     home, _, path = name.partition(".")
     ours = inspect.signature(attrgetter(path)(import_module(f"vecrl.{home}"))).parameters
     theirs = inspect.signature(SIGNATURES[name]).parameters

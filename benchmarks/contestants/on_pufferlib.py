@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import gymnasium
@@ -10,8 +11,8 @@ import pufferlib.emulation
 import pufferlib.vector
 
 from benchmarks.actions import discrete, play
-from benchmarks.burn import BurnEnv
-from benchmarks.contestant import Contest
+from benchmarks.burn import BurnEnv, WaitEnv
+from benchmarks.contestant import Contest, Lap
 
 
 def serial_cartpole(num_envs: int) -> Contest:
@@ -29,6 +30,36 @@ def processes_burn(num_envs: int, microseconds: float, out: str, num_workers: in
         backend=pufferlib.vector.Multiprocessing,
     )
     yield from _stepping(env, discrete(num_envs))
+
+
+def waiting(num_envs: int, milliseconds: float, num_workers: int = 2) -> Contest:
+    """Its asynchronous mode: batches of half of the environments, those of the workers that are ready first.
+
+    Its workers spin while they have nothing to do, so that there can be no more of them than cores.
+    """
+    env = pufferlib.vector.make(
+        partial(_emulated, partial(WaitEnv, milliseconds, None)),
+        num_envs=num_envs,
+        num_workers=num_workers,
+        batch_size=num_envs // 2,
+        zero_copy=False,
+        backend=pufferlib.vector.Multiprocessing,
+    )
+    env.async_reset(0)
+    actions = np.zeros(num_envs // 2, np.int64)
+    env.recv()
+
+    def run(units: int) -> Lap:
+        taken = 0
+        start = time.perf_counter()
+        while taken < units:
+            env.send(actions)
+            env.recv()
+            taken += len(actions)
+        return Lap(time.perf_counter() - start, taken)
+
+    yield run
+    env.close()
 
 
 def _emulated(make):

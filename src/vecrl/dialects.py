@@ -1,4 +1,4 @@
-"""Ways between the dialects: an environment over TensorDicts seen as a vector environment, and the other way round.
+"""Ways between the dialects: an environment of one seen as one of another.
 
 Nothing is copied on the way: rows are the same tensors, seen through other names.
 """
@@ -15,15 +15,22 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from .classic import BaseEnv as ClassicEnv
-from .engine.simulator import BatchStep
+from .engine.pool import Pool
+from .engine.simulator import BatchSimulator, BatchStep
 from .envs import EnvBase
 from .envs.owner import Key
 from .errors import SpaceError
+from .simulators.assorted import Anything
 from .specs.conversions import space_from_spec
+from .vector import VectorEnv
 from .vector.base import BaseVectorEnv
 from .vector.batched import BatchedVectorEnv
 from .vector.makers import FirstRow
+from .vector.sync import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
+from .venv import BaseVectorEnv as BaseVenv
+from .venv import DummyVectorEnv, VectorEnvWrapper
+from .venv.batched import BatchedVenv, BatchPool
 
 
 class EnvBatch:
@@ -47,7 +54,7 @@ class EnvBatch:
             raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
         self.render_mode: str | None = None
         self.metadata: dict[str, Any] = {"render_modes": []}
-        self._env = env
+        self.env = env
         self._obs: Key = keys[0] if observation is None else observation
         self._action, self._reward = env.action_key, env.reward_key
         if env.done_prefixes != [()]:
@@ -69,32 +76,32 @@ class EnvBatch:
             raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
         if seeds is not None:
             _check_chain(seeds)
-            self._env.set_seed(seeds[0])
-        self._root = self._env.reset()
+            self.env.set_seed(seeds[0])
+        self._root = self.env.reset()
         return self._root.get(self._obs)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Begin an episode in the rows of `mask`; the observations of all rows."""
         if bool(mask.any()):
-            self._root = self._env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
+            self._root = self.env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
         return self._root.get(self._obs)
 
     def step(self, actions: Tensor) -> BatchStep:
         """Advance every row but those that are over, which stay as they are."""
         over = self._root.get("done")
         acted = self._acted(actions)
-        stepped = self._env.step(acted.set("_step", ~over) if bool(over.any()) else acted)
-        self._root = self._env.step_mdp(stepped)
+        stepped = self.env.step(acted.set("_step", ~over) if bool(over.any()) else acted)
+        self._root = self.env.step_mdp(stepped)
         return self._seen(stepped.get("next"))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Advance every row and begin anew where that ended an episode: the step, who ended, and all observations."""
-        stepped, self._root = self._env.step_and_maybe_reset(self._acted(actions))
+        stepped, self._root = self.env.step_and_maybe_reset(self._acted(actions))
         following = stepped.get("next")
         return self._seen(following), following.get("done").squeeze(-1), self._root.get(self._obs)
 
     def _acted(self, actions: Tensor) -> TensorDictBase:
-        spec = self._env.action_spec
+        spec = self.env.action_spec
         if actions.shape != spec.shape and actions.shape == spec.shape[:1]:  # indices for one-hot actions
             actions = torch.nn.functional.one_hot(actions.long(), spec.shape[-1])
         return self._root.set(self._action, actions.to(spec.dtype))
@@ -103,6 +110,13 @@ class EnvBatch:
         truncated = following.get("truncated", self._zero)
         flags = [flag.squeeze(-1) for flag in (following.get("terminated"), truncated)]
         return BatchStep(following.get(self._obs), following.get(self._reward).squeeze(-1), *flags)
+
+    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
+        """Advance the rows of `mask` `[n]`; the others stay as they are."""
+        moves = (mask & ~self._root.get("done").squeeze(-1)).unsqueeze(-1)
+        stepped = self.env.step(self._acted(actions).set("_step", moves))
+        self._root = self.env.step_mdp(stepped)
+        return self._seen(stepped.get("next"))
 
     def render(self, row: int) -> np.ndarray | None:
         """Nothing: environments over TensorDicts show themselves in entries of their own."""
@@ -120,7 +134,7 @@ class EnvBatch:
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        self.env.close()
 
 
 def _check_chain(seeds: Sequence[int | None]) -> None:
@@ -128,21 +142,23 @@ def _check_chain(seeds: Sequence[int | None]) -> None:
     if list(seeds) != ([None] * len(seeds) if first is None else list(range(first, first + len(seeds)))):
         raise ValueError(
             f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "
-            "came: give an int."
+            "came: give an int (with ids, to `seed`)."
         )
 
 
-def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) -> BatchedVectorEnv:
-    """An environment over TensorDicts as a vector environment (dialect 1), whose rows are its tensors.
+def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any) -> Any:
+    """An environment over TensorDicts, or one with ids, as a vector environment (dialect 1).
 
     Args:
-        env: of batch size (n,), with done flags at the root.
+        env: an environment over TensorDicts of batch size (n,), with done flags at the root, whose tensors are the
+            rows; or one of `vecrl.venv`, whose workers go on under a `VectorEnv`, and which is not used any more.
         observation: which entry the observation is, where there are several.
-        kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`.
+        kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`; for the
+            workers of a `vecrl.venv` `autoreset_mode`.
 
     Raises:
-        SpaceError: several observations, actions or groups, of which a vector environment has one.
-        TypeError: something else than an `EnvBase`.
+        SpaceError: several observations, actions or groups, of which a vector environment has one; spaces that differ.
+        TypeError: something else.
 
     >>> from vecrl.envs import GymEnv, SerialEnv
     >>> vector = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))
@@ -151,7 +167,72 @@ def to_vector(env: EnvBase, *, observation: Key | None = None, **kwargs: Any) ->
     (torch.Size([2, 4]), MultiDiscrete([2 2]))
     >>> vector.close()
     """
-    return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
+    if not isinstance(env, BaseVenv):
+        return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
+    pool = _innermost(env)
+    if isinstance(pool, BatchPool):
+        return BatchedVectorEnv(pool.simulator, **kwargs)
+    odd = [card for card in pool.cards if Anything() in (card.observation_space, card.action_space)]
+    if odd or any(card.observation_space != pool.card.observation_space for card in pool.cards):
+        raise SpaceError("Expected environments of equal spaces, which a vector environment's are, but theirs differ.")
+    return VectorEnv.over(pool, **kwargs)
+
+
+def _innermost(env: BaseVenv) -> Pool | BatchPool:
+    if isinstance(env, VectorEnvWrapper):
+        raise SpaceError(f"Expected a vector environment without wrappers, but {env!r} came: give its `venv`.")
+    return env._pool
+
+
+def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
+    """An environment of another dialect as one with ids (dialect 2), on the same workers or the same tensors.
+
+    Nothing is copied on the way; `env` itself is not used any more, and is closed by what is returned.
+
+    Args:
+        env: a `VectorEnv`, `AsyncVectorEnv` or `SyncVectorEnv`, whose workers may go asynchronous; a
+            `BatchedVectorEnv`, a `BatchSimulator` or a batch over TensorDicts; a `TorchWrapper` around any of these; a
+            single environment of gymnasium's; or one of `vecrl.venv`, which is returned as it is.
+        observation: of a batch over TensorDicts, which entry the observation is, where there are several.
+        kwargs: for workers `wait_num`, `timeout` and `stack_dicts`, see `BaseVectorEnv`.
+
+    Raises:
+        SpaceError: several observations, actions or groups; a `TorchWrapper` that changes actions.
+        TypeError: something else.
+
+    >>> from vecrl.vector import make_vector_env
+    >>> venv = to_venv(make_vector_env("native::CartPole-v1", num_envs=4))
+    >>> venv.reset([3, 1])[0].shape
+    (2, 4)
+    >>> venv.close()
+    """
+    while isinstance(env, TorchWrapper):
+        env = env.plain
+    if isinstance(env, FirstRow | BatchedVectorEnv):
+        env = env.simulator
+    if isinstance(env, BaseVenv):
+        return env
+    if isinstance(env, VectorEnv | SyncVectorEnv):
+        return PooledVenv(env._pool, **kwargs)
+    if isinstance(env, gymnasium.Env):
+        return DummyVectorEnv([lambda: env], **kwargs)
+    if isinstance(env, EnvBase):
+        return BatchedVenv(EnvBatch(env, observation), **kwargs)
+    if isinstance(env, BatchSimulator):
+        return BatchedVenv(env, **kwargs)
+    raise TypeError(
+        f"Expected an environment of gymnasium or vecrl, but {env!r:.80} came. Give the functions that make the "
+        "environments of another library's vector environment to one of vecrl.venv."
+    )
+
+
+class PooledVenv(BaseVenv):
+    """Environments with ids on a pool that there is; see `BaseVectorEnv`."""
+
+    def __init__(
+        self, pool: Pool, wait_num: int | None = None, timeout: float | None = None, stack_dicts: bool = False
+    ):
+        self._stand_on(pool, wait_num, timeout, stack_dicts, ask_seed=False)
 
 
 class InArrays(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -173,7 +254,8 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
 
     Args:
         env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), a `TorchWrapper` around
-            any of these, a classic one (dialect 4), or an `EnvBase`, which is returned as it is.
+            any of these, an environment with ids (dialect 2), which is not used any more, a classic one (dialect 4), or
+            an `EnvBase`, which is returned as it is.
         kwargs: those of `GymWrapper`, or of `ClassicWrapper`.
 
     Raises:
@@ -184,6 +266,11 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     >>> to_tensordict(gymnasium.make("CartPole-v1")).rollout(2).shape
     torch.Size([2])
     """
+    if isinstance(env, BaseVenv):
+        pool = _innermost(env)
+        if isinstance(pool, BatchPool) and isinstance(pool.simulator, EnvBatch):
+            return pool.simulator.env
+        env = to_vector(env)
     if isinstance(env, EnvBase):
         return env
     while isinstance(env, TorchWrapper):

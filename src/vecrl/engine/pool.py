@@ -39,7 +39,8 @@ class Pool:
     Args:
         makers: `(make, k)` a worker: makes its simulator, of k environments.
         backend: "serial" (this thread), "threads" or "processes".
-        infos: whether infos are wanted; without, they cost nothing.
+        infos: whether infos are wanted; without, they cost nothing. "dicts": as the dicts they are, never as columns,
+            so that numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
         on_failure: "raise" reports environments that fail. "restart" ends their episodes as truncated, with `failed`
@@ -66,7 +67,7 @@ class Pool:
         makers: Sequence[tuple[Callable[[], Simulator], int]],
         backend: BackendName = "serial",
         *,
-        infos: bool = True,
+        infos: bool | Literal["dicts"] = True,
         check_nan: bool = False,
         step_timeout: float | None = None,
         on_failure: OnFailure = "raise",
@@ -101,7 +102,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
             self._build(plans, same_spaces, same_actions, agree)
-            self._recovery = self._make_recovery(restarts_per_hour, infos)
+            self._recovery = self._make_recovery(restarts_per_hour, bool(infos))
         except BaseException:
             self._closed = True
             self._finalizer()
@@ -370,7 +371,8 @@ class Pool:
         for worker, rows, some in self._roster.split(ids[asked]):
             places = asked[some]
             flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
-            command = Command(op, flights[-1].seq, 0, eager, rows=rows.tolist(), extra=extra_of(places))
+            named = None if len(rows) == self._roster.counts[worker] else rows.tolist()
+            command = Command(op, flights[-1].seq, 0, eager, rows=named, extra=extra_of(places))
             commands.append((worker, command))
         self._send(flights, commands)
         if self.step_timeout is not None:
@@ -403,10 +405,9 @@ class Pool:
     def invoke_async(
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> None:
-        """Ask for `invoke` without waiting."""
+        """Ask for `invoke` without waiting; environments that are not asked may be under way."""
         chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
         _check_length("values", values, len(chosen))
-        self._check_idle()
         there = np.flatnonzero(self.alive[chosen])
         parts = {worker: (rows, there[places]) for worker, rows, places in self._roster.split(chosen[there])}
         flight = self._flights.launch(Op.INVOKE, parts)

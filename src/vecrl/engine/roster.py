@@ -18,13 +18,15 @@ class Roster:
 
     Attributes:
         starts: `[num_workers + 1]`, worker w has the environments from `starts[w]` to `starts[w + 1]`.
+        counts: how many each worker has.
         busy: `[n]` bool, those that were asked by name and have not been collected.
         failed: `[n]` bool, those that must be reset before they step.
         asked_at: `[n]` int64, a running number: who was asked before whom.
     """
 
     def __init__(self, counts: Iterable[int]):
-        self.starts = np.cumsum([0, *counts])
+        self.counts = list(counts)
+        self.starts = np.cumsum([0, *self.counts])
         self.num_envs = int(self.starts[-1])
         self.busy = np.zeros(self.num_envs, bool)
         self.failed = np.zeros(self.num_envs, bool)

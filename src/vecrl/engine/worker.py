@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
@@ -94,7 +94,7 @@ class Plan:
         start: the id of its first environment.
         num_envs: k.
         make: makes its simulator.
-        infos: whether infos are wanted.
+        infos: whether infos are wanted; "dicts": never as columns.
         check_nan: whether a NaN in an observation or a reward is a failure.
     """
 
@@ -102,7 +102,7 @@ class Plan:
     start: int
     num_envs: int
     make: Callable[[], Simulator]
-    infos: bool = True
+    infos: bool | Literal["dicts"] = True
     check_nan: bool = False
 
 
@@ -189,8 +189,12 @@ class Worker:
         if rows is None:
             out.flags.fill(False)
             notes = self.sim.step(None, self._actions(None, objects), out, eager)
-            self.returns += out.reward
-            self.lengths += 1
+            if self.plan.num_envs == 1:  # quicker than operations on arrays
+                self.returns[0] += out.reward[0]
+                self.lengths[0] += 1
+            else:
+                self.returns += out.reward
+                self.lengths += 1
         else:
             where = np.array(rows)
             out.flags[:, where] = False
@@ -289,7 +293,8 @@ class Worker:
         if not infos or not self.plan.infos:
             return Infos()
         start = self.plan.start
-        if len(infos) == self.plan.num_envs and (data := self._columns.pack(infos)) is not None:
+        whole = len(infos) == self.plan.num_envs and self.plan.infos != "dicts"
+        if whole and (data := self._columns.pack(infos)) is not None:
             return Infos(blocks=[Block(start, data)])
         said = Infos()
         for row, info in infos:

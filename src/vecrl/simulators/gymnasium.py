@@ -105,6 +105,11 @@ class GymnasiumSimulator:
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
         """See `Simulator.step`."""
+        if self.num_envs == 1:
+            return self._step_alone(actions[0], out, renew)
+        return self._step_several(rows, actions, out, renew)
+
+    def _step_several(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
         notes = Notes()
         obs_list: list[Any] = []
         rewards: list[Any] = []
@@ -142,6 +147,52 @@ class GymnasiumSimulator:
         if finals:
             self._write(notes.ended, finals, out.final_obs, notes.final_objects, notes)
         return notes
+
+    def _step_alone(self, action: Any, out: Rows, renew: bool) -> Notes:
+        """`step` where there is one environment. Where each has a process of its own, what a step costs is how much
+        memory it looks at, since another process has just had the core: so no lists here, and no array operations."""
+        notes = Notes()
+        ways = self._ways
+        expired = ways.stepping(None)
+        final = _NO_FINAL
+        try:
+            obs, reward, terminated, truncated, info = ways.steps[0](action)
+            if expired:
+                truncated = True
+            if terminated or truncated:
+                notes.ended.append(0)
+                if renew:
+                    final = obs
+                    if info:
+                        notes.final_infos.append((0, info))
+                    obs, info = ways.resets[0]()
+                    ways.began(0)
+        except RAISED as error:
+            failed = Notes()
+            failed.failures.append((0, error))
+            out.reward[0] = np.nan
+            return failed
+        if notes.ended:
+            out.terminated[0], out.truncated[0] = terminated, truncated
+        if info:
+            notes.infos.append((0, info))
+        ways.stepped(self._all)
+        self._write_obs(obs, out.obs, notes.objects, notes)
+        if type(reward) is float:
+            out.reward[0] = reward
+        else:
+            self._write_rewards(self._all, [reward], out, notes)
+        if final is not _NO_FINAL:
+            self._write_obs(final, out.final_obs, notes.final_objects, notes)
+        return notes
+
+    def _write_obs(self, obs: Any, leaves: list[Any], objects: ObjectRows, notes: Notes) -> None:
+        """Write the observation of the only environment."""
+        leaf = leaves[0] if self._layout.flat else None
+        if leaf is not None and type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape[1:]:
+            leaf[0] = obs
+        else:
+            self._write(self._all, [obs], leaves, objects, notes)
 
     def _write(
         self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: Notes
@@ -243,6 +294,9 @@ def put_back(env: Any, set_state: Callable[[], Any]) -> None:
     except UnknownClassError:
         env.reset()
         set_state()
+
+
+_NO_FINAL: Any = object()
 
 
 def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:

@@ -35,6 +35,7 @@ class Shortcuts:
         self._unchecked = set(range(len(envs)))
         self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)
         self._elapsed = np.zeros(len(envs), np.int64)
+        self._uncounted = 0  # steps of all that are not yet in there
         self._most = np.full(len(envs), _NEVER)
         self._slack = _NEVER  # so many steps at least until some limit is reached
 
@@ -46,13 +47,21 @@ class Shortcuts:
 
     def stepping(self, rows: Sequence[int] | None) -> frozenset[int]:
         """Note that `rows` (None: all) are about to step; those whose limit this step reaches."""
-        self._elapsed[slice(None) if rows is None else rows] += 1
+        if rows is None:
+            self._uncounted += 1
+        else:
+            self._elapsed[rows] += 1
         self._slack -= 1
         if self._slack > 0:
             return _NOBODY
+        self._count()
         left = self._most - self._elapsed
         self._slack = int(left.min())
         return frozenset((left <= 0).nonzero()[0].tolist())
+
+    def _count(self) -> None:
+        self._elapsed += self._uncounted
+        self._uncounted = 0
 
     def stepped(self, rows: Sequence[int]) -> None:
         """Note that `rows` have stepped: whoever did so for the first time takes the short way from now on."""
@@ -69,16 +78,19 @@ class Shortcuts:
 
     def began(self, row: int) -> None:
         """Note that `row` was reset."""
+        self._count()
         self._elapsed[row] = 0
 
     def show(self, row: int) -> None:
         """Bring the wrappers of `row` up to date: somebody is about to look."""
+        self._count()
         limit = self._limits[row]
         if limit is not None:
             limit._elapsed_steps = int(self._elapsed[row])
 
     def look_again(self, row: int) -> None:
         """Somebody may have changed the wrappers of `row`."""
+        self._count()
         limit = self._limits[row]
         if limit is not None:
             self._elapsed[row] = limit._elapsed_steps or 0

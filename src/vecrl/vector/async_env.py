@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from gymnasium import error as gymnasium_error
 
+from ..engine.backends.processes import start_method_of
 from ..engine.layout import Tree
 from ..engine.pool import BackendName
 from ..engine.transitions import AutoresetMode, GymStep
@@ -118,8 +119,6 @@ class AsyncVectorEnv(VectorEnv):
                 "Expected worker to be None, but a function came: the engine's own worker runs the environments. "
                 "Put what yours does into a wrapper around each environment."
             )
-        if context not in (None, "fork", "forkserver", "spawn"):
-            raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', but {context!r} came.")
         self.shared_memory = shared_memory
         self.context = context
         self.daemon = daemon
@@ -131,7 +130,7 @@ class AsyncVectorEnv(VectorEnv):
             copy=copy,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,
-            start_method="spawn" if context == "spawn" else "forkserver",
+            start_method=start_method_of(context),
             **vector_options,
         )
 

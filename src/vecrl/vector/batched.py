@@ -213,15 +213,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         return _where(over, torch.nan if obs.is_floating_point() else 0, obs)
 
     def _reset_some(self, mask: Tensor, seeds: list[int | None] | None, options: Mapping[str, Any]) -> Tensor:
-        simulator = self.simulator
-        if seeds is None and not options:
-            return simulator.reset_where(mask)
-        # Simulators take seeds and options for all rows: begin all, and put the others back.
-        before = simulator.get_state()
-        simulator.reset(seeds, options)
-        after = simulator.get_state()
-        simulator.set_state({name: _where(mask, after[name], old) for name, old in before.items()})
-        return simulator.reset_where(self._none)
+        return reset_some(self.simulator, mask, seeds, options)
 
     # -- arguments ---------------------------------------------------------------------------------
 
@@ -275,6 +267,25 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def __repr__(self) -> str:
         return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def reset_some(
+    simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: Mapping[str, Any]
+) -> Tensor:
+    """Begin an episode in the rows of `mask` `[n]` alone; the observations of all rows."""
+    if seeds is None and not options:
+        return simulator.reset_where(mask)
+    # Simulators take seeds and options for all rows: begin all, and put the others back.
+    before = simulator.get_state()
+    simulator.reset(seeds, options)
+    keep_others(simulator, mask, before)
+    return simulator.reset_where(torch.zeros_like(mask))
+
+
+def keep_others(simulator: BatchSimulator, mask: Tensor, before: Mapping[str, Any]) -> None:
+    """Put rows outside of `mask` `[n]` back to what they were before, as `get_state` gave it."""
+    after = simulator.get_state()
+    simulator.set_state({name: _where(mask, after[name], old) for name, old in before.items()})
 
 
 def _where(mask: Tensor, rows: Any, others: Tensor) -> Tensor:

@@ -104,10 +104,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         single = observation_mode[1] if isinstance(observation_mode, tuple) else None
         same = observation_mode == "same"
         makers = split_env_fns(env_fns, backend, num_workers, observation_space=single, same_spaces=same)
-        self.num_envs = sum(count for _, count in makers)
-        self._autoreset = Autoreset(autoreset_mode, self.num_envs)
+        autoreset = Autoreset(autoreset_mode, sum(count for _, count in makers))
         self.copy = copy
-        self._pool = Pool(
+        pool = Pool(
             makers,
             backend,
             infos=not empty_info,
@@ -121,8 +120,22 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             pin_workers=pin_workers,
             same_spaces=same,
         )
+        self._stand_on(pool, autoreset, observation_mode)
+
+    @classmethod
+    def over(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
+        """A vector environment on a pool that there is, which it closes as if it were its own."""
+        envs = cls.__new__(cls)
+        envs.copy = True
+        envs._stand_on(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
+        return envs
+
+    def _stand_on(self, pool: Pool, autoreset: Autoreset, observation_mode: ObservationMode) -> None:
+        self._pool = pool
+        self._autoreset = autoreset
+        self.num_envs = pool.num_envs
         self.closed = False
-        card = self._pool.card
+        card = pool.card
         self.render_mode = card.render_mode
         self.spec = card.spec
         self.metadata = card.metadata | {"autoreset_mode": self._autoreset.mode}
@@ -313,7 +326,11 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
 
 def split_env_fns(
-    env_fns: Iterable[EnvFn], backend: str, num_workers: int | None, **simulator_options: Any
+    env_fns: Iterable[Callable[[], Any]],
+    backend: str,
+    num_workers: int | None,
+    simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
+    **simulator_options: Any,
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
     env_fns = list(env_fns)
@@ -331,9 +348,7 @@ def split_env_fns(
         raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers!r} came.")
     count = min(num_workers, len(env_fns))
     bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
-    return [
-        (partial(GymnasiumSimulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)
-    ]
+    return [(partial(simulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)]
 
 
 class _Latest:

@@ -168,6 +168,8 @@ class Processes:
     def _receive(self, timeout: float | None, expect: int | None, answers: list[Answer]) -> list[Answer]:
         limit = None if timeout is None else timeout * 1000
         if expect is not None and (limit is None or limit > _SOON) and self._links[expect].read_soon(_SOON, answers):
+            if len(self._links) > 3:  # the others are mostly ready by then, and one look at all is enough
+                self._watch(0.0, answers)
             return answers
         end = None if timeout is None else time.monotonic() + timeout
         while not answers:
@@ -246,6 +248,20 @@ class Processes:
 
 def _ids_of(plan: Plan) -> tuple[int, ...]:
     return tuple(range(plan.start, plan.start + plan.num_envs))
+
+
+def start_method_of(context: str | None) -> StartMethod:
+    """The way to start workers that gymnasium's and Tianshou's word `context` means.
+
+    None and "fork" mean "forkserver", which starts workers as fast without taking this process's threads, locks and
+    GPU contexts with them.
+
+    >>> start_method_of("fork")
+    'forkserver'
+    """
+    if context not in (None, "fork", "forkserver", "spawn"):
+        raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', but {context!r} came.")
+    return "spawn" if context == "spawn" else "forkserver"
 
 
 def _cores(index: int, count: int) -> set[int]:

@@ -1,0 +1,368 @@
+"""`BaseVectorEnv`: environments with ids, any of which may step or be reset, with or without waiting for the others.
+
+The names and the manner are Tianshou's; the work is the pool's. What transitions look like is said in `rows`. Knows
+nothing of how environments are stepped, nor of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ..engine.pool import Pool
+from ..engine.roster import name_ids
+from ..engine.transitions import Transition
+from ..engine.worker import Card
+from ..errors import ClosedError, PendingError, SpaceError, StepTimeout
+from ..simulators.assorted import AssortedSimulator, common_space
+from ..simulators.gymnasium import ResetKeywords
+from ..vector.vector_env import split_env_fns
+from .rows import NO_TUPLES, Presenter
+
+
+Id = int | Sequence[int] | np.ndarray | None
+Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+EnvFn = Callable[[], Any]
+
+
+class BaseVectorEnv:
+    """n environments, each known by its id, 0 to n - 1.
+
+    Nothing is reset by itself: whoever sees an episode end resets that environment.
+
+    Args:
+        env_fns: n functions, each of which makes an environment: gymnasium's, or anything else with `reset` and
+            `step`. Their spaces may differ, and may be missing where the environment is not gymnasium's.
+        wait_num: how many environments a `step` waits for. Less than n makes stepping asynchronous.
+        timeout: seconds after which a `step` returns with those environments that are ready, one at least. Given, it
+            makes stepping asynchronous.
+        backend: "serial", "threads", "processes" or "ray".
+        num_workers: how many workers share the environments, neighbours together; one each by default. With less,
+            those of one worker step one after another, and become ready together.
+        stack_dicts: whether dict observations come as one dict of arrays `[m, ...]` rather than as an array `[m]` of
+            dicts.
+        trust_spaces: False takes observations and actions as they come, whatever environments declare; they
+            travel pickled then.
+        pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
+            `pin_workers`: see `vecrl.engine.pool.Pool`.
+
+    Attributes:
+        env_num: n.
+        wait_num, timeout: as given; without `wait_num`, it is n.
+        is_async: whether `step` may return before all that were asked are ready.
+        is_closed: whether it was closed.
+
+    Raises:
+        ValueError: `wait_num` is not from 1 to n, or `timeout` not above 0.
+        SpaceError: no functions; observations that are tuples (it is a TypeError too).
+        WorkerError: environments could not be made; says which, with their tracebacks.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFn],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        *,
+        backend: Any = "processes",
+        num_workers: int | None = None,
+        stack_dicts: bool = False,
+        trust_spaces: bool = True,
+        **pool_options: Any,
+    ):
+        self.is_closed = True  # until there is something to close
+        env_fns = list(env_fns)
+        asynchronous = _check_waiting(len(env_fns), wait_num, timeout)
+        if num_workers is None:
+            num_workers = 1 if backend == "serial" and not asynchronous else max(len(env_fns), 1)
+        makers = split_env_fns(env_fns, backend, num_workers, AssortedSimulator, trust_spaces=trust_spaces)
+        self._stand_on(
+            Pool(makers, backend, infos="dicts", agree=_agree, **pool_options), wait_num, timeout, stack_dicts
+        )
+
+    def _stand_on(
+        self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, ask_seed: bool = True
+    ) -> None:
+        """Begin with a pool.
+
+        Args:
+            pool: a `Pool`, or what has its methods.
+            wait_num, timeout, stack_dicts: see the class.
+            ask_seed: whether environments may have a method `seed` of their own.
+        """
+        if isinstance(pool.obs_layout.space, spaces.Tuple):
+            pool.close()
+            raise SpaceError(NO_TUPLES)
+        self._pool = pool
+        self.env_num: int = pool.num_envs
+        self.is_async = _check_waiting(self.env_num, wait_num, timeout)
+        self.wait_num = self.env_num if wait_num is None else int(wait_num)
+        self.timeout = timeout
+        self._all = np.arange(self.env_num)
+        self._present = Presenter(pool.obs_layout, stack_dicts, pool.backend_name in ("serial", "threads"))
+        self._seeds: dict[int, int] = {}  # for the next reset of these
+        self._spaces: dict[str, list[Any]] = {}
+        self._ask_seed = ask_seed
+        self._asked_all = False  # whether the latest step went to all, by the short way
+        self.is_closed = False
+
+    # -- episodes ----------------------------------------------------------------------------------
+
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, np.ndarray]:
+        """Begin an episode in all environments, or in those of `env_id`, in this order.
+
+        Args:
+            env_id: one id, or a list or array of them.
+            kwargs: for the environments' own `reset`, the same for each; a list of seeds gives each its own.
+
+        Returns:
+            Observations of `m` environments (see `step`), and their infos, `[m]` dicts.
+
+        Raises:
+            PendingError: some of them are under way.
+            WorkerError: environments failed; says which, with their tracebacks.
+        """
+        ids = None if env_id is None else np.atleast_1d(env_id)
+        self._make_way(ids)
+        chosen = (self._all if ids is None else ids).tolist()
+        seed = kwargs.pop("seed", None)
+        if isinstance(seed, list | tuple | np.ndarray):
+            seeds: list[Any] | None = [None if s is None else int(s) for s in seed]
+        elif seed is None:
+            seeds = [self._seeds.get(i) for i in chosen] if self._seeds else None
+        else:
+            seeds = [seed] * len(chosen)
+        t = self._pool.reset(seeds, ResetKeywords(kwargs) if kwargs else None, ids)
+        for env_id_ in chosen if self._seeds else ():
+            self._seeds.pop(env_id_, None)
+        return self._present.reset(t)
+
+    def _make_way(self, ids: np.ndarray | None) -> None:
+        """See that nothing is under way that should not be where `ids` are to begin anew."""
+        self._asked_all = False
+        pending = self._pool.pending
+        if not len(pending):
+            return
+        if not self.is_async:  # left behind by a step that was late, or by Ctrl-C
+            self._pool.drain()
+        elif ids is None:
+            raise PendingError(f"{name_ids(pending)} are still under way; collect them by step(None) first.")
+
+    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+        """Step all environments, or those of `id`.
+
+        An asynchronous one returns as soon as `wait_num` environments are ready, or after `timeout` seconds with those
+        that are, whoever asked for them when: `info["env_id"]` tells which rows are whose.
+
+        Args:
+            action: `[m, ...]`, one an environment: an array, a tensor, or a list. None only collects what is under way.
+            id: one id, or a list or array of `m` of them, in the order of the actions.
+
+        Returns:
+            Observations: an array `[m, ...]`; an array `[m]` of objects where they are of unequal shapes, dicts, or no
+            arrays at all. Rewards `[m]` float64, terminated and truncated `[m]` bool, and infos `[m]`, dicts with
+            `env_id`. All of it is the caller's for as long as it is kept.
+
+        Raises:
+            SpaceError: (a ValueError) there is not one action for each environment.
+            PendingError: some of them are under way, or failed and were not reset.
+            StepTimeout: none was ready within the `step_timeout`; `step(None)` goes on waiting.
+            WorkerError: environments failed; what the others yielded is in its `transition`.
+        """
+        if hasattr(action, "detach"):
+            action = action.numpy(force=True)
+        if self.is_async:
+            return self._step_some(action, id)
+        pool = self._pool
+        if action is None:
+            t = self._collect_late()
+        elif id is None or self._means_all(id):
+            pool.step_async(action)
+            self._asked_all = True
+            t = pool.wait()
+        else:
+            pool.send(id, action)
+            self._asked_all = False
+            t = pool.recv()
+        return self._present.step(t)
+
+    def _means_all(self, ids: Id) -> bool:
+        ids = np.asarray(ids)
+        return ids.shape == self._all.shape and bool((ids == self._all).all())
+
+    def _collect_late(self) -> Transition:
+        """What a step that was late has come to."""
+        if not len(self._pool.pending):
+            if self.is_closed:
+                raise self._closed()
+            raise ValueError("Expected actions, but None came: that only collects what is under way, and nothing is.")
+        return self._pool.wait() if self._asked_all else self._pool.recv()
+
+    def _step_some(self, action: Any, ids: Id) -> Step:
+        pool = self._pool
+        if action is not None:
+            pool.send(self._all if ids is None else ids, action)
+        elif not len(pool.pending):
+            if self.is_closed:
+                raise self._closed()
+            return self._present.nothing()
+        if self.timeout is None:
+            return self._present.step(pool.recv(self.wait_num))
+        try:
+            t = pool.recv(self.wait_num, self.timeout)
+        except StepTimeout:
+            t = pool.recv(1)
+        return self._present.step(t)
+
+    @property
+    def waiting_id(self) -> list[int]:
+        """The environments under way."""
+        return self._pool.pending.tolist()
+
+    @property
+    def ready_id(self) -> list[int]:
+        """All others."""
+        return np.setdiff1d(self._all, self._pool.pending).tolist()
+
+    # -- reach into environments -------------------------------------------------------------------
+
+    def get_env_attr(self, key: str, id: Id = None) -> list[Any]:  # noqa: A002
+        """An attribute of all environments, or of those of `id`, in their order; one id gives a list of one.
+
+        It is looked up through an environment's wrappers, the outermost first.
+
+        Raises:
+            PendingError: some of them are under way.
+            WorkerError: an environment has no such attribute.
+        """
+        return self._invoke("get", key, None, id)
+
+    def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
+        """Set an attribute of the innermost environment, below all wrappers; ids and errors as `get_env_attr`'s."""
+        self._spaces.pop(key, None)
+        self._invoke("set", key, value, id)
+
+    def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
+        """The same of each of `ids`."""
+        self._asked_all = False
+        chosen = None if ids is None else np.atleast_1d(ids)
+        return self._pool.invoke(kind, name, [value] * (self.env_num if chosen is None else len(chosen)), chosen)
+
+    def seed(self, seed: int | Sequence[int] | None = None) -> list[list[int | None]]:
+        """Say which seeds environments go on with.
+
+        Those that have a method `seed` are told at once, all others by their next `reset`.
+
+        Args:
+            seed: an int gives environment i `seed + i`; a list gives each its own; None none.
+
+        Returns:
+            The seeds used, a list an environment.
+
+        Raises:
+            PendingError: environments are under way.
+        """
+        if seed is None:
+            seeds: list[Any] = [None] * self.env_num
+        elif isinstance(seed, int | np.integer):
+            seeds = [int(seed) + i for i in range(self.env_num)]
+        else:
+            seeds = [None if s is None else int(s) for s in seed]
+        if len(seeds) != self.env_num:
+            raise SpaceError(f"Expected one seed or {self.env_num}, one an environment, but {len(seeds)} came.")
+        said: list[Any] = [None] * self.env_num
+        if self._ask_seed:
+            self._asked_all = False
+            said = self._pool.invoke("call", "seed", [((s,), {}) for s in seeds])
+        self._seeds = {i: s for i, s in enumerate(seeds) if said[i] is None and s is not None}
+        return [[s] if own is None else own for s, own in zip(seeds, said, strict=True)]
+
+    def render(self, **kwargs: Any) -> list[Any]:
+        """What each environment's `render(**kwargs)` returns.
+
+        Raises:
+            PendingError: environments are under way.
+        """
+        return self._invoke("call", "render", ((), kwargs))
+
+    @property
+    def action_space(self) -> list[Any]:
+        """Each environment's; asked for once."""
+        return self._space("action_space")
+
+    @property
+    def observation_space(self) -> list[Any]:
+        """Each environment's; asked for once."""
+        return self._space("observation_space")
+
+    def _space(self, name: str) -> list[Any]:
+        if self.is_closed:
+            raise self._closed()
+        if name not in self._spaces:
+            self._spaces[name] = self.get_env_attr(name)
+        return list(self._spaces[name])
+
+    @property
+    def metadata(self) -> list[Any]:
+        """Each environment's."""
+        return self.get_env_attr("metadata")
+
+    @property
+    def spec(self) -> list[Any]:
+        """Each environment's."""
+        return self.get_env_attr("spec")
+
+    @property
+    def reward_range(self) -> list[Any]:
+        """Each environment's; all numbers where it does not say."""
+        return self.get_env_attr("reward_range")
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close every environment and end every worker; twice is harmless, any other use is a `ClosedError` then.
+
+        Args:
+            timeout: see `Pool.close`.
+        """
+        if not self.is_closed:
+            self.is_closed = True
+            self._pool.close(timeout)
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"This {type(self).__name__} is closed; make a new one.")
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.env_num
+
+    def __repr__(self) -> str:
+        waits = f", wait_num={self.wait_num}, timeout={self.timeout}" if self.is_async else ""
+        return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{waits})"
+
+
+def _agree(cards: Sequence[Card]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """The spaces that the arena is laid out for: what all workers' have in common."""
+    actions = common_space([card.action_space for card in cards], nested=False)
+    return common_space([card.observation_space for card in cards]), actions
+
+
+def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> bool:
+    """Whether these say that steps are asynchronous.
+
+    Raises:
+        ValueError: they say nothing sensible.
+    """
+    if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
+        raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, but {wait_num!r} came.")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"Expected timeout to be seconds above 0, or None, but {timeout!r} came.")
+    return timeout is not None or (wait_num is not None and wait_num < env_num)

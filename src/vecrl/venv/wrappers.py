@@ -1,0 +1,142 @@
+"""Wrappers around a vector environment, be it of this dialect, another wrapper, or one of EnvPool's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpaceError
+from .base import BaseVectorEnv, Id, Step
+from .running import RunningMeanStd
+
+
+class VectorEnvWrapper(BaseVectorEnv):
+    """Forwards everything to `venv`; the base of wrappers that change some of it.
+
+    Args:
+        venv: a vector environment, another wrapper, or anything whose `reset` takes ids and whose `step` takes actions
+            and ids, as EnvPool's environments do.
+
+    Attributes:
+        venv: as given.
+    """
+
+    def __init__(self, venv: Any):
+        self.venv = venv
+
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
+        """See `BaseVectorEnv.reset`."""
+        return self.venv.reset(_as_array(env_id), **kwargs)
+
+    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+        """See `BaseVectorEnv.step`."""
+        return self.venv.step(action, _as_array(id))
+
+    def seed(self, seed: Any = None) -> Any:
+        """See `BaseVectorEnv.seed`."""
+        return self.venv.seed(seed)
+
+    def render(self, **kwargs: Any) -> Any:
+        """See `BaseVectorEnv.render`."""
+        return self.venv.render(**kwargs)
+
+    def get_env_attr(self, key: str, id: Id = None) -> list[Any]:  # noqa: A002
+        """See `BaseVectorEnv.get_env_attr`."""
+        return self.venv.get_env_attr(key, id)
+
+    def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
+        """See `BaseVectorEnv.set_env_attr`."""
+        self.venv.set_env_attr(key, value, id)
+
+    def close(self, *args: Any, **kwargs: Any) -> None:
+        """See `BaseVectorEnv.close`."""
+        self.venv.close(*args, **kwargs)
+
+    def __len__(self) -> int:
+        return len(self.venv)
+
+    @property
+    def env_num(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How many environments there are."""
+        return len(self.venv)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        venv = self.venv
+        return venv.is_closed if hasattr(venv, "is_closed") else venv.closed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "venv":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.venv, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.venv!r})"
+
+
+def _forward(name: str) -> None:
+    setattr(VectorEnvWrapper, name, property(lambda self: getattr(self.venv, name), doc=f"See `BaseVectorEnv.{name}`."))
+
+
+for _name in ("is_async", "wait_num", "timeout", "waiting_id", "ready_id", "action_space", "observation_space"):
+    _forward(_name)
+for _name in ("metadata", "spec", "reward_range"):
+    _forward(_name)
+
+
+class VectorEnvNormObs(VectorEnvWrapper):
+    """Observations normalised by the mean and the deviation of all that came so far, an element each.
+
+    >>> import gymnasium
+    >>> from vecrl.venv import DummyVectorEnv
+    >>> train, test = (DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8) for _ in range(2))
+    >>> train = VectorEnvNormObs(train)
+    >>> test = VectorEnvNormObs(test, update_obs_rms=False)
+    >>> test.set_obs_rms(train.get_obs_rms())
+    >>> train.reset(seed=1)[0].shape, test.get_obs_rms().count
+    ((8, 4), 8)
+
+    Args:
+        venv: see `VectorEnvWrapper`; its observations are one array of numbers.
+        update_obs_rms: whether what `reset` and `step` observe counts.
+    """
+
+    def __init__(self, venv: Any, update_obs_rms: bool = True):
+        super().__init__(venv)
+        self.update_obs_rms = update_obs_rms
+        self.obs_rms = RunningMeanStd()
+
+    def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
+        """As the environment's own, with observations normalised."""
+        obs, info = super().reset(env_id, **kwargs)
+        return self._norm(obs), info
+
+    def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
+        """As the environment's own, with observations normalised."""
+        obs, rew, terminated, truncated, info = super().step(action, id)
+        return self._norm(obs), rew, terminated, truncated, info
+
+    def _norm(self, obs: Any) -> Any:
+        if not isinstance(obs, np.ndarray) or obs.dtype == object:
+            raise SpaceError(
+                "Expected observations that are one array of numbers, but they are dicts, of several shapes, or no "
+                "arrays: flatten them first (gymnasium.wrappers.FlattenObservation)."
+            )
+        if self.update_obs_rms:
+            self.obs_rms.update(obs)
+        return self.obs_rms.norm(obs)
+
+    def get_obs_rms(self) -> RunningMeanStd:
+        """The statistics themselves: who is given them shares them."""
+        return self.obs_rms
+
+    def set_obs_rms(self, obs_rms: RunningMeanStd) -> None:
+        """Go by these statistics from now on, which stay shared with whoever else has them."""
+        self.obs_rms = obs_rms
+
+
+def _as_array(ids: Id) -> np.ndarray | None:
+    """EnvPool takes ids as arrays alone."""
+    return ids if ids is None or isinstance(ids, np.ndarray) else np.atleast_1d(ids)

@@ -1,0 +1,243 @@
+"""Asynchronous stepping: who is waited for, who may be asked, and that every transition arrives once and in order."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.venv.zoo import KINDS, Counting, ids_of, make
+
+from vecrl.errors import PendingError, StepTimeout, WorkerError
+from vecrl.venv import BaseVectorEnv
+
+PLACES = [("dummy", None), ("dummy", 2), ("shmem", None), ("shmem", 2)]
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+@pytest.mark.parametrize("options", [{"wait_num": 2}, {"timeout": 5}, {"wait_num": 3, "timeout": 5}])
+def test_what_makes_it_asynchronous(options):
+    with make("dummy", 3, **options) as envs:
+        assert envs.is_async
+        assert (envs.wait_num, envs.timeout) == (options.get("wait_num", 3), options.get("timeout"))
+        assert f"timeout={options.get('timeout')}" in repr(envs)
+    with make("dummy", 3, wait_num=3) as envs:
+        assert not envs.is_async
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_those_that_are_ready_come_first(kind, gate):
+    """As Tianshou's: the first two of four, in the order in which they were ready."""
+    with make(kind, 4, wait_num=2, maker=lambda i: Counting(i, 9, gate)) as envs:
+        envs.reset()
+        obs, rew, terminated, truncated, infos = envs.step([0, 2, 0, 2] if kind != "dummy" else [0] * 4)
+        ready = [0, 1] if kind == "dummy" else [0, 2]
+        assert sorted(ids_of(infos)) == ready
+        assert obs[:, 0].tolist() == rew.tolist() == ids_of(infos)
+        assert len(terminated) == len(truncated) == 2
+        late = [i for i in range(4) if i not in ready]
+        assert (envs.waiting_id, envs.ready_id) == (late, ready)
+        gate.touch()
+        assert sorted(ids_of(envs.step(None)[4])) == late
+        assert envs.waiting_id == []
+        assert len(envs.step(None)[4]) == 0
+
+
+@pytest.fixture(params=["dummy", "shmem"])
+def flying(request, gate):
+    """Four environments, of which 2 and 3 are under way, until the gate is there."""
+    with make(request.param, 4, wait_num=2, maker=lambda i: Counting(i, 9, gate)) as envs:
+        envs.reset()
+        envs.step([0, 0, 2, 2])
+        assert envs.waiting_id == [2, 3]
+        if request.param == "dummy":
+            gate.touch()  # its steps are taken when they are waited for
+        yield envs
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda envs: envs.step([0], [3]),
+        lambda envs: envs.step([0, 0], [0, 3]),
+        lambda envs: envs.step([0] * 4),
+        lambda envs: envs.reset([3]),
+        lambda envs: envs.reset(),
+        lambda envs: envs.get_env_attr("i", 3),
+        lambda envs: envs.get_env_attr("i"),
+        lambda envs: envs.set_env_attr("i", 1, [3]),
+        lambda envs: envs.seed(1),
+        lambda envs: envs.render(),
+        lambda envs: envs.metadata,
+    ],
+)
+def test_those_under_way_are_let_alone(flying, use, gate):
+    """Neither stepped nor reset nor asked; and nothing is lost by having tried."""
+    with pytest.raises(PendingError, match=r"\[2, 3\] are still under way"):
+        use(flying)
+    gate.touch()
+    obs, _, _, _, infos = flying.step(None)
+    assert sorted(ids_of(infos)) == [2, 3]
+    assert obs[:, 2].tolist() == [1, 1]
+
+
+def test_all_others_may_be_stepped_reset_and_asked(flying, gate):
+    assert flying.get_env_attr("i", [1, 0]) == [1, 0]
+    flying.set_env_attr("brand", "new", 1)
+    assert flying.get_env_attr("brand", 1) == ["new"]
+    assert flying.reset([1])[0].tolist() == [[1, 1, 0]]
+    gate.touch()
+    seen = ids_of(flying.step([0], [0])[4])
+    while flying.waiting_id:
+        seen += ids_of(flying.step(None)[4])
+    assert sorted(seen) == [0, 2, 3]
+    assert flying.reset()[0][:, 1].tolist() == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_after_the_timeout_those_that_are_ready_come(num_workers, gate):
+    """At least one: where none is ready in time, the first that is."""
+    with make("shmem", 3, num_workers, timeout=0.1, maker=lambda i: Counting(i, 9, gate, 0.3)) as envs:
+        envs.reset()
+        taken = ids_of(envs.step([0, 0, 2])[4])
+        while len(taken) < 2:
+            taken += ids_of(envs.step(None)[4])
+        assert sorted(taken) == [0, 1]
+        assert ids_of(envs.step(None)[4]) == [2]
+        assert ids_of(envs.step([2], [2])[4]) == [2]
+
+
+def test_a_step_timeout_names_who_is_late(gate):
+    with make("shmem", 2, wait_num=1, step_timeout=30, maker=lambda i: Counting(i, 9, gate)) as envs:
+        envs.reset()
+        envs._pool.step_timeout = 0.1
+        with pytest.raises(StepTimeout, match="environment 0"):
+            envs.step([2, 2])
+        gate.touch()
+        envs._pool.step_timeout = 30
+        seen: list[int] = []
+        while envs.waiting_id:
+            seen += ids_of(envs.step(None)[4])
+        assert sorted(seen) == [0, 1]
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), PLACES)
+def test_a_failure_leaves_the_others_theirs(kind, num_workers):
+    """What others have come to is in the error; the failed one goes on after its reset."""
+    with make(kind, 4, num_workers, wait_num=2) as envs:
+        envs.reset()
+        counted = {i: 0 for i in range(4)}
+        failed: set[int] = set()
+        try:
+            taken = ids_of(envs.step([0, 3, 0, 0])[4])
+        except WorkerError as error:
+            failed = set(error.env_ids)
+            taken = [i for i in error.transition.ids.tolist() if i not in failed]
+        while True:
+            for i in taken:
+                counted[i] += 1
+            if not envs.waiting_id:
+                break
+            try:
+                taken = ids_of(envs.step(None)[4])
+            except WorkerError as error:
+                failed |= set(error.env_ids)
+                taken = [i for i in error.transition.ids.tolist() if i not in failed]
+        assert failed == {1}
+        assert counted == {0: 1, 1: 0, 2: 1, 3: 1}
+        with pytest.raises(PendingError, match=r"\[1\] failed before"):
+            envs.step([0], [1])
+        envs.reset(1)
+        assert envs.step([0], [1])[0][0].tolist() == [1, 1, 1]
+
+
+class Sleepy(Counting):
+    """Takes a random time for each step, ends after random lengths, and puts the action it got into its info."""
+
+    def step(self, action):
+        if self.i % 2:
+            time.sleep(random.expovariate(1000))
+        obs, *rest, _ = super().step(0)
+        return obs, *rest, {"action": int(action)}
+
+
+def play(envs: BaseVectorEnv, draw: Any, rounds: int) -> dict[int, list[tuple[int, int, int]]]:
+    """Step, reset and collect at random; for each environment its (episode, count, action), as they came.
+
+    Every action is a number of its own, so that a transition that is lost, doubled or another's shows.
+    """
+    n = len(envs)
+    envs.reset()
+    story: dict[int, list[tuple[int, int, int]]] = {i: [] for i in range(n)}
+    sent: dict[int, list[int]] = {i: [] for i in range(n)}
+    ended: set[int] = set()
+    number = 0
+
+    def take(result: Any) -> None:
+        obs, rew, terminated, _, infos = result
+        for row, i in enumerate(ids_of(infos)):
+            assert (obs[row, 0], rew[row]) == (i, i)
+            story[i].append((int(obs[row, 1]), int(obs[row, 2]), infos[row]["action"]))
+            if terminated[row]:
+                ended.add(i)
+
+    for _ in range(rounds):
+        ready = envs.ready_id
+        anew = [i for i in ready if i in ended or draw(5) == 0]
+        if anew:
+            envs.reset(anew)
+            ended -= set(anew)
+            for i in anew:
+                sent[i].append(-1)
+        asked = [i for i in ready if draw(2)]
+        if asked:
+            actions = [(number := number + 1) * 4 for _ in asked]
+            for i, action in zip(asked, actions, strict=True):
+                sent[i].append(action)
+            take(envs.step(np.array(actions), asked))
+        elif envs.waiting_id:
+            take(envs.step(None))
+    while envs.waiting_id:
+        take(envs.step(None))
+    for i in range(n):
+        assert [action for _, _, action in story[i]] == [action for action in sent[i] if action >= 0]
+        episode, count, expected = 0, 0, []
+        for action in sent[i]:
+            episode, count = (episode + 1, 0) if action < 0 else (episode, count + 1)
+            if action >= 0:
+                expected.append((episode, count, action))
+        assert story[i] == expected
+    return story
+
+
+def sleepy(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVectorEnv:
+    envs = KINDS[kind]([partial(Sleepy, i, 3 + i % 3) for i in range(n)], num_workers=num_workers, **options)
+    return envs
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), PLACES)
+@pytest.mark.parametrize(
+    "options", [{"wait_num": 1}, {"wait_num": 4}, {"timeout": 0.001}, {"wait_num": 3, "timeout": 0.0005}]
+)
+def test_no_transition_is_lost_doubled_or_out_of_order(kind, num_workers, options):
+    rng = random.Random(str((kind, num_workers, options)))
+    with sleepy(kind, 6, num_workers, **options) as envs:
+        story = play(envs, rng.randrange, 60)
+    assert all(len(steps) > 5 for steps in story.values())
+
+
+@settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), wait_num=st.integers(1, 3), num_workers=st.integers(1, 4))
+def test_any_sequence_of_calls(data, wait_num, num_workers):
+    """Whatever is asked, in whatever order; in this process, where each example is quick."""
+    with sleepy("dummy", 4, num_workers, wait_num=wait_num) as envs:
+        play(envs, lambda below: data.draw(st.integers(0, below - 1)), 8)

@@ -1,0 +1,350 @@
+"""The contract of a synchronous vector environment, call by call, on every kind."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import subprocess
+import sys
+import weakref
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.venv.zoo import FEW, KINDS, Counting, Duck, Seeded, ids_of, make
+
+from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
+from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+
+
+@pytest.fixture(params=FEW, ids=lambda p: f"{p[0]}-{p[1]}")
+def envs(request):
+    with make(request.param[0], 3, request.param[1]) as envs:
+        yield envs
+
+
+def test_reset_of_all_and_of_some(envs):
+    obs, infos = envs.reset()
+    assert (obs.dtype, obs.tolist()) == (np.float32, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
+    assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"begun": 0}] * 3)
+    assert envs.reset(1)[0].tolist() == [[1, 1, 0]]
+    for ids in ([2, 0], np.array([2, 0]), (2, 0)):
+        obs, infos = envs.reset(ids)
+        assert obs[:, 0].tolist() == [2, 0]
+    assert [info["begun"] for info in infos] == [3, 3]
+    assert envs.reset(env_id=[1])[1][0] == {"begun": 2}
+
+
+def test_step_of_all_and_of_some(envs):
+    envs.reset()
+    obs, rew, terminated, truncated, infos = envs.step(np.array([0, 1, 0]))
+    assert obs.tolist() == [[0, 0, 1], [1, 0, 1], [2, 0, 1]]
+    assert (rew.dtype, rew.tolist()) == (np.float64, [0, 1, 2])
+    assert (terminated.dtype, terminated.any(), truncated.dtype, truncated.any()) == (bool, False, bool, False)
+    assert infos.tolist() == [{"count": 1, "env_id": i} for i in range(3)]
+    assert type(infos[0]["count"]) is int
+    obs, rew, _, _, infos = envs.step([1, 0], [2, 0])
+    assert (obs[:, 0].tolist(), rew.tolist(), ids_of(infos)) == ([2, 0], [2, 0], [2, 0])
+    assert envs.step([0], 1)[0].tolist() == [[1, 0, 2]]
+    obs, _, _, _, infos = envs.step([0, 0, 0], np.arange(3))
+    assert (obs[:, 2].tolist(), ids_of(infos)) == ([3, 3, 3], [0, 1, 2])
+    assert envs.step([0, 0, 0], [1, 2, 0])[0][:, 0].tolist() == [1, 2, 0]
+
+
+def test_nothing_is_reset_by_itself(envs):
+    envs.reset()
+    ends = [envs.step([0, 0, 0])[2].tolist() for _ in range(4)]
+    assert ends == [[False] * 3, [False] * 3, [True] * 3, [True] * 3]
+    envs.reset([1])
+    assert envs.step([0, 0, 0])[0][:, 1:].tolist() == [[0, 5], [1, 1], [0, 5]]
+
+
+def test_actions_are_tensors_too_and_get_the_type_that_is_declared(envs):
+    envs.reset()
+    for action in (torch.tensor([0, 1, 0]), [0, 1, 0], np.array([0, 1, 0], np.int32)):
+        envs.step(action)
+    assert [type(action) for action in envs.get_env_attr("action")] == [np.int64] * 3
+
+
+@pytest.mark.parametrize(
+    ("action", "ids", "error"),
+    [
+        ([0, 1], None, SpaceError),
+        ([0, 1], [2], SpaceError),
+        (0, 1, SpaceError),
+        ([0.5, 0.5, 0.5], None, SpaceError),
+        ([0, 0], [1, 1], SpaceError),
+        ([0], [3], IndexError),
+        ([0], [-1], IndexError),
+        ([], [], SpaceError),
+        (None, None, ValueError),
+    ],
+)
+def test_steps_that_do_not_fit(envs, action, ids, error):
+    envs.reset()
+    with pytest.raises(error, match="Expected"):
+        envs.step(action, ids)
+    assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
+
+
+def test_keywords_of_reset_reach_the_environments(envs):
+    envs.reset(seed=5, options={"x": 1}, further=2)
+    envs.reset([2, 0], seed=[7, 8])
+    envs.reset()
+    first = (5, {"x": 1}, {"further": 2})
+    none = (None, None, {})
+    assert envs.get_env_attr("seen") == [[first, (8, None, {}), none], [first, none], [first, (7, None, {}), none]]
+
+
+def test_seeds_are_used_by_the_next_reset(envs):
+    assert envs.seed(3) == [[3], [4], [5]]
+    envs.reset([1])
+    envs.reset()
+    envs.reset()
+    assert [[seed for seed, *_ in seen] for seen in envs.get_env_attr("seen")] == [
+        [3, None],
+        [4, None, None],
+        [5, None],
+    ]
+    assert envs.seed() == [[None]] * 3
+    assert envs.seed([9, 8, 7]) == envs.seed(np.array([9, 8, 7])) == [[9], [8], [7]]
+    envs.reset(seed=1)
+    assert [seen[-1][0] for seen in envs.get_env_attr("seen")] == [1, 1, 1]
+    assert envs.seed(np.int64(2)) == [[2], [3], [4]]
+    assert envs.seed(None) == [[None]] * 3
+    envs.reset()
+    assert [seen[-1][0] for seen in envs.get_env_attr("seen")] == [None] * 3
+    with pytest.raises(SpaceError, match="one seed or 3"):
+        envs.seed([1])
+
+
+def test_attributes(envs):
+    assert envs.get_env_attr("i") == [0, 1, 2]
+    assert envs.get_env_attr("i", 1) == [1]
+    assert envs.get_env_attr("i", [2, 0]) == envs.get_env_attr("i", np.array([2, 0])) == [2, 0]
+    envs.set_env_attr("i", 9, [1])
+    envs.set_env_attr("brand", "new")
+    assert envs.get_env_attr("i") == [0, 9, 2]
+    assert envs.get_env_attr("brand", [1]) == ["new"]
+    with pytest.raises(WorkerError, match="no attribute 'nope'"):
+        envs.get_env_attr("nope")
+    assert envs.reset()[0][:, 0].tolist() == [0, 9, 2]
+
+
+def test_reserved_names_tell_of_every_environment(envs):
+    assert envs.metadata == [Counting.metadata] * 3
+    assert envs.spec == [None] * 3
+    assert envs.action_space == [Counting.action_space] * 3
+    assert envs.observation_space == [Counting.observation_space] * 3
+    assert envs.reward_range == [(-np.inf, np.inf)] * 3
+    envs.set_env_attr("action_space", gymnasium.spaces.Discrete(7), 1)
+    assert envs.action_space[1].n == 7
+    with pytest.raises(AttributeError):
+        envs.viewer
+
+
+def test_render(envs):
+    assert envs.render() == [(0, {}), (1, {}), (2, {})]
+    assert envs.render(mode="human") == [(i, {"mode": "human"}) for i in range(3)]
+
+
+class Label(gymnasium.Wrapper):
+    label, i = "outside", "hidden"
+
+
+@pytest.mark.parametrize("kind", ["dummy", "subproc"])
+def test_to_get_looks_through_wrappers_and_to_set_reaches_the_innermost(kind):
+    """As Tianshou's own worker processes do it; its dummy looks at the innermost alone."""
+    with make(kind, 2, maker=lambda i: Label(gymnasium.wrappers.TimeLimit(Counting(i), 2))) as envs:
+        assert envs.get_env_attr("label") == ["outside"] * 2
+        assert envs.get_env_attr("i") == ["hidden"] * 2
+        assert envs.get_env_attr("length") == [3, 3]
+        envs.set_env_attr("i", 4, 0)
+        assert envs.get_env_attr("i") == ["hidden"] * 2
+        assert envs.reset()[0][:, 0].tolist() == [4, 1]
+
+
+def test_size_and_state(envs):
+    assert (len(envs), envs.env_num, envs.is_async, envs.is_closed, bool(envs)) == (3, 3, False, False, True)
+    assert (envs.wait_num, envs.timeout, envs.waiting_id, envs.ready_id) == (3, None, [], [0, 1, 2])
+    assert isinstance(envs, BaseVectorEnv)
+    assert "env_num=3" in repr(envs)
+
+
+def test_every_use_after_close_says_so(envs):
+    envs.reset()
+    envs.close()
+    envs.close()
+    uses = [envs.reset, lambda: envs.reset([0]), lambda: envs.step([0] * 3), lambda: envs.step([0], [0])]
+    uses += [lambda: envs.step(None), envs.seed, envs.render, lambda: envs.get_env_attr("i")]
+    uses += [lambda: envs.set_env_attr("i", 1)]
+    uses += [lambda name=n: getattr(envs, name) for n in ("metadata", "action_space", "spec", "reward_range")]
+    for use in uses:
+        with pytest.raises(ClosedError, match="is closed"):
+            use()
+    assert (len(envs), envs.is_closed) == (3, True)
+
+
+def test_an_exception_names_its_environment_and_the_others_go_on(envs):
+    envs.reset()
+    with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as caught:
+        envs.step([0, 3, 0])
+    assert "told to" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.transition.obs[[0, 2], 2].tolist() == [1, 1]
+    with pytest.raises(PendingError, match=r"\[1\] failed before"):
+        envs.step([0, 0, 0])
+    assert envs.step([0, 0], [0, 2])[0][:, 2].tolist() == [2, 2]
+    envs.reset(1)
+    assert envs.step([0, 0, 0])[0][:, 2].tolist() == [3, 1, 3]
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), FEW)
+@pytest.mark.parametrize("ids", [None, [1, 2]])
+def test_after_a_late_step_it_is_in_step_again(kind, num_workers, ids, tmp_path):
+    """The late step is collected by `step(None)`, or dropped by a reset; no later one is taken for it."""
+    gate, patience = tmp_path / "gate", 0.2 if kind == "dummy" else 30
+    with make(kind, 3, num_workers, step_timeout=0.1, maker=lambda i: Counting(i, 9, gate, patience)) as envs:
+        envs._pool.step_timeout = 30
+        envs.reset()
+        envs._pool.step_timeout = 0.1
+        action = [0, 0, 2] if ids is None else [0, 2]
+        with pytest.raises(StepTimeout, match="2"):
+            envs.step(action, ids)
+        with pytest.raises(PendingError):
+            envs.step([0, 0, 0])
+        gate.touch()
+        envs._pool.step_timeout = 30
+        obs, _, _, _, infos = envs.step(None)
+        assert (obs[:, 2].tolist(), ids_of(infos)) == ([1] * len(action), ids or [0, 1, 2])
+        assert envs.step([0, 0, 0])[0][2].tolist() == [2, 0, 2]
+        gate.unlink()
+        envs._pool.step_timeout = 0.1
+        with pytest.raises(StepTimeout):
+            envs.step(action, ids)
+        gate.touch()
+        envs._pool.step_timeout = 30
+        assert envs.reset()[0][:, 1:].tolist() == [[1, 0]] * 3
+        assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_the_callers_own(kind):
+    """Observations, and what is nested in infos, also where the environment goes on with its own."""
+
+    class Selfish(Counting):
+        def __init__(self):
+            super().__init__()
+            self.own = np.zeros(2)
+            self.info = {"own": self.own, "deep": {"list": [self.own]}}
+
+        def step(self, action):
+            self.own += 1
+            self.info["env_id"] = "mine"
+            return np.full(3, self.own[0], np.float32), 0.0, False, False, self.info
+
+    with KINDS[kind]([Selfish] * 2) as envs:
+        envs.reset()
+        kept = [envs.step([0, 0]) for _ in range(9)]
+        for obs, _, _, _, infos in kept:
+            number = obs[0, 0]
+            assert infos[0]["own"][0] == infos[0]["deep"]["list"][0][0] == number
+            assert infos[1]["env_id"] == 1
+        assert len({float(obs[0, 0]) for obs, *_ in kept}) == 9
+
+
+@pytest.mark.parametrize("kind", ["dummy", "shmem"])
+def test_environments_of_any_class(kind):
+    """What Tianshou's workers need no declaration for, and what stepped as the old gym did."""
+    makers = [Duck, lambda: Duck(old=True), Seeded]
+    with KINDS[kind](makers) as envs:
+        assert envs.seed(3) == [[3], [4], [5, 7]]
+        with pytest.raises(WorkerError, match=r"environments? 0.*unexpected keyword argument 'seed'"):
+            envs.reset()
+        envs.seed(None)
+        obs, infos = envs.reset(easy=True)
+        assert obs.tolist() == [[1, 1]] * 3
+        assert infos.tolist() == [{"easy": True}, {}, {"easy": True}]
+        obs, rew, terminated, truncated, infos = envs.step([5, 6, 7])
+        assert obs.tolist() == [[5, 5], [6, 6], [7, 7]]
+        assert (rew.tolist(), terminated.tolist(), truncated.tolist()) == (
+            [1] * 3,
+            [True, False, True],
+            [False, True, False],
+        )
+        assert envs.get_env_attr("said", 2) == [None]
+        assert (envs.metadata, envs.spec) == ([{}] * 3, [None] * 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"wait_num": 0}, "wait_num to be an integer from 1 to 2"),
+        ({"wait_num": 3}, "wait_num"),
+        ({"wait_num": 1.5}, "wait_num"),
+        ({"timeout": 0}, "timeout to be seconds above 0"),
+        ({"timeout": -1}, "timeout"),
+        ({"num_workers": 0}, "num_workers"),
+        ({"step_timeout": 0}, "step_timeout"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, text):
+    with pytest.raises(ValueError, match=f"Expected {text}"):
+        DummyVectorEnv([Counting] * 2, **arguments)
+
+
+def test_makers_that_do_not_fit():
+    with pytest.raises(SpaceError, match="at least one function"):
+        DummyVectorEnv([])
+    not_a_maker = Counting()
+    with pytest.raises(SpaceError, match="functions that make environments"):
+        DummyVectorEnv([not_a_maker])
+    with pytest.raises(WorkerError, match=r"environment 1 .*Expected an environment"):
+        DummyVectorEnv([Counting, lambda: 3])
+    with pytest.raises(ValueError, match="context"):
+        SubprocVectorEnv([Counting], context="thread")
+
+
+@pytest.mark.parametrize("context", [None, "fork", "spawn"])
+def test_contexts(context):
+    with SubprocVectorEnv([lambda: gymnasium.make("CartPole-v1")], None, None, True, context) as envs:
+        assert envs.share_memory
+        assert envs.reset()[0].shape == (1, 4)
+
+
+def test_arguments_come_in_tianshous_order():
+    first = ["env_fns", "wait_num", "timeout"]
+    for kind in (DummyVectorEnv, ShmemVectorEnv, RayVectorEnv):
+        assert list(inspect.signature(kind).parameters)[:3] == first
+    assert list(inspect.signature(SubprocVectorEnv).parameters)[:5] == [*first, "share_memory", "context"]
+
+
+def test_one_worker_each_by_default_and_fewer_where_asked():
+    with ShmemVectorEnv([Counting] * 4) as apart, ShmemVectorEnv([Counting] * 4, num_workers=2) as together:
+        own = {pid for envs in (apart, together) for pid in (card.pid for card in envs._pool.cards)}
+        assert len(own) == 6
+
+
+def test_what_is_collected_ends_its_workers():
+    envs = ShmemVectorEnv([Counting] * 2)
+    envs.reset()
+    workers = [psutil.Process(card.pid) for card in envs._pool.cards]
+    gone = weakref.ref(envs)
+    del envs
+    gc.collect()
+    assert gone() is None
+    assert not psutil.wait_procs(workers, 5)[1]
+
+
+def test_a_process_that_exits_takes_its_workers_along():
+    code = (
+        "import gymnasium; from vecrl.venv import SubprocVectorEnv\n"
+        "envs = SubprocVectorEnv([lambda: gymnasium.make('CartPole-v1')] * 2); envs.reset()\n"
+        "print(*[card.pid for card in envs._pool.cards])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stderr) == (0, "")
+    alive = [psutil.Process(int(pid)) for pid in said.stdout.split() if psutil.pid_exists(int(pid))]
+    assert not psutil.wait_procs(alive, 5)[1]
