@@ -36,7 +36,7 @@ class Serial:
         return arena
 
     def stuck(self, waiting: set[int]) -> set[int]:
-        return {worker for worker, _, _ in self._late}
+        return waiting.intersection(worker for worker, _, _ in self._late)
 
     def end(self, worker: int) -> bool:
         self._asked = deque(pair for pair in self._asked if pair[0] != worker)
