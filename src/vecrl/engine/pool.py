@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import ClosedError, Failure, PendingError, SpaceError, failures_to_error
 from .assembly import Assembly
+from .backends.cluster import RayOptions
 from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout, Tree
@@ -39,11 +40,12 @@ class Pool:
 
     Args:
         makers: `(make, k)` a worker: makes its simulator, of k environments.
-        backend: "serial" (this thread), "threads" or "processes".
+        backend: "serial" (this thread), "threads", "processes" or "ray" (actors of a cluster).
         infos: whether infos are wanted; without, they cost nothing.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
+        ray_options: which cluster, and where on it; for "ray".
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
         agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
             adapt to them hear of them by their `lay_out`.
@@ -73,6 +75,7 @@ class Pool:
         same_spaces: bool = True,
         same_actions: bool = True,
         agree: Agree | None = None,
+        ray_options: RayOptions | None = None,
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
@@ -86,7 +89,8 @@ class Pool:
         self._workers = range(len(plans))
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
-        self._backend = make_backend(backend, plans, start_method, threads_per_worker, preload, pin_workers)
+        how = start_method, threads_per_worker, preload, pin_workers, ray_options
+        self._backend = make_backend(backend, plans, *how)
         self._flights = Flights(self._backend, roster.starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:

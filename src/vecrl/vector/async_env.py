@@ -91,7 +91,7 @@ class AsyncVectorEnv(VectorEnv):
             environments that wait rather than compute (for a network, another program), take `len(env_fns)`.
         backend: "processes", or one of `VectorEnv`'s others.
         vector_options: `empty_info`, `check_nan`, `step_timeout`, `threads_per_worker`, `preload`,
-            `pin_workers`: see `VectorEnv`.
+            `pin_workers`, `ray_options`: see `VectorEnv`.
     """
 
     def __init__(

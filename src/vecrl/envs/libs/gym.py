@@ -315,7 +315,8 @@ class GymEnv(GymWrapper):
         categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
         num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
         num_workers: how many worker processes share them; alone, it also says how many environments there are.
-        backend: of that `VectorEnv`: "serial", "threads" or "processes", which is the default for several workers.
+        backend: of that `VectorEnv`: "serial", "threads", "ray" or "processes", the default for several workers.
+        ray_options: of that `VectorEnv`.
         kwargs: those of `GymWrapper`, `GymLikeEnv`, `EnvBase`; others go to `make`, with `disable_env_checker` true.
 
     Attributes:
@@ -344,6 +345,7 @@ class GymEnv(GymWrapper):
         num_envs: int | None = None,
         num_workers: int | None = None,
         backend: Any = None,
+        ray_options: Any = None,
         **kwargs: Any,
     ):
         own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
@@ -352,7 +354,7 @@ class GymEnv(GymWrapper):
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = _vector(make_env, many, backend, num_workers), {}
+            env, below = _vector(make_env, many, backend, num_workers, ray_options), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)
@@ -388,12 +390,13 @@ def _chain(seed: int, count: int) -> list[int]:
     return seeds
 
 
-def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
+def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None, ray_options: Any) -> Any:
     from ...vector import VectorEnv
 
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
-    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
+    there = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
+    return VectorEnv([make_env] * count, autoreset_mode="same_step", **there)
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:
