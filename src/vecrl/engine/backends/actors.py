@@ -107,6 +107,8 @@ class Actors:
         ValueError, ConnectionError: Ray cannot be had as the options say.
     """
 
+    in_turn = False
+
     def __init__(self, plans: Sequence[Plan], threads: int = 1, options: RayOptions | None = None):
         self._options = options or RayOptions()
         self._seats = [Seat(plan, pickle_plan(plan)) for plan in plans]
@@ -129,10 +131,10 @@ class Actors:
 
     # -- one worker --------------------------------------------------------------------------------
 
-    def _start(self, seat: Seat, where: dict[str, Any]) -> None:
+    def _start(self, seat: Seat, where: dict[str, Any], deadline: float | None = None) -> None:
         """Have Ray make the actor."""
         seat.pid, seat.node, seat.closed = 0, "", False
-        seat.deadline = time.monotonic() + self._options.start_timeout
+        seat.deadline = time.monotonic() + self._options.start_timeout if deadline is None else deadline
         seat.actor = _ACTOR.options(max_restarts=0, max_task_retries=0, enable_task_events=False, **where).remote(
             *self._home
         )
@@ -155,13 +157,25 @@ class Actors:
         seat.steps += command.op == Op.STEP
         self._calls[seat.actor.execute.remote(data)] = seat, command
 
-    def restart(self, worker: int) -> None:
-        """End a worker by force and have another made by the same plan, wherever there is a node for it."""
+    def stuck(self, waiting: set[int]) -> set[int]:
+        return waiting
+
+    def end(self, worker: int) -> bool:
+        self._end(self._seats[worker])
+        return True
+
+    def replace(self, worker: int) -> None:
+        self._restart(self._seats[worker])
+
+    def _restart(self, seat: Seat, deadline: float | None = None) -> None:
+        """Have another actor made, wherever there is a node for it."""
         assert self._placing is not None
-        seat = self._seats[worker]
-        self._end(seat)
-        self._start(seat, self._placing.again(other.node for other in self._seats if other is not seat))
+        where = self._placing.again(other.node for other in self._seats if other is not seat)
+        self._start(seat, where, deadline)
         self._construct(seat)
+
+    def rejoin(self, worker: int) -> None:
+        self._attach(self._seats[worker])
 
     def _end(self, seat: Seat) -> None:
         """End an actor by force, and expect nothing of it any more."""
@@ -226,7 +240,7 @@ class Actors:
                 continue
             seat, command = self._calls[ref]
             if isinstance(reply, Exception):
-                answers.append(self._lose(seat, reply))
+                self._lose(seat, reply, answers)
             elif command is _HELLO:
                 seat.pid, seat.node = reply
                 del self._calls[ref]
@@ -249,15 +263,20 @@ class Actors:
             report = unreadable(error, seat.ids, seat.doing, seat.plan.index, seat.steps, seat.pid)
         return seat.plan.index, seq, report
 
-    def _lose(self, seat: Seat, error: Exception) -> Answer:
-        """An actor is gone, or cannot be reached, which is the same to the caller."""
+    def _lose(self, seat: Seat, error: Exception, answers: list[Answer]) -> None:
+        """An actor is gone, or cannot be reached, which is the same to the caller; but one that was sent to a node of
+        which Ray did not know that it was gone never began, and is sent elsewhere."""
         assert self._placing is not None
+        if not seat.pid and "node has died" in str(error):
+            self._end(seat)
+            self._restart(seat, seat.deadline)
+            return
         if seat.node:
             self._placing.doubt(seat.node)
         where = f" on node {seat.node[:8]}" if seat.node else ""
         report = seat.crash(f"its actor{where} is gone: {_reason(error)}", f"{type(error).__name__}: {error}")
         self._end(seat)
-        return seat.plan.index, -1, report
+        answers.append((seat.plan.index, -1, report))
 
     def _give_up_unplaced(self, answers: list[Answer]) -> None:
         """Take actors that found no place in time for lost."""
