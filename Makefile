@@ -28,7 +28,8 @@ test: test-main test-brax test-brax-v1 test-neighbours test-ray
 
 test-main: .venv/.ready
 	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray"
-	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
+	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
+		$(patsubst %,--ignore=src/vecrl/engine/backends/%.py,actors placing session)
 
 test-brax: .venv-brax/.ready
 	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py \
@@ -77,7 +78,7 @@ docs: .venv/.ready
 
 .venv-ray/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-ray
-	PIP_CONSTRAINT=constraints.txt .venv-ray/bin/python $(PIP) -e ".[cli,classic,ray,test]"
+	PIP_CONSTRAINT=constraints.txt .venv-ray/bin/python $(PIP) -e ".[cli,classic,mujoco,video,ray,test]"
 	touch $@
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile

@@ -360,6 +360,36 @@ class Pool:
                 results[place] = result
         return results
 
+    # -- faults ------------------------------------------------------------------------------------
+
+    def replace_lost(self) -> np.ndarray:
+        """Have others take the places of all workers that are gone, at once.
+
+        Returns:
+            `[m]` int64, their environments, which must be reset before they step.
+
+        Raises:
+            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+        """
+        workers = sorted(self._flights.dead)
+        lost = np.array(self._flights.ids_of(workers), np.int64)
+        self._roster.failed[lost] = True
+        self._well = False
+        self._flights.dead.clear()
+        for worker in workers:
+            self._backend.replace(worker)
+        failures = self._flights.gather(self._flights.expect(Op.CONSTRUCT, workers), None)
+        if not failures:
+            for worker in workers:
+                self._backend.rejoin(worker)
+            failures = self._flights.gather(self._flights.expect(Op.ATTACH, workers), None)
+        if failures:
+            for worker in workers:
+                self._backend.end(worker)
+                self._flights.dead.setdefault(worker, failures[0])
+            raise failures_to_error(failures)
+        return lost
+
     # -- the end -----------------------------------------------------------------------------------
 
     @property

@@ -18,6 +18,8 @@ class Backend(Protocol):
     """Carries commands to workers 0 to `num_workers - 1`. Made with the plans, it begins their construction (seq 0)."""
 
     num_workers: int
+    in_turn: bool
+    """Whether commands are carried out one after another while answers are waited for, each in its own time."""
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         """Make the arena and hand it to every worker (seq 0 again)."""
@@ -40,6 +42,22 @@ class Backend(Protocol):
 
         `expect` names a worker whose answer the caller cannot do without: a hint.
         """
+        ...
+
+    def stuck(self, waiting: set[int]) -> set[int]:
+        """Of those who are waited for and should have answered by now, those who had the time to."""
+        ...
+
+    def end(self, worker: int) -> bool:
+        """End one worker by force; whether that could be done. Nothing that it was asked is answered any more."""
+        ...
+
+    def replace(self, worker: int) -> None:
+        """Begin to construct another in the place of a worker that is gone (seq 0)."""
+        ...
+
+    def rejoin(self, worker: int) -> None:
+        """Hand the arena to a worker that took another's place (seq 0 again)."""
         ...
 
     def shutdown(self, grace: float = 0.0) -> list[int]:

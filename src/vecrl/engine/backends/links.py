@@ -138,13 +138,16 @@ class Link:
 
     def learn_pid(self) -> None:
         """Wait for the zygote to say which process it started; -1 where it is gone before."""
+        if self.pid:
+            return
         data = os.read(self.status, zygote.NUMBER.size)
         self.pid = zygote.NUMBER.unpack(data)[0] if data else -1
 
     def kill(self, number: int) -> None:
         """Send a signal to the worker's process group."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, number)
+        if self.pid > 0:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, number)
 
     def close(self) -> None:
         """Let go of the worker."""

@@ -7,13 +7,13 @@ that answers. Nothing spins, and nothing survives the caller.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import select
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from ...errors import Failure
@@ -29,6 +29,7 @@ from .shipping import modules_in, pickle_plan, pickle_specs
 from .wire import encode_command
 
 StartMethod = Literal["forkserver", "spawn"]
+_PATIENCE = 5.0  # seconds until a process that was killed is taken for one that cannot be
 _SOON = 20.0  # milliseconds: so long one worker may be waited for before all are watched
 
 
@@ -46,6 +47,8 @@ class Processes:
     Raises:
         ShipError: where a plan cannot be pickled.
     """
+
+    in_turn = False
 
     def __init__(
         self,
@@ -68,40 +71,70 @@ class Processes:
         payloads = [pickle_plan(plan) for plan in plans]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(plans)
+        self._threads = threads
         self._poll = select.poll()
         self._links: list[Link] = []
         self._by_fd: dict[int, Link] = {}
         self._owner = os.getpid()
         home = Home.here(zygote.thread_environment(threads))
-        self._memory = -1
-        request = {"fork": start_method == "forkserver", "preload": modules, "path": home.path}
+        self._kept: list[Answer] = []  # that came while the end of another was waited for
+        self._memory = -1  # kept for those who take another's place
+        self._request = {"fork": start_method == "forkserver", "preload": modules, "path": home.path}
+        self._orders: list[Command] = []
+        for plan, payload in zip(plans, payloads, strict=True):
+            own = dataclasses.replace(home, cores=_cores(plan.index, threads)) if pin else home
+            order = Order(own, plan.index, _ids_of(plan), payload, pickle_specs(payload))
+            self._orders.append(Command(Op.CONSTRUCT, extra=order))
         try:
             self._memory = anonymous_file()
             for plan in plans:
-                ids = tuple(range(plan.start, plan.start + plan.num_envs))
-                link = Link(plan.index, ids, *Nursery.of(threads).start(request, self._memory))
-                self._links.append(link)
-                for fd in (link.answers, link.status):
-                    self._by_fd[fd] = link
-                    self._poll.register(fd, select.POLLIN)
-            pairs = zip(self._links, payloads, strict=True)
-            for link, plan in pairs:
-                own = replace(home, cores=_cores(link.index, threads)) if pin else home
-                order = Order(own, link.index, link.ids, plan, pickle_specs(plan))
-                self.send([(link.index, Command(Op.CONSTRUCT, extra=order))])
+                self._links.append(self._start(plan.index, _ids_of(plan)))
+            self.send(list(enumerate(self._orders)))
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
             raise
 
+    def _start(self, index: int, ids: tuple[int, ...]) -> Link:
+        """A new worker process, which waits for its order."""
+        link = Link(index, ids, *Nursery.of(self._threads).start(self._request, self._memory))
+        for fd in (link.answers, link.status):
+            self._by_fd[fd] = link
+            self._poll.register(fd, select.POLLIN)
+        return link
+
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         os.ftruncate(self._memory, Arena.size(obs, action, num_envs, slots))
         arena = Arena(obs, action, num_envs, slots, self._memory)
-        self._forget_memory()  # the arena's map holds it, and so will the workers'
-        self.broadcast(Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots)))
+        self._attach = Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots))
+        self.broadcast(self._attach)
         for link in self._links:
-            if link.pid == 0:
-                link.learn_pid()
+            link.learn_pid()
         return arena
+
+    def stuck(self, waiting: set[int]) -> set[int]:
+        return waiting
+
+    def end(self, worker: int) -> bool:
+        link = self._links[worker]
+        if not link.ended:
+            link.closing = True
+            link.learn_pid()
+            link.kill(signal.SIGKILL)
+            self._wait([link], _PATIENCE, self._kept)
+            self._kept = [answer for answer in self._kept if answer[0] != worker]
+        return link.ended
+
+    def replace(self, worker: int) -> None:
+        old = self._links[worker]
+        for fd in (old.commands, old.answers, old.status):
+            self._by_fd.pop(fd, None)
+        old.close()
+        self._links[worker] = self._start(worker, old.ids)
+        self.send([(worker, self._orders[worker])])
+
+    def rejoin(self, worker: int) -> None:
+        self._links[worker].learn_pid()
+        self.send([(worker, self._attach)])
 
     def _forget_memory(self) -> None:
         if self._memory >= 0:
@@ -124,7 +157,9 @@ class Processes:
             self._poll.register(link.commands, select.POLLOUT)
 
     def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
-        answers: list[Answer] = []
+        answers, self._kept = self._kept, []
+        if answers:
+            return answers
         limit = None if timeout is None else timeout * 1000
         if expect is not None and (limit is None or limit > _SOON) and self._links[expect].read_soon(_SOON, answers):
             return answers
@@ -181,7 +216,7 @@ class Processes:
             link.closing = True
             link.send(encode_command(Command(Op.CLOSE)))
         self._wait(alive, grace)
-        for signal_number, patience in ((signal.SIGTERM, 0.2), (signal.SIGKILL, 5.0)):
+        for signal_number, patience in ((signal.SIGTERM, 0.2), (signal.SIGKILL, _PATIENCE)):
             alive = [link for link in alive if not link.ended]
             for link in alive:
                 link.kill(signal_number)
@@ -192,13 +227,19 @@ class Processes:
         self._forget_memory()
         return [link.index for link in alive if not link.ended]
 
-    def _wait(self, links: Sequence[Link], seconds: float) -> None:
+    def _wait(self, links: Sequence[Link], seconds: float, answers: list[Answer] | None = None) -> None:
+        """Wait for workers to end; into `answers` what others say meanwhile."""
+        answers = [] if answers is None else answers
         end = time.monotonic() + seconds
         while any(not link.ended for link in links):
             left = end - time.monotonic()
             if left <= 0:
                 return
-            self._watch(left * 1000, [])
+            self._watch(left * 1000, answers)
+
+
+def _ids_of(plan: Plan) -> tuple[int, ...]:
+    return tuple(range(plan.start, plan.start + plan.num_envs))
 
 
 def _cores(index: int, count: int) -> set[int]:

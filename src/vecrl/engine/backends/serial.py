@@ -19,8 +19,11 @@ class Serial:
     """See `Backend`. A command that took longer than `receive` may is answered by the next `receive`, since nobody
     is there to notice before it has ended."""
 
+    in_turn = True
+
     def __init__(self, plans: Sequence[Plan]):
         self.num_workers = len(plans)
+        self._plans = plans
         self._workers = [Worker(plan) for plan in plans]
         self._asked: deque[tuple[int, Command]] = deque()
         self._late: list[Answer] = []
@@ -28,8 +31,25 @@ class Serial:
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         arena = Arena(obs, action, num_envs, slots)
-        self.broadcast(Command(Op.ATTACH, extra=(arena, obs, action)))
+        self._attach = Command(Op.ATTACH, extra=(arena, obs, action))
+        self.broadcast(self._attach)
         return arena
+
+    def stuck(self, waiting: set[int]) -> set[int]:
+        return {worker for worker, _, _ in self._late}
+
+    def end(self, worker: int) -> bool:
+        self._asked = deque(pair for pair in self._asked if pair[0] != worker)
+        self._late = [answer for answer in self._late if answer[0] != worker]
+        self._workers[worker].execute(Command(Op.CLOSE))
+        return True
+
+    def replace(self, worker: int) -> None:
+        self._workers[worker] = Worker(self._plans[worker])
+        self.send([(worker, Command(Op.CONSTRUCT))])
+
+    def rejoin(self, worker: int) -> None:
+        self.send([(worker, self._attach)])
 
     def send(self, commands: Sequence[tuple[int, Command]]) -> None:
         self._asked.extend(commands)

@@ -16,6 +16,8 @@ from .base import Answer
 class Threads:
     """See `Backend`. A thread that is stuck cannot be ended; `shutdown` names it."""
 
+    in_turn = False
+
     def __init__(self, plans: Sequence[Plan]):
         self.num_workers = len(plans)
         self._done: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -49,6 +51,17 @@ class Threads:
                 answers.append(self._done.get_nowait())
         except queue.Empty:
             return answers
+
+    def stuck(self, waiting: set[int]) -> set[int]:
+        return waiting
+
+    def end(self, worker: int) -> bool:
+        return False
+
+    def replace(self, worker: int) -> None:
+        raise NotImplementedError("A thread never goes, so none takes its place.")
+
+    rejoin = replace
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if any(thread.is_alive() for thread in self._threads):
