@@ -101,6 +101,21 @@ def test_what_raises_beside_a_death_is_told(tmp_path: Path) -> None:
     evaluate.close()
 
 
+def test_closing_what_is_gone_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Closing(Walk):
+        def close(self) -> None:
+            if not (tmp_path / "closed").exists():
+                (tmp_path / "closed").touch()
+                os._exit(3)
+            raise ArithmeticError("on purpose")
+
+    with PopulationEvaluator(Closing, NET, 1, backend="processes"), caplog.at_level(logging.WARNING, "vecrl"):
+        pass
+    assert "exited with code 3" in caplog.text
+    with pytest.raises(WorkerError, match="on purpose"), PopulationEvaluator(Closing, NET, 1, backend="processes"):
+        pass
+
+
 def test_actions_are_kept_no_longer_than_the_oldest_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     step = lasting.LastingPool.step

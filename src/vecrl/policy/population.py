@@ -7,6 +7,7 @@ environment a member over a pool of workers (`vecrl.policy.episodes`), or all me
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.pool import BackendName, Pool
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError, VecrlError
+from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerCrash
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
 from vecrl.policy.fused import play_batch
@@ -269,8 +270,13 @@ class PoolStage:
         return play_pool(self._pool, policy, self.interface, *args)
 
     def close(self) -> None:
-        """End the workers."""
-        self._pool.close()
+        """End the workers. That some are gone is no harm any more."""
+        try:
+            self._pool.close()
+        except WorkerCrash as error:
+            if any(failure.kind != "crashed" for failure in error.failures):
+                raise
+            logging.getLogger("vecrl").warning("%s", str(error).splitlines()[0])
 
     def __repr__(self) -> str:
         return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"

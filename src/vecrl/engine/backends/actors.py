@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from ...errors import Failure
 from ..arena import Arena
@@ -345,7 +345,9 @@ def _fetch(ref: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What Ray says of an end, in one line."""
+    """What Ray says of an end, in one line; the rest is in the traceback's place."""
+    if isinstance(error, ActorUnavailableError):
+        return "Ray cannot reach it any more"
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line.startswith("The actor ")] or lines or [type(error).__name__]
     return said[-1].partition(" Some common causes include")[0]
