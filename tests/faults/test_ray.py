@@ -117,8 +117,9 @@ def test_a_late_answer_is_never_taken_for_the_next() -> None:
     pool = make_pool(one_bad("step", partial(sleeps, seconds=0.5), at=2, bad=2), "ray", 3, step_timeout=0.2)
     pool.reset()
     pool.step(np.zeros(3, int))
-    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s"):
+    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s") as caught:
         pool.step(np.zeros(3, int))
+    assert caught.value.env_ids == (2,), "nobody else"
     np.testing.assert_array_equal(pool.wait(5.0).obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])
     np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [3, 3, 3])
     pool.close()

@@ -32,6 +32,7 @@ from .session import Session
 from .shipping import pickle_plan, pickle_specs
 from .wire import ANSWER, Reports, encode_command, unreadable
 
+_SOON = 0.02  # seconds: so long one worker may be waited for before all are watched
 _NOT_OURS = ("RAY_", "CUDA_", "LD_")  # environment variables that Ray sets for each worker, or that come too late
 
 
@@ -210,23 +211,26 @@ class Actors:
         while self._calls and not answers:
             left = None if end is None else max(0.0, end - time.monotonic())
             self._take(self._wait(left, expect), answers)
+            expect = None
             self._give_up_unplaced(answers)
             if end is not None and time.monotonic() >= end:
                 break
         return answers
 
     def _wait(self, seconds: float | None, expect: int | None) -> list[Any]:
-        """The calls that were answered, in the order in which they were made; one at least, unless time is over."""
+        """The calls that were answered, in the order in which they were made; where none was expected, one at least,
+        unless time is over."""
         calls = self._calls
         unplaced = [seat.deadline for seat, command in calls.values() if command is _HELLO]
         if unplaced:
             until = max(0.0, min(unplaced) - time.monotonic())
             seconds = until if seconds is None else min(seconds, until)
         first = next((ref for ref, (seat, _) in calls.items() if seat.plan.index == expect), None)
-        wanted = list(calls) if first is None or unplaced else [first]
-        done, _ = ray.wait(wanted, num_returns=1, timeout=seconds)
-        if done and len(calls) > 1:
-            done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        if first is None or unplaced:
+            ray.wait(list(calls), num_returns=1, timeout=seconds)
+        else:
+            ray.wait([first], timeout=_SOON if seconds is None else min(seconds, _SOON))
+        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return done
 
     def _take(self, done: Sequence[Any], answers: list[Answer]) -> None:
