@@ -19,16 +19,17 @@ export NO_MKDOCS_2_WARNING ?= 1
 # Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time, the old gym and mo-gymnasium.
 NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1
 
-.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours check format bench docs clean
+.PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray check format bench docs clean
 
 demo: .venv/.ready
 	$(BIN)/vecrl evolve CartPole-v1 --stop-at 475
 
-test: test-main test-brax test-brax-v1 test-neighbours
+test: test-main test-brax test-brax-v1 test-neighbours test-ray
 
 test-main: .venv/.ready
-	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl"
-	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py
+	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray"
+	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
+		$(patsubst %,--ignore=src/vecrl/engine/backends/%.py,actors placing session)
 
 test-brax: .venv-brax/.ready
 	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py \
@@ -38,7 +39,11 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax" tests/envs tests/specs tests/page
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray" tests/envs tests/specs tests/page
+
+test-ray: .venv-ray/.ready
+	.venv-ray/bin/python $(PYTEST) -m ray tests
+	.venv-ray/bin/python $(PYTEST) --doctest-modules src/vecrl/engine/backends
 
 check: .venv/.ready
 	$(BIN)/ruff check .
@@ -69,6 +74,11 @@ docs: .venv/.ready
 .venv-brax-v1/.ready: constraints-brax-v1.txt pyproject.toml
 	$(PYTHON) -m venv .venv-brax-v1
 	PIP_CONSTRAINT=constraints-brax-v1.txt .venv-brax-v1/bin/python $(PIP) -e ".[cli,classic,brax-v1,test]"
+	touch $@
+
+.venv-ray/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	PIP_CONSTRAINT=constraints.txt .venv-ray/bin/python $(PIP) -e ".[cli,classic,mujoco,video,ray,test]"
 	touch $@
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile

@@ -31,11 +31,11 @@ class BurnEnv(gymnasium.Env):
         self.action_space = Discrete(2)
         self._microseconds = microseconds
         self._obs = np.zeros(shape, dtype)
-        self._first = self._obs.reshape(-1)
-        self._steps = 0
 
     def reset(self, *, seed=None, options=None):
-        self._first[0] = self._steps = 0
+        self._obs = np.zeros_like(self._obs)  # Ray's copies of what it is sent cannot be written to
+        self._first = self._obs.reshape(-1)
+        self._steps = 0
         return self._obs, {}
 
     def step(self, action):

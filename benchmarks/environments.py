@@ -35,12 +35,16 @@ ENVIRONMENTS = {
         ("stable-baselines3", "gymnasium", "numpy", "mujoco"),
     ),
     "tianshou": Environment(
-        (("tianshou==2.0.1", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "torch"),),
-        ("tianshou", "gymnasium", "numpy", "mujoco"),
+        (("tianshou==2.0.1", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6", "mujoco==3.17.0", "ray==2.60.0", "torch"),),
+        ("tianshou", "gymnasium", "numpy", "mujoco", "ray"),
     ),
     "evotorch": Environment(
         (("evotorch==0.6.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "ray==2.60.0", "torch"),),
         ("evotorch", "gymnasium", "numpy", "torch", "ray"),
+    ),
+    "ray": Environment(
+        ((*("-e", f"{ROOT}[ray]"), "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "ray==2.60.0", "torch"),),
+        ("vecrl", "ray", "gymnasium", "numpy"),
     ),
     "torchrl": Environment(
         (("torchrl==0.14.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch"),),

@@ -71,7 +71,9 @@ def workloads() -> list[Workload]:
         *(_native(n) for n in (64, 4096, 65536)),
         _rollout(4096, 100),
         *(_policy(n) for n in (10, 256, 4096)),
+        _ray(64, 100),
         _population(256),
+        _ray_population(256),
         _native_population(256),
         *(_gym_env(1000, way) for way in ("", "ready", "transformed")),
         _serial_env(64, 50),
@@ -542,6 +544,39 @@ def _population(n: int) -> Workload:
         ],
         parameters={"members": n},
         targets=[Target(("EvoTorch VecGymNE",), 4.0)],
+    )
+
+
+def _ray(n: int, micros: int) -> Workload:
+    """Tianshou has an actor an environment, each of which imports torch: minutes, and 20 GB of memory, for 64."""
+    return Workload(
+        name=f"ray-{n}-{micros}us",
+        title=f"{n} environments on Ray over 2 actors (Tianshou: {n}), a step burns {micros} µs, 16 floats out",
+        contestants=[
+            C(OURS, "ray", "on_vecrl:ray_burn"),
+            C("vecrl, 2 processes", "ray", "on_vecrl:processes_burn"),
+            C("Tianshou Ray", "tianshou", "on_tianshou:ray_burn"),
+        ],
+        parameters={"num_envs": n, "microseconds": micros, "out": "floats"},
+        targets=[Target(("Tianshou Ray",), 10.0)],
+        rows=n,
+        core_micros=n * micros,
+        rounds=3,
+    )
+
+
+def _ray_population(n: int) -> Workload:
+    entry = "population_cartpole"
+    return Workload(
+        name="population-ray",
+        title=f"{n} members over 2 actors, one episode each of gymnasium CartPole-v1: an environment step",
+        contestants=[
+            C(OURS, "ray", f"on_vecrl_policy:{entry}", {"backend": "ray", "num_workers": 2}),
+            C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
+        ],
+        parameters={"members": n},
+        targets=[Target(("EvoTorch VecGymNE, 2 actors",), 3.0)],
+        rounds=3,
     )
 
 

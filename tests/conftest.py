@@ -3,8 +3,11 @@ ear for Ctrl-C, to which a shell makes deaf whatever it runs in the background."
 
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+from tests.clusters import TestCluster, wait_for
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
@@ -15,3 +18,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # How quick a shared machine happens to be is not what examples are to find out.
 settings.register_profile("vecrl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("vecrl")
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by this Ray keeps to the loopback address
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[TestCluster]:
+    """Ray, for the session; it takes seconds to start."""
+    found = TestCluster()
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def _ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Around tests marked `ray`: it runs, and no actor is left after the test."""
+    if request.node.get_closest_marker("ray") is None:
+        yield
+        return
+    found: TestCluster = request.getfixturevalue("cluster")
+    yield
+    assert wait_for(lambda: not found.actors()), found.actors()

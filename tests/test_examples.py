@@ -10,6 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 SHORT = {
+    "cluster.py": ["--here"],
     "custom_environment.py": [],
     "multi_agent.py": [],
     "pixels.py": ["--steps", "5", "--picture", "frames.png"],
@@ -21,7 +22,9 @@ def test_every_example_is_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHORT)
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.ray] if name == "cluster.py" else []) for name in SHORT]
+)
 def test_example(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
+RAYS = {f"engine/backends/{name}.py" for name in ("actors", "placing", "session")}  # the files that know Ray
 STANDARD = set(sys.stdlib_module_names)
 OPTIONAL = {"brax", "envpool", "imageio", "jax", "jaxlib", "matplotlib", "mujoco", "ray", "rich", "tensordict", "typer"}
 
@@ -92,7 +93,11 @@ def test_states_know_arrays_alone() -> None:
 
 def test_the_engine_knows_arrays_and_spaces() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    assert _strangers("engine", ("vecrl.engine", "vecrl.errors", "vecrl.seeding"), libraries) == []
+    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding"
+    found = _strangers("engine", own, libraries)
+    assert {line.split(" imports ")[0] for line in found} == RAYS
+    for path in RAYS:
+        assert _strangers(path, own, libraries | {"ray"}) == []
 
 
 def test_specs_know_tensors_and_spaces() -> None:

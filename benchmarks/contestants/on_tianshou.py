@@ -6,7 +6,7 @@ from functools import partial
 
 import gymnasium
 import numpy as np
-from tianshou.env import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from tianshou.env import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from tianshou.utils import RunningMeanStd
 
 from benchmarks.actions import BATCHES, continuous, discrete, play
@@ -23,6 +23,15 @@ def serial_cartpole(num_envs: int) -> Contest:
 
 def processes_burn(num_envs: int, microseconds: float, out: str, kind: str) -> Contest:
     yield from _stepping(KINDS[kind](burners(num_envs, microseconds, out)), discrete(num_envs))
+
+
+def ray_burn(num_envs: int, microseconds: float, out: str) -> Contest:
+    """An actor an environment, as it has it."""
+    import ray
+
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    yield from _stepping(RayVectorEnv(burners(num_envs, microseconds, out)), discrete(num_envs))
+    ray.shutdown()
 
 
 def processes_cheetah(num_envs: int, kind: str) -> Contest:

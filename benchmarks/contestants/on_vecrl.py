@@ -30,6 +30,12 @@ def processes_burn(
     yield from _stepping(env, discrete(num_envs))
 
 
+def ray_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> Contest:
+    makers = burners(num_envs, microseconds, out)
+    env = VectorEnv(makers, backend="ray", num_workers=num_workers)
+    yield from _stepping(env, discrete(num_envs))
+
+
 def processes_cheetah(num_envs: int, num_workers: int = 2, pin_workers: bool = False) -> Contest:
     makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
     env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)

@@ -64,6 +64,12 @@ TINY = [
 ]
 
 
+@pytest.mark.ray
+def test_the_work_on_ray_is_done():
+    test_the_work_is_done("on_vecrl:ray_burn", {"num_envs": 3, "microseconds": 10, "out": "image"})
+    test_the_work_is_done("on_vecrl_policy:population_cartpole", {"members": 3, "backend": "ray", "num_workers": 2})
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(("entry", "parameters"), TINY, ids=lambda value: value if isinstance(value, str) else "")
 def test_the_work_is_done(entry, parameters):

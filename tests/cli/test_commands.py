@@ -124,6 +124,20 @@ def test_rollout_is_the_same_wherever_it_runs(vecrl):
     assert len(table()) == 2
 
 
+@pytest.mark.ray
+def test_rollout_and_bench_run_on_ray(vecrl):
+    answers = [
+        vecrl("rollout", "CartPole-v1", "--episodes", 7, "--envs", 3, "--seed", 2, "--backend", b, "--workers", 2)
+        for b in ("serial", "ray")
+    ]
+    assert [answer.code for answer in answers] == [0, 0], answers[1].out
+    lines = [[x for x in answer.out.splitlines() if "return" in x or "length" in x] for answer in answers]
+    assert lines[0] == lines[1]
+    answer = vecrl("bench", "CartPole-v1", "--backend", "ray", "--workers", 1, "--envs", 2, "--seconds", 0.05)
+    assert answer.code == 0, answer.out
+    assert "backend='ray', num_workers=1" in answer.out
+
+
 def test_rollout_shows_a_saved_policy(vecrl, odd, tmp_path):
     sizes = {"obs_length": 2, "act_length": 2}
     SavedPolicy("Odd/Sound-v0", "Linear(obs_length, act_length)", sizes, torch.zeros(6)).save(tmp_path / "p.pt")

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from vecrl import checkpoint
 from vecrl.cli.app import app
 from vecrl.cli.runs import COLUMNS
+from vecrl.policy.lasting import LastingPool
 from vecrl.policy.saved import SavedPolicy
 
 SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
@@ -76,6 +77,30 @@ def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
     states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in (whole, parts)]
     assert torch.equal(states[0]["center"], states[1]["center"])
     assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
+
+
+@pytest.mark.ray
+def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(vecrl, tmp_path, cluster, monkeypatch, caplog):
+    once = ["evolve", "CartPole-v1", *SMALL, "--generations", 3, "--no-video", "--out", tmp_path]
+    assert vecrl(*once).code == 0
+    with cluster.node() as node:
+        steps, step = [], LastingPool.step
+
+        def killing(self, *args):
+            steps.append(1)
+            if len(steps) == 40:
+                cluster.kill(node)
+            return step(self, *args)
+
+        monkeypatch.setattr(LastingPool, "step", killing)
+        answer = vecrl(*once, "--backend", "ray", "--workers", 7)
+        assert answer.code == 0, answer.out
+        assert len(steps) > 60
+        assert "lived through again in others" in caplog.text, "the node had some of the seven"
+    folders = [tmp_path / f"CartPole-v1-{n}" for n in (1, 2)]
+    assert rows(folders[0]) == rows(folders[1])
+    states = [torch.load(folder / "state.pt", weights_only=True)["search"] for folder in folders]
+    assert torch.equal(states[0]["center"], states[1]["center"])
 
 
 def test_it_stops_at_the_goal(vecrl, tmp_path):

@@ -26,6 +26,12 @@ def folded(envs: Any, steps: int = 4) -> list[list[float]]:
     return rewards
 
 
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["dict", "dict_of_text"])
+def test_action_spaces_on_ray(name):
+    test_every_action_space(name, "ray", 2)
+
+
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("name", SPACES)
 def test_every_action_space(name, backend, num_workers):

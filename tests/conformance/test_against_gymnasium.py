@@ -81,6 +81,13 @@ def test_elsewhere(name, backend, num_workers, mode):
     check(make, name, mode)
 
 
+@pytest.mark.ray
+@pytest.mark.parametrize(("name", "mode"), [*zip(["counting", "dict_of_text", "image"], MODES, strict=True)])
+def test_on_ray(name, mode):
+    """Infos, partial resets, opaque leaves, final observations, rows too large for Ray's short way."""
+    test_elsewhere(name, "ray", 2, mode)
+
+
 @pytest.mark.parametrize("name", [*GYMNASIUM, *SPACES])
 def test_every_environment_in_processes(name):
     """Every environment and observation space through shared memory, or pickled where it has no fixed size."""

@@ -20,6 +20,7 @@ from vecrl.vector.vector_env import split_env_fns
 N = 5
 MODES = list(AutoresetMode)
 PLACES = [(backend, workers) for backend in ("serial", "threads", "processes") for workers in (1, 3, N)]
+RAY = pytest.param("ray", 2, marks=pytest.mark.ray)
 
 
 def trajectory(kind: str, mode: AutoresetMode, backend: Any, num_workers: int) -> list[Any]:
@@ -41,7 +42,7 @@ def alone(kind: str, mode: AutoresetMode) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
-@pytest.mark.parametrize(("backend", "num_workers"), PLACES[1:])
+@pytest.mark.parametrize(("backend", "num_workers"), [*PLACES[1:], RAY])
 @pytest.mark.parametrize("kind", ["slow", "noise"])
 def test_trajectories_do_not_depend_on_the_place(kind, backend, num_workers, mode):
     assert_same(trajectory(kind, mode, backend, num_workers), alone(kind, mode))
@@ -71,7 +72,7 @@ def test_counting_environments_yield_what_their_mode_says(mode):
         assert ends == [False, True]
 
 
-@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 3), ("processes", 3)])
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 3), ("processes", 3), RAY])
 def test_counted_episodes_do_not_depend_on_the_place(backend, num_workers):
     """`SyncVectorEnv` with `num_episodes`, whose environments come to rest one by one."""
 
@@ -90,7 +91,7 @@ def targets(t: Transition) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
-@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 2), ("processes", 2)])
+@pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 2), ("processes", 2), RAY])
 def test_value_targets_at_truncation_use_the_last_count(backend, num_workers, mode):
     """`Transition.next_obs` is the true successor on every mode, also where `obs` begins the next episode."""
     pool = Pool(split_env_fns(counting(4, 3), backend, num_workers), backend)

@@ -85,3 +85,9 @@ def test_next_and_root_are_the_record(kind: str, backend: str, num_workers: int,
         assert_equal(step["next", "terminated"].squeeze(-1), terminated, f"{t}: terminated")
         assert_equal(step["next", "truncated"].squeeze(-1), truncated, f"{t}: truncated")
         assert_equal(step["next", "done"].squeeze(-1), terminated | truncated, f"{t}: done")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("wrapper", [GymWrapper, Stepwise], ids=["bare", "through TensorDicts"])
+def test_on_ray(wrapper: type[GymWrapper]) -> None:
+    test_next_and_root_are_the_record("noise", "ray", 2, wrapper)

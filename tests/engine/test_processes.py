@@ -133,8 +133,8 @@ def test_modules_are_found_in_what_is_shipped() -> None:
 def test_bad_arguments(start_method: Any) -> None:
     with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', but 'fork' came"):
         make_pool([Counting], "processes", 1, start_method="fork")
-    with pytest.raises(ValueError, match="backend to be 'serial', 'threads' or 'processes', but 'ray' came"):
-        make_pool([Counting], "ray", 1, start_method=start_method)
+    with pytest.raises(ValueError, match="backend to be 'serial', 'threads', 'processes' or 'ray', but 'rays' came"):
+        make_pool([Counting], "rays", 1, start_method=start_method)
 
 
 def test_answers_and_commands_larger_than_any_buffer() -> None:

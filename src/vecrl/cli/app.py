@@ -26,11 +26,14 @@ class Backend(StrEnum):
     serial = "serial"
     threads = "threads"
     processes = "processes"
+    ray = "ray"
 
 
 Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
 EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="For the environment's maker.")]
-BackendOption = Annotated[Backend, typer.Option(help="Where Python environments are stepped.")]
+BackendOption = Annotated[
+    Backend, typer.Option(help="Where Python environments are stepped; for ray, RAY_ADDRESS names a cluster.")
+]
 Workers = Annotated[Optional[int], typer.Option(min=1, help="How many workers; by default one a core.")]  # noqa: UP045
 Device = Annotated[Optional[str], typer.Option(help="Where a batched simulator lives: cpu, cuda.")]  # noqa: UP045
 Seed = Annotated[Optional[int], typer.Option(min=0, help="By default a new one each time; it is printed.")]  # noqa: UP045

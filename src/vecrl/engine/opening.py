@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gymnasium import Space
 
-from ..errors import Failure, SpaceError, failures_to_error
+from ..errors import Failure, SpaceError, VersionError, failures_to_error
 from .backends.base import Backend
+from .backends.cluster import RayOptions
 from .backends.processes import Processes, StartMethod
 from .backends.serial import Serial
 from .backends.threads import Threads
 from .layout import Layout
 from .worker import Card, Plan
 
-BackendName = Literal["serial", "threads", "processes"]
+if TYPE_CHECKING:
+    from .backends.actors import Actors
+
+BackendName = Literal["serial", "threads", "processes", "ray"]
 Spaces = tuple[Space[Any], Space[Any]]
 Agree = Callable[[Sequence[Card]], Spaces]
 """Of what all workers say of themselves: the spaces of observations and of actions that the arena is laid out for."""
 
 
 def make_backend(
-    name: str, plans: Sequence[Plan], start: StartMethod, threads: int, preload: Sequence[str], pin: bool
+    name: str,
+    plans: Sequence[Plan],
+    start: StartMethod,
+    threads: int,
+    preload: Sequence[str],
+    pin: bool,
+    ray_options: RayOptions | None = None,
 ) -> Backend:
     """The backend of that name, which begins to construct what the plans say.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, or options for Ray without it.
+        VersionError: Ray is wanted and is not installed.
     """
+    if ray_options is not None and name != "ray":
+        raise ValueError(f"Expected backend='ray' beside ray_options, but backend={name!r} came.")
     if name == "serial":
         return Serial(plans)
     if name == "threads":
         return Threads(plans)
     if name == "processes":
         return Processes(plans, start, threads, preload, pin)
-    raise ValueError(f"Expected backend to be 'serial', 'threads' or 'processes', but {name!r} came.")
+    if name == "ray":
+        return _ray_class()(plans, threads, ray_options)
+    raise ValueError(f"Expected backend to be 'serial', 'threads', 'processes' or 'ray', but {name!r} came.")
+
+
+def _ray_class() -> type[Actors]:
+    """The backend that needs Ray, which is imported for it alone."""
+    try:
+        from .backends.actors import Actors
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise VersionError("backend='ray' needs Ray: pip install 'vecrl[ray]'.", name="ray") from error
+    return Actors
 
 
 def construction_error(failures: Sequence[Failure]) -> Exception:

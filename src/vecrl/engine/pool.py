@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import ClosedError, Failure, PendingError, SpaceError, StateError, StepTimeout, failures_to_error
 from .assembly import Assembly
+from .backends.cluster import RayOptions
 from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout, Tree
@@ -38,7 +39,7 @@ class Pool:
 
     Args:
         makers: `(make, k)` a worker: makes its simulator, of k environments.
-        backend: "serial" (this thread), "threads" or "processes".
+        backend: "serial" (this thread), "threads", "processes" or "ray" (actors of a cluster).
         infos: whether infos are wanted; without, they cost nothing. "dicts": as the dicts they are, never as columns,
             so that numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
@@ -48,6 +49,7 @@ class Pool:
             likewise and leaves them out from then on, see `alive`.
         restarts_per_hour: how many failures are made good within an hour; those beyond are reported.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
+        ray_options: which cluster, and where on it; for "ray".
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
         agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
             adapt to them hear of them by their `lay_out`.
@@ -79,6 +81,7 @@ class Pool:
         same_spaces: bool = True,
         same_actions: bool = True,
         agree: Agree | None = None,
+        ray_options: RayOptions | None = None,
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
@@ -97,7 +100,8 @@ class Pool:
         self._workers = range(len(plans))
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
         self._closed = False
-        self._backend = make_backend(backend, plans, start_method, threads_per_worker, preload, pin_workers)
+        how = start_method, threads_per_worker, preload, pin_workers, ray_options
+        self._backend = make_backend(backend, plans, *how)
         self._flights = Flights(self._backend, roster.starts)
         self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
         try:
@@ -463,12 +467,28 @@ class Pool:
             for flight in [f for f in flights.open.values() if worker in f.waiting and f.ids is not None]:
                 self._roster.busy[flight.ids] = False
             flights.give_up(worker)
-        failures = [failure for worker in workers for failure in self._replacements.replace(worker)]
-        self._roster.failed[lost] = True
-        self._well = False
-        if failures:
-            raise failures_to_error(failures)
+        self._replace(workers, lost)
         return lost
+
+    def replace_lost(self) -> np.ndarray:
+        """Have others take the places of all workers that are gone, at once.
+
+        Returns:
+            `[m]` int64, their environments, which must be reset before they step.
+
+        Raises:
+            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+        """
+        workers = sorted(self._flights.dead)
+        lost = np.array(self._flights.ids_of(workers), np.int64)
+        self._replace(workers, lost)
+        return lost
+
+    def _replace(self, workers: Sequence[int], ids: np.ndarray) -> None:
+        self._roster.failed[ids] = True
+        self._well = False
+        if failures := self._replacements.replace(workers):
+            raise failures_to_error(failures)
 
     def remember_seeds(self, seeds: Sequence[int | None], ids: Ids) -> None:
         """Note seeds that environments got by another way than `reset`: what restarts go on from."""

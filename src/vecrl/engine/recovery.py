@@ -45,26 +45,33 @@ class Replacements:
         self._flights = flights
         self._cards = cards
 
-    def replace(self, worker: int) -> list[Failure]:
-        """Have another worker in the place of one that is gone; what went wrong with it."""
+    def replace(self, workers: Sequence[int]) -> list[Failure]:
+        """Have others in the places of workers that are gone; what went wrong, in which case all of them are gone."""
         flights = self._flights
-        flights.dead.pop(worker, None)
-        self._backend.replace(worker)
-        flight = flights.expect(Op.CONSTRUCT, [worker])
+        for worker in workers:
+            flights.dead.pop(worker, None)
+            self._backend.replace(worker)
+        flight = flights.expect(Op.CONSTRUCT, workers)
         failures = flights.gather(flight, None)
         if not failures:
-            card, was = flight.reports[0][1].result, self._cards[worker]
-            if (card.observation_space, card.action_space) != (was.observation_space, was.action_space):
-                ids = flights.ids_of([worker])
-                error = SpaceError(f"its spaces were {was.observation_space} and {was.action_space}, now they differ.")
-                failures = [Failure(ids, "construct", f"SpaceError: {error}", worker=worker, exception=error)]
-            else:
+            failures = [f for worker, report in flight.reports for f in self._check(worker, report.result)]
+        if not failures:
+            for worker in workers:
                 self._backend.rejoin(worker)
-                failures = flights.gather(flights.expect(Op.ATTACH, [worker]), None)
-        if failures and worker not in flights.dead:  # it stands, but without environments
-            self._backend.end(worker)
-            flights.dead[worker] = failures[0]
+            failures = flights.gather(flights.expect(Op.ATTACH, workers), None)
+        if failures:
+            for worker in workers:
+                self._backend.end(worker)
+                flights.dead.setdefault(worker, failures[0])
         return failures
+
+    def _check(self, worker: int, card: Card) -> list[Failure]:
+        was = self._cards[worker]
+        if (card.observation_space, card.action_space) == (was.observation_space, was.action_space):
+            return []
+        error = SpaceError(f"its spaces were {was.observation_space} and {was.action_space}, now they differ.")
+        ids = self._flights.ids_of([worker])
+        return [Failure(ids, "construct", f"SpaceError: {error}", worker=worker, exception=error)]
 
 
 class Recovery:
@@ -253,7 +260,7 @@ class Recovery:
             ids = self._flights.ids_of([worker])
             self._texts |= dict.fromkeys(ids, crash.error) | dict.fromkeys(failure.env_ids, failure.error)
             self._lose(ids, [failure, crash])
-            problems = self._replacements.replace(worker)
+            problems = self._replacements.replace([worker])
         if not problems:
             seeds = [self._next_seed(i) for i in ids]
             problems = self._ask(worker, ids, Op.RESET, (seeds, None))

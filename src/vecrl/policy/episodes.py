@@ -16,13 +16,13 @@ from torch import Tensor
 
 from vecrl.engine.pool import Pool
 from vecrl.policy.interface import Interface
+from vecrl.policy.lasting import LastingPool, Seeding
 from vecrl.policy.norm import RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.shaping import AliveBonus
 
 SHRINK = 0.8  # a selection of the policies is made anew once no more than this share of it is left
 BUFFER = 4096  # observations that statistics take in at once
-Seeding = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +235,13 @@ def play_pool(
     tally, crowd = Tally(members, rules), Crowd(policy)
     noise = Noise(rules.action_noise, members, generator)
 
-    def begin(ids: np.ndarray, episodes: np.ndarray) -> Any:
-        return pool.reset(seeds(ids, episodes).tolist(), ids=ids).obs
-
-    obs = begin(tally.ids, tally.episodes)
+    stage = LastingPool(pool, seeds, members)
+    obs = stage.begin(tally.ids, tally.episodes)
     while len(tally.ids):
         outputs = crowd(normaliser(interface.features(obs)))
         if rules.action_noise:
             outputs = noise(outputs, torch.from_numpy(tally.ids))
-        pool.send(tally.ids, interface.actions(outputs).numpy())
-        step = pool.recv()
+        step = stage.step(tally.ids, interface.actions(outputs).numpy())
         obs, done = step.obs, step.done
         ended, over = tally.add(step.reward, step.terminated, done)
         if not ended.any():
@@ -255,7 +252,7 @@ def play_pool(
             tally.drop(over)
             crowd.keep(torch.from_numpy(keep))
         if ended.any():
-            obs[ended] = begin(tally.ids[ended], tally.episodes[ended])
+            obs[ended] = stage.begin(tally.ids[ended], tally.episodes[ended])
             tally.begin(ended)
             crowd.begin(torch.from_numpy(ended))
     normaliser.flush()

@@ -7,6 +7,7 @@ environment a member over a pool of workers (`vecrl.policy.episodes`), or all me
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.pool import BackendName, Pool
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError, VecrlError
+from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerCrash
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
 from vecrl.policy.fused import play_batch
@@ -37,6 +39,7 @@ from vecrl.vector.vector_env import EnvFn, split_env_fns
 
 CLIP = 10.0  # normalised observations end at this many standard deviations
 Make = Callable[[int], BatchSimulator]
+Place = tuple[BackendName, int | None, RayOptions | None]
 Net = str | nn.Module | Policy | Callable[[Interface], nn.Module]
 
 
@@ -53,7 +56,7 @@ class PopulationEvaluator:
         net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
             whose module is used; or a function that makes a module for an `Interface`.
         popsize: how many members act at once; a larger population is run in parts.
-        backend, num_workers: of Python environments, as `VectorEnv` takes them.
+        backend, num_workers, ray_options: of Python environments, as `VectorEnv` takes them.
         num_episodes: how many episodes each member plays.
         max_steps: steps that a member may take over all its episodes; the one under way counts as it then stands.
         obs_norm: normalise observations by what was seen in earlier calls (in the first, they pass as they are): True
@@ -103,6 +106,7 @@ class PopulationEvaluator:
         device: str | torch.device | None = None,
         compile: bool = False,  # noqa: A002 -- the word that torch's users look for
         env_kwargs: Mapping[str, Any] | None = None,
+        ray_options: RayOptions | None = None,
     ):
         for name, value in (("popsize", popsize), ("num_episodes", num_episodes), ("max_steps", max_steps)):
             if value is not None and value < 1:
@@ -116,7 +120,8 @@ class PopulationEvaluator:
         self.seeds = seed_rule(seed)
         self.calls = 0
         self.popsize = popsize
-        self._stage = _build_stage(env, popsize, backend, num_workers, device, dict(env_kwargs or {}))
+        place = backend, num_workers, ray_options
+        self._stage = _build_stage(env, popsize, place, device, dict(env_kwargs or {}))
         try:
             self.interface = self._stage.interface
             self.policy = _build_policy(net, self.interface)
@@ -244,8 +249,10 @@ class PoolStage:
 
     device = torch.device("cpu")
 
-    def __init__(self, env_fn: EnvFn, popsize: int, backend: BackendName, num_workers: int | None):
-        self._pool = Pool(split_env_fns([env_fn] * popsize, backend, num_workers), backend, infos=False)
+    def __init__(self, env_fn: EnvFn, popsize: int, place: Place):
+        backend, num_workers, options = place
+        makers = split_env_fns([env_fn] * popsize, backend, num_workers)
+        self._pool = Pool(makers, backend, infos=False, ray_options=options)
         self.interface = _interface_of(self._pool.card, self._pool.close)
 
     @property
@@ -263,8 +270,13 @@ class PoolStage:
         return play_pool(self._pool, policy, self.interface, *args)
 
     def close(self) -> None:
-        """End the workers."""
-        self._pool.close()
+        """End the workers. That some are gone is no harm any more."""
+        try:
+            self._pool.close()
+        except WorkerCrash as error:
+            if any(failure.kind != "crashed" for failure in error.failures):
+                raise
+            logging.getLogger("vecrl").warning("%s", str(error).splitlines()[0])
 
     def __repr__(self) -> str:
         return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"
@@ -313,8 +325,7 @@ class BatchStage:
 def _build_stage(
     env: str | EnvFn,
     popsize: int,
-    backend: BackendName,
-    num_workers: int | None,
+    place: Place,
     device: str | torch.device | None,
     kwargs: dict[str, Any],
 ) -> PoolStage | BatchStage:
@@ -329,7 +340,7 @@ def _build_stage(
         make = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
         raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
-    return PoolStage(make, popsize, backend, num_workers)
+    return PoolStage(make, popsize, place)
 
 
 def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:

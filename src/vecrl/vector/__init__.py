@@ -6,6 +6,7 @@ What needs torch is imported on first use, so that `VectorEnv` and `AsyncVectorE
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..engine.backends.cluster import RayOptions
 from ..engine.transitions import AutoresetMode
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
@@ -25,6 +26,7 @@ __all__ = [
     "AutoresetMode",
     "BaseVectorEnv",
     "BatchedVectorEnv",
+    "RayOptions",
     "Rollout",
     "RolloutWorkers",
     "SyncVectorEnv",

@@ -92,7 +92,7 @@ class AsyncVectorEnv(VectorEnv):
             environments that wait rather than compute (for a network, another program), take `len(env_fns)`.
         backend: "processes", or one of `VectorEnv`'s others.
         vector_options: `empty_info`, `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`,
-            `threads_per_worker`, `preload`, `pin_workers`: see `VectorEnv`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
     """
 
     def __init__(

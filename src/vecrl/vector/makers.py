@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from ..engine.backends.cluster import RayOptions
 from ..engine.pool import BackendName
 from ..engine.simulator import BatchSimulator
 from .registry import find, register
@@ -75,6 +76,7 @@ def make_gym_env(
     device: Device | None = None,
     backend: BackendName = "serial",
     num_workers: int | None = None,
+    ray_options: RayOptions | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
     """A gymnasium environment, or `num_envs` of them in a `SyncVectorEnv`.
@@ -83,21 +85,21 @@ def make_gym_env(
         env_name: what `gymnasium.make` takes.
         num_envs: how many; None is one environment, which has no auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        empty_info, num_episodes, device, backend, num_workers: see `SyncVectorEnv`.
+        empty_info, num_episodes, device, backend, num_workers, ray_options: see `SyncVectorEnv`.
         kwargs: for `gymnasium.make`.
 
     Raises:
         ValueError: one of those that are for `SyncVectorEnv` without `num_envs`.
     """
     if num_envs is None:
-        there = {"backend": backend != "serial", "num_workers": num_workers}
+        there = {"backend": backend != "serial", "num_workers": num_workers, "ray_options": ray_options}
         _refuse(empty_info=empty_info, num_episodes=num_episodes, device=device, **there)
         env: Any = gymnasium.make(env_name, **kwargs)
     else:
         from .sync import SyncVectorEnv
 
         makers = [partial(gymnasium.make, env_name, **kwargs)] * num_envs
-        how: Any = {"device": device, "backend": backend, "num_workers": num_workers}
+        how: Any = {"device": device, "backend": backend, "num_workers": num_workers, "ray_options": ray_options}
         env = SyncVectorEnv(makers, empty_info=empty_info, num_episodes=num_episodes, **how)
     return TorchWrapper(
         env,

@@ -54,11 +54,11 @@ class SyncVectorEnv(BaseVectorEnv):
             observation and info are that step's own. None: no end.
         device: where observations, rewards, flags and numeric infos come back as tensors, moved there in one
             copy a call; None for NumPy arrays.
-        backend: "serial" runs the environments one after another in this process; "threads" and "processes" share them
-            out to `num_workers` workers. Results are the same.
+        backend: "serial" runs the environments one after another in this process; "threads", "processes" and "ray"
+            share them out to `num_workers` workers. Results are the same.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
-            `threads_per_worker`, `preload`, `pin_workers`: see `VectorEnv`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
 
     What `reset` and `step` return is the caller's for as long as it is kept; nothing is copied for that.
 

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from ..engine.backends.cluster import RayOptions
 from ..engine.layout import Layout, Tree
 from ..engine.pool import BackendName, OnFailure, Pool
 from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
@@ -50,7 +51,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called in the
             workers and nowhere else; they travel pickled by value, so scripts need no main guard.
         backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
-            interpreter's lock), "processes" in worker processes.
+            interpreter's lock), "processes" in worker processes, "ray" in actors of a Ray cluster.
         num_workers: how many workers share the environments; by default as many as there are cores.
         copy: accepted for gymnasium's sake. Results are the caller's own in any case, and are not copied for it.
         observation_mode: "same", "different" (spaces of one shape and dtype whose bounds differ) or a pair of
@@ -69,6 +70,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         preload: modules to import once before worker processes are forked, beside those the factories refer to.
         pin_workers: tie each worker process to cores of its own, as far as there are enough. Short steps gain by it
             where nothing else uses the machine, and lose where two programs choose the same cores.
+        ray_options: with "ray", which cluster, and what each worker's actor asks of a node. `start_method`, `preload`
+            and `pin_workers` are for processes.
 
     Raises:
         WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
@@ -94,6 +97,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
         pin_workers: bool = False,
+        ray_options: RayOptions | None = None,
     ):
         self.closed = True  # until there is something to close
         if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
@@ -119,6 +123,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             preload=preload,
             pin_workers=pin_workers,
             same_spaces=same,
+            ray_options=ray_options,
         )
         self._stand_on(pool, autoreset, observation_mode)
 

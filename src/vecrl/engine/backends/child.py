@@ -6,7 +6,9 @@ import gc
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -43,9 +45,10 @@ class Home:
 
 @dataclass(slots=True)
 class Order:
-    """The first command's extra: where to live, whom it concerns, the pickled plan, and gymnasium's registrations."""
+    """The first command's extra: where to live (None: as it is), whom it concerns, the pickled plan, and gymnasium's
+    registrations."""
 
-    home: Home
+    home: Home | None
     index: int
     ids: tuple[int, ...]
     plan: bytes
@@ -60,50 +63,72 @@ def serve(commands: int, answers: int, memory: int) -> None:
         memory: descriptor of the arena, which is laid out when the spaces are known.
     """
     reports = Reports()
-    worker: Worker | None = None
-    order: Order | None = None
+    host = Host(partial(_map_arena, memory))
     gc.freeze()
     while (command := read_command(commands)) is not None:
+        report = host.execute(command)
         try:
-            if worker is not None and command.extra is None:  # the usual case
-                pass
-            elif command.op == Op.CONSTRUCT:
-                order = pickle.loads(command.extra)
-                assert isinstance(order, Order)
-                order.home.enter()
-                plan: Plan = pickle.loads(order.plan)
-                for spec in pickle.loads(order.specs):  # after the plan, whose modules may register the same
-                    gymnasium.registry.setdefault(spec.id, spec)
-                worker = Worker(plan)
-                command.extra = None
-            elif command.op == Op.ATTACH:
-                command.extra = _map_arena(memory, *pickle.loads(command.extra))
-            elif command.extra is not None:
-                command.extra = pickle.loads(command.extra)
-            report = None if worker is None else worker.execute(command)
-        except BaseException as error:  # anything but an answer would leave the caller waiting
-            report = Report(failures=[_failure(order, command, error)])
-        try:
-            write_all(answers, _encode(reports, order, command, report))
+            write_all(answers, host.encode(reports, command, report))
         except BrokenPipeError:
             return
         if command.op == Op.CLOSE:
             return
 
 
-def _encode(reports: Reports, order: Order | None, command: Command, report: Report | None) -> bytes:
-    """The bytes of an answer; what cannot be pickled is left out, and a failure of its environment."""
-    try:
-        return reports.encode(command.seq, report)
-    except Exception as error:
-        assert order is not None
-        assert report is not None
-        ids = order.ids if command.rows is None else [order.ids[row] for row in command.rows if row >= 0]
-        lost = drop_unpicklable(report, ids)
-        report.failures += [_failure(replace(order, ids=(i,)), command, _unshippable(e)) for i, e in lost]
-        if not lost:  # it is something else than what an environment said
-            report = Report(failures=[_failure(order, command, _unshippable(error))])
-        return reports.encode(command.seq, report)
+class Host:
+    """A worker in a process of its own: made as it was ordered, and never without an answer.
+
+    Args:
+        make_arena: makes the worker's arena of what comes with `Op.ATTACH`: what `Worker` wants to attach to.
+
+    Attributes:
+        worker: it, once it was ordered.
+    """
+
+    def __init__(self, make_arena: Callable[..., tuple[Arena, Layout, Layout]]):
+        self.worker: Worker | None = None
+        self._order: Order | None = None
+        self._make_arena = make_arena
+
+    def execute(self, command: Command) -> Report | None:
+        """Carry out a command whose extra is still in bytes."""
+        try:
+            if self.worker is not None and command.extra is None:  # the usual case
+                pass
+            elif command.op == Op.CONSTRUCT:
+                self.worker = self._make_worker(pickle.loads(command.extra))
+                command.extra = None
+            elif command.op == Op.ATTACH:
+                command.extra = self._make_arena(*pickle.loads(command.extra))
+            elif command.extra is not None:
+                command.extra = pickle.loads(command.extra)
+            return None if self.worker is None else self.worker.execute(command)
+        except BaseException as error:  # anything but an answer would leave the caller waiting
+            return Report(failures=[_failure(self._order, command, error)])
+
+    def _make_worker(self, order: Order) -> Worker:
+        self._order = order
+        if order.home is not None:
+            order.home.enter()
+        plan: Plan = pickle.loads(order.plan)
+        for spec in pickle.loads(order.specs):  # after the plan, whose modules may register the same
+            gymnasium.registry.setdefault(spec.id, spec)
+        return Worker(plan)
+
+    def encode(self, reports: Reports, command: Command, report: Report | None) -> bytes:
+        """The bytes of an answer; what cannot be pickled is left out, and a failure of its environment."""
+        try:
+            return reports.encode(command.seq, report)
+        except Exception as error:
+            order = self._order
+            assert order is not None
+            assert report is not None
+            ids = order.ids if command.rows is None else [order.ids[row] for row in command.rows if row >= 0]
+            lost = drop_unpicklable(report, ids)
+            report.failures += [_failure(replace(order, ids=(i,)), command, _unshippable(e)) for i, e in lost]
+            if not lost:  # it is something else than what an environment said
+                report = Report(failures=[_failure(order, command, _unshippable(error))])
+            return reports.encode(command.seq, report)
 
 
 def _unshippable(error: Exception) -> ShipError:

@@ -6,13 +6,11 @@ import contextlib
 import os
 import select
 from collections import deque
-from dataclasses import replace
 
-from ...errors import ShipError
-from ..worker import Op, Report, describe_failure
+from ..worker import Op, Report
 from . import zygote
 from .base import Answer
-from .wire import ANSWER, Reports
+from .wire import ANSWER, Reports, unreadable
 
 _CHUNK = 1 << 16  # bytes read at once: what a pipe holds
 
@@ -125,13 +123,7 @@ class Link:
         try:
             return self._reports.decode(body)
         except Exception as error:
-            shipped = ShipError(
-                f"what they returned cannot be unpickled in this process: {type(error).__name__}: {error}. "
-                "Return what this process can import and rebuild, or leave infos out."
-            )
-            shipped.__cause__ = error
-            failure = describe_failure(self.ids, self.doing, shipped, self.index, self.steps)
-            return Report(failures=[replace(failure, pid=self.pid)])
+            return unreadable(error, self.ids, Op(self._op), self.index, self.steps, self.pid)
 
     @property
     def started(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import ShipError
 from ..infos import Block, Infos
-from ..worker import Command, Op, Report
+from ..worker import Command, Op, Report, describe_failure
 
 COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, bytes of extras
 ANSWER = struct.Struct("<II")  # seq, bytes of the report
@@ -74,6 +74,17 @@ def read_command(fd: int) -> Command | None:
         if extra is None:
             return None
     return Command(_OPS[op], seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
+
+
+def decode_command(data: bytes) -> tuple[Command, memoryview]:
+    """A command out of bytes that begin with it, with `extra` still in bytes; and what follows."""
+    op, flags, slot, seq, count, size = COMMAND.unpack_from(data)
+    view = memoryview(data)[COMMAND.size :]
+    length = 0 if count == ALL_ROWS else 4 * count
+    rows = None if count == ALL_ROWS else array("i", view[:length].tobytes()).tolist()
+    extra = view[length : length + size].tobytes() if size else None
+    command = Command(_OPS[op], seq, slot, bool(flags & _EAGER), bool(flags & _MASKED), rows, extra)
+    return command, view[length + size :]
 
 
 class Reports:
@@ -155,6 +166,17 @@ def drop_unpicklable(report: Report, ids: Sequence[int]) -> list[tuple[int, Exce
         results: list[Any] = report.result  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         report.result = [value if keep(i, value) else None for i, value in zip(ids, results, strict=True)]
     return lost
+
+
+def unreadable(error: Exception, ids: Sequence[int], op: Op, worker: int, steps: int, pid: int) -> Report:
+    """What is said in place of a report that this process cannot rebuild."""
+    shipped = ShipError(
+        f"what they returned cannot be unpickled in this process: {type(error).__name__}: {error}. "
+        "Return what this process can import and rebuild, or leave infos out."
+    )
+    shipped.__cause__ = error
+    failure = describe_failure(tuple(ids), op.name.lower(), shipped, worker, steps)
+    return Report(failures=[replace(failure, pid=pid)])
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:

@@ -14,6 +14,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
+from ...engine.backends.cluster import RayOptions
 from ...engine.pool import BackendName, OnFailure, Pool
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
@@ -57,11 +58,12 @@ class BatchedEnv(EnvBase):
             copies this process with all its threads' locks, which may be held for ever.
         non_blocking: kept as an attribute. Copies between devices are waited for, since late ones give wrong values.
         envs_per_worker: how many environments share a worker; by default there are as many workers as cores.
-        backend: "serial", "threads" or "processes"; by default what the class's name says.
+        backend: "serial", "threads", "processes" or "ray"; by default what the class's name says.
         step_timeout: seconds that a reset, step or call may take before `StepTimeout`; None for no limit.
         on_failure: "raise", "restart" or "mask" what fails. An environment that does the latter two is done and
             truncated, with a reward of 0, and its observation is the last that is known.
         restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
+        ray_options: with "ray", which cluster, and what each worker's actor asks of a node.
         pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted. How data
             travels follows from the specs, and workers end with their owner.
         policy_proof: accepted. Entries of a policy stay in the caller's TensorDict.
@@ -101,6 +103,7 @@ class BatchedEnv(EnvBase):
         step_timeout: float | None = None,
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
+        ray_options: RayOptions | None = None,
     ):
         super().__init__(device=device, allow_done_after_reset=True)  # environments see to that themselves
         self.num_workers = num_workers
@@ -116,6 +119,7 @@ class BatchedEnv(EnvBase):
             "step_timeout": step_timeout,
             "on_failure": on_failure,
             "restarts_per_hour": restarts_per_hour,
+            "ray_options": ray_options,
         }
         self._name: BackendName = "serial" if serial_for_single and num_workers == 1 else backend or self._backend
         self._pool: Pool | None = None
@@ -142,6 +146,7 @@ class BatchedEnv(EnvBase):
             start_method=start_method_of(how["mp_start_method"]),
             threads_per_worker=how["num_sub_threads"],
             agree=agree,
+            ray_options=how["ray_options"],
         )
         try:
             self._take_metadata([meta for card in pool.cards for meta in card.spec], pool)
@@ -188,9 +193,9 @@ class BatchedEnv(EnvBase):
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
-        `step_timeout`, `on_failure` or `restarts_per_hour`; `use_buffers`, `shared_memory`, `memmap` and `daemon` are
-        accepted, as by the constructor. What runs is closed, and starts anew with the next `reset` or `start`. Returns
-        the environment."""
+        `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`; `use_buffers`, `shared_memory`, `memmap` and
+        `daemon` are accepted, as by the constructor. What runs is closed, and starts anew with the next `reset` or
+        `start`. Returns the environment."""
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
         unknown = settings.keys() - self._how - {"use_buffers", "shared_memory", "memmap", "daemon"}

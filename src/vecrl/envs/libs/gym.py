@@ -325,7 +325,8 @@ class GymEnv(GymWrapper):
         categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
         num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
         num_workers: how many worker processes share them; alone, it also says how many environments there are.
-        backend: of that `VectorEnv`: "serial", "threads" or "processes", which is the default for several workers.
+        backend: of that `VectorEnv`: "serial", "threads", "ray" or "processes", the default for several workers.
+        ray_options: of that `VectorEnv`.
         kwargs: those of `GymWrapper`, `GymLikeEnv`, `EnvBase`; others go to `make`, with `disable_env_checker` true.
 
     Attributes:
@@ -354,6 +355,7 @@ class GymEnv(GymWrapper):
         num_envs: int | None = None,
         num_workers: int | None = None,
         backend: Any = None,
+        ray_options: Any = None,
         **kwargs: Any,
     ):
         own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
@@ -362,7 +364,7 @@ class GymEnv(GymWrapper):
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = vector_of(make_env, many, backend, num_workers), {}
+            env, below = vector_of(make_env, many, backend, num_workers, ray_options), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)

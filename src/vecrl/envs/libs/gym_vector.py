@@ -233,10 +233,11 @@ def _blank(leaf: Any, rows: np.ndarray, missing: Any) -> Any:
     return _with_rows(leaf, rows, [missing if kind == "f" else None if kind == "O" else 0] * len(rows))
 
 
-def vector_of(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
+def vector_of(make_env: Any, count: int, backend: Any, num_workers: int | None, ray_options: Any = None) -> Any:
     """`count` environments in a vector environment: over processes where there are several workers."""
     from ...vector import VectorEnv
 
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
-    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
+    there = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
+    return VectorEnv([make_env] * count, autoreset_mode="same_step", **there)

@@ -1,0 +1,97 @@
+"""Environments and a population over the nodes of a Ray cluster, and what becomes of them when a node goes.
+
+python examples/cluster.py --here            # two nodes on this machine, one of which is killed on the way
+python examples/cluster.py --address auto    # the cluster that this machine is a node of (docs/clusters.md)
+"""
+
+import argparse
+import logging
+import os
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import gymnasium
+import numpy as np
+import torch
+
+from vecrl.policy.population import PopulationEvaluator
+from vecrl.vector import RayOptions, VectorEnv
+
+
+class Placed(gymnasium.Wrapper):
+    """CartPole that knows which node it is on. A class of the script itself travels to the nodes by value."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def node(self):
+        import ray
+
+        return ray.get_runtime_context().get_node_id()[:8]
+
+
+@contextmanager
+def two_nodes_here():
+    """A cluster of two nodes on this machine: its address, and a function that kills one of them."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # keeps Ray to the loopback address
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    other = cluster.add_node(**small)
+    yield cluster.address, lambda: cluster.remove_node(other, allow_graceful=False)
+    cluster.shutdown()
+
+
+def step_environments(options, num_envs=8, num_workers=2, steps=300):
+    """Steps over all nodes, beside the same steps in this process."""
+    totals = {}
+    for place in ({"backend": "ray", "num_workers": num_workers, "ray_options": options}, {"backend": "serial"}):
+        with VectorEnv([Placed] * num_envs, **place) as envs:
+            if place["backend"] == "ray":
+                print("environments on each node:", dict(Counter(envs.call("node"))))
+            envs.reset(seed=1)
+            begun = time.perf_counter()
+            totals[place["backend"]] = sum(envs.step(np.arange(num_envs) % 2)[1].sum() for _ in range(steps))
+            print(f"{place['backend']}: {num_envs * steps / (time.perf_counter() - begun):,.0f} steps/s")
+    assert totals["ray"] == totals["serial"], "the same seeds give the same rewards, wherever"
+
+
+def evaluate(kill=None, popsize=16, generations=12, **place):
+    """Mean returns of a population, again and again; `kill` is called on the way."""
+    net = "Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)"
+    with PopulationEvaluator(Placed, net, popsize, num_episodes=3, seed=1, **place) as evaluator:
+        population = 0.3 * torch.randn(popsize, evaluator.parameter_length, generator=torch.Generator().manual_seed(0))
+        means = []
+        for generation in range(generations):
+            if generation == 2 and kill is not None:
+                kill()
+                print("killed a node")
+            means.append(evaluator(population).returns.mean().item())
+    return means
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--address", help="of a cluster: auto, or host:port")
+    parser.add_argument("--here", action="store_true", help="make a cluster of two nodes on this machine")
+    given = parser.parse_args()
+    logging.basicConfig(format="%(name)s: %(message)s")  # where a lost worker is told
+    if given.here:
+        with two_nodes_here() as (address, kill):
+            run(address, kill)
+    else:
+        run(given.address, None)
+
+
+def run(address, kill):
+    options = RayOptions(address=address, placement_strategy="SPREAD")
+    step_environments(options)
+    means = evaluate(kill, backend="ray", num_workers=2, ray_options=options)
+    assert means == evaluate(backend="serial"), "a node that goes costs time, and changes nothing"
+    print("mean returns:", *[round(mean, 2) for mean in means])
+
+
+if __name__ == "__main__":
+    main()

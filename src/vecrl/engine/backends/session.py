@@ -1,0 +1,102 @@
+"""This process's connection to Ray: the one that somebody else made, or one of its own while anybody uses it.
+
+Ray knows one connection a process. What is started here is quiet, serves this machine's loopback address only, and ends
+with the last pool that uses it; a Ray that was there before is left as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+
+from .cluster import RayOptions
+
+_lock = threading.RLock()
+_joined: list[Session] = []  # those who use a connection that was made here
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+class Session:
+    """A use of this process's Ray, which is connected first where it is not.
+
+    Attributes:
+        local: whether it is a Ray of this process alone.
+
+    Raises:
+        ValueError: an address other than that of the Ray that this process is connected to.
+        ConnectionError: there is no cluster at the address.
+    """
+
+    address = ""  # what the connection that was made here was made with
+
+    def __init__(self, options: RayOptions):
+        with _lock:
+            if not ray.is_initialized():
+                _joined.clear()  # whoever ended it also ended what they had
+                Session.address = options.address or os.environ.get("RAY_ADDRESS") or "local"
+                _connect(Session.address, options)
+                _joined.append(self)
+            else:
+                _check_address(options.address, bool(_joined))
+                if _joined:
+                    _joined.append(self)
+            self.local = bool(_joined) and Session.address == "local"
+
+    @property
+    def alive(self) -> bool:
+        """Whether Ray can still be asked."""
+        return ray.is_initialized()
+
+    def leave(self) -> None:
+        """Use it no more; twice is harmless."""
+        with _lock:
+            if self in _joined:
+                _joined.remove(self)
+                if not _joined:
+                    ray.shutdown()
+
+
+def _connect(address: str, options: RayOptions) -> None:
+    if address != "local":
+        ray.init(address=address, **_QUIET)
+        return
+    with _loopback():
+        memory = options.object_store_memory
+        ray.init(address="local", include_dashboard=False, object_store_memory=memory, **_QUIET)
+
+
+def _check_address(asked: str | None, own: bool) -> None:
+    """See that a connection which is there is one to the address asked."""
+    there: str = ray.get_runtime_context().gcs_address
+    if asked in (None, there) or (own and asked == Session.address) or (asked in ("auto", "local") and not own):
+        return
+    raise ValueError(
+        f"Expected address {there!r}, for a process has one Ray and this one's is connected there, but {asked!r} came. "
+        "Close what uses it first, or leave the address out."
+    )
+
+
+@contextmanager
+def _loopback() -> Generator[None]:
+    """Ray serves the loopback address alone where it takes clusters to be impossible; and it should not phone home."""
+    names: dict[str, str] = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    before: dict[str, Any] = {name: os.environ.get(name) for name in names}
+    possible = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(names)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = possible
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
