@@ -121,7 +121,7 @@ def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> 
 
 
 def test_classic_environments_know_spaces_and_their_conversions_tensordicts() -> None:
-    below = ("vecrl.classic", "vecrl.errors", "vecrl.stats", "vecrl.simulators.gym_making")
+    below = ("vecrl.classic", "vecrl.errors", "vecrl.stats", "vecrl.states", "vecrl.simulators.gym_making")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):
         name = f"classic/{path.name}"
@@ -133,7 +133,8 @@ def test_classic_environments_know_spaces_and_their_conversions_tensordicts() ->
 
 def test_environments_with_ids_know_the_engine_and_dialect_1_alone() -> None:
     """Without torch, but for what stands on batches of tensors."""
-    below = ("vecrl.engine", "vecrl.errors", "vecrl.stats", "vecrl.venv", "vecrl.vector", "vecrl.simulators")
+    below = ("vecrl.engine", "vecrl.errors", "vecrl.stats", "vecrl.states", "vecrl.vector", "vecrl.simulators")
+    below = (*below, "vecrl.venv")
     for path in sorted((SOURCE / "venv").glob("*.py")):
         tensors = {"torch"} if path.stem == "batched" else set()
         assert _strangers(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []

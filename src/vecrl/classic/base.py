@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ..errors import SpaceError
+from ..states import Stateful
 from ..stats import RunningStats
 from .config import Config
 from .scaling import Between, floating
@@ -21,7 +22,7 @@ from .spaces import space_of_info
 Step = tuple[np.ndarray, float, bool, dict[str, Any]]
 
 
-class BaseEnv(ABC):
+class BaseEnv(Stateful, ABC):
     """An environment. A subclass gives all that is abstract here; it may give `seed`, `render` and `close`.
 
     What the options ask for is done to what the subclass's own `reset`, `step` and `get_state_info` return: they

@@ -19,6 +19,7 @@ from ..engine.worker import Card
 from ..errors import ClosedError, PendingError, SpaceError, StepTimeout
 from ..simulators.assorted import AssortedSimulator, common_space
 from ..simulators.gymnasium import ResetKeywords
+from ..states import Stateful
 from ..vector.vector_env import split_env_fns
 from .rows import NO_TUPLES, Presenter
 
@@ -28,7 +29,7 @@ Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 EnvFn = Callable[[], Any]
 
 
-class BaseVectorEnv:
+class BaseVectorEnv(Stateful):
     """n environments, each known by its id, 0 to n - 1.
 
     Nothing is reset by itself: whoever sees an episode end resets that environment.
@@ -60,6 +61,8 @@ class BaseVectorEnv:
         SpaceError: no functions; observations that are tuples (it is a TypeError too).
         WorkerError: environments could not be made; says which, with their tracebacks.
     """
+
+    not_state = ("_present", "_spaces", "_all")  # see `vecrl.states`
 
     def __init__(
         self,
@@ -108,6 +111,9 @@ class BaseVectorEnv:
         self._ask_seed = ask_seed
         self._asked_all = False  # whether the latest step went to all, by the short way
         self.is_closed = False
+
+    def _state_facts(self) -> dict[str, Any]:
+        return {"env_num": len(self)}
 
     # -- episodes ----------------------------------------------------------------------------------
 
