@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from vecrl.engine.backends.cluster import RayOptions
-from vecrl.engine.pool import BackendName, Pool
+from vecrl.engine.opening import BackendName
+from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerCrash
 from vecrl.policy.compiled import CompiledPlay

@@ -16,7 +16,7 @@ from gymnasium import error as gymnasium_error
 
 from ..engine.backends.processes import start_method_of
 from ..engine.layout import Tree
-from ..engine.pool import BackendName
+from ..engine.opening import BackendName
 from ..engine.transitions import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
 from .vector_env import EnvFn, ObservationMode, VectorEnv

@@ -14,7 +14,7 @@ import gymnasium
 import torch
 
 from ..engine.backends.cluster import RayOptions
-from ..engine.pool import BackendName
+from ..engine.opening import BackendName
 from ..engine.simulator import BatchSimulator
 from .registry import find, register
 from .torch_wrapper import TorchWrapper

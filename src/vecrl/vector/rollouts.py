@@ -18,7 +18,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ..engine.layout import Layout, Tree
-from ..engine.pool import BackendName, Pool
+from ..engine.opening import BackendName
+from ..engine.pool import Pool
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
 from ..errors import SpaceError

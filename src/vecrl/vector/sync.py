@@ -15,7 +15,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from ..engine.infos import Infos
-from ..engine.pool import BackendName, Pool
+from ..engine.opening import BackendName
+from ..engine.pool import Pool
 from ..engine.transitions import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords

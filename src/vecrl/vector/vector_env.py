@@ -19,7 +19,9 @@ from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.cluster import RayOptions
 from ..engine.layout import Layout, Tree
-from ..engine.pool import BackendName, OnFailure, Pool
+from ..engine.opening import BackendName
+from ..engine.pool import Pool
+from ..engine.recovery import OnFailure
 from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.infos import Infos
 from ..engine.layout import Layout
-from ..engine.pool import InvokeKind
+from ..engine.crew import InvokeKind
 from ..engine.roster import Ids, Roster
 from ..engine.simulator import BatchSimulator, BatchStep
 from ..engine.transitions import Transition

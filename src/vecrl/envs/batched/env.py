@@ -15,7 +15,9 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.backends.cluster import RayOptions
-from ...engine.pool import BackendName, OnFailure, Pool
+from ...engine.opening import BackendName
+from ...engine.pool import Pool
+from ...engine.recovery import OnFailure
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords

@@ -1,0 +1,394 @@
+"""Workers as one: made, asked, reached into, made good, closed.
+
+What any command has in common: it goes to workers that are there, is answered or late or ends in failures, and leaves
+notes on who is busy and who failed. What steps and resets yield is the `Pool`'s. Knows no rows, mode or dialect.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import ClosedError, Failure, PendingError, SpaceError, StateError, StepTimeout, failures_to_error
+from .assembly import Assembly
+from .backends.cluster import RayOptions
+from .backends.processes import StartMethod
+from .flights import Flight, Flights
+from .layout import Layout
+from .opening import Agree, BackendName, check_cards, construction_error, make_backend
+from .recovery import OnFailure, Recovery, Replacements
+from .roster import Ids, Roster, name_ids
+from .simulator import Simulator
+from .worker import Card, Command, Op, Plan
+
+InvokeKind = Literal["get", "set", "call", "render", "get_state", "set_state"]
+_SLOTS = 4
+_GRACE = 1.0  # seconds that those under way may take to come to an end and close, where nobody said otherwise
+
+
+class Crew:
+    """Workers and their environments, without steps and resets; see `Pool`, which has the arguments."""
+
+    def __init__(
+        self,
+        makers: Sequence[tuple[Callable[[], Simulator], int]],
+        backend: BackendName = "serial",
+        *,
+        infos: bool | Literal["dicts"] = True,
+        check_nan: bool = False,
+        step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
+        start_method: StartMethod = "forkserver",
+        threads_per_worker: int = 1,
+        preload: Sequence[str] = (),
+        pin_workers: bool = False,
+        same_spaces: bool = True,
+        same_actions: bool = True,
+        agree: Agree | None = None,
+        ray_options: RayOptions | None = None,
+    ):
+        if step_timeout is not None and not step_timeout > 0:
+            raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
+        if on_failure not in ("raise", "restart", "mask"):
+            raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
+        if restarts_per_hour < 1:
+            raise ValueError(f"Expected restarts_per_hour to be 1 or more, but {restarts_per_hour!r} came.")
+        self._roster = roster = Roster(k for _, k in makers)
+        starts = roster.starts.tolist()
+        plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
+        self.num_envs = roster.num_envs
+        self.num_workers = len(plans)
+        self.backend_name: BackendName = backend
+        self.step_timeout = step_timeout
+        self.on_failure: OnFailure = on_failure
+        self._workers = range(len(plans))
+        self._well = False  # nothing is closed, dead or failed: nothing to check before a step
+        self._closed = False
+        how = start_method, threads_per_worker, preload, pin_workers, ray_options
+        self._backend = make_backend(backend, plans, *how)
+        self._flights = Flights(self._backend, roster.starts)
+        self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
+        try:
+            self._build(plans, same_spaces, same_actions, agree)
+            self._recovery = self._make_recovery(restarts_per_hour, bool(infos))
+        except BaseException:
+            self._closed = True
+            self._finalizer()
+            raise
+
+    def __getstate__(self) -> Any:
+        raise TypeError("Environments that run cannot be copied or pickled, as their workers cannot: make others.")
+
+    def _build(self, plans: Sequence[Plan], same_spaces: bool, same_actions: bool, agree: Agree | None) -> None:
+        flight = self._flights.expect(Op.CONSTRUCT, self._workers)
+        failures = self._flights.gather(flight, None)
+        if failures:
+            raise construction_error(failures)
+        cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
+        self.cards = [cards[worker] for worker in self._workers]
+        self.card = cards[0]
+        spaces = agree(self.cards) if agree else check_cards(cards, plans, same_spaces, same_actions)
+        self.obs_layout, self.action_layout = map(Layout, spaces)
+        slots = _SLOTS if self.on_failure == "raise" else _SLOTS + 1
+        self._arena = self._backend.attach(self.obs_layout, self.action_layout, self.num_envs, slots)
+        self._finish(self._flights.expect(Op.ATTACH, self._workers), None)
+        self._assembly = Assembly(self._arena, self.obs_layout)
+        self._replacements = Replacements(self._backend, self._flights, self.cards)
+        self._arena.seal()
+
+    def _make_recovery(self, per_hour: int, infos: bool) -> Recovery | None:
+        if self.on_failure == "raise":
+            return None
+        parts = self._backend, self._flights, self._roster, self._arena, self.obs_layout, self._assembly
+        return Recovery(self.on_failure, per_hour, *parts, self._replacements, self._gather, infos)
+
+    @property
+    def pending(self) -> np.ndarray:
+        """`[m]` int64, the environments under way."""
+        return np.flatnonzero(self._roster.busy) if self._flights.of_all is None else np.arange(self.num_envs)
+
+    # -- reach into environments -------------------------------------------------------------------
+
+    def invoke(
+        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+    ) -> list[Any]:
+        """Get, set, call or render in `ids` (None: all); `values` one an environment. Results in their order, None for
+        those that are not `alive`."""
+        self.invoke_async(kind, name, values, ids)
+        return self.invoke_wait()
+
+    def invoke_async(
+        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+    ) -> None:
+        """Ask for `invoke` without waiting; environments that are not asked may be under way."""
+        chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
+        check_length("values", values, len(chosen))
+        there = np.flatnonzero(self.alive[chosen])
+        parts = {worker: (rows, there[places]) for worker, rows, places in self._roster.split(chosen[there])}
+        flight = self._flights.launch(Op.INVOKE, parts)
+        self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
+        commands: list[tuple[int, Command]] = []
+        for worker, (rows, places) in parts.items():
+            given = [None] * len(rows) if values is None else [values[int(p)] for p in places]
+            commands.append((worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=(kind, name, given))))
+        self._send([flight], commands)
+
+    def invoke_wait(self, timeout: float | None = None) -> list[Any]:
+        """The results of `invoke_async`."""
+        flight = self._flights.of_all
+        if flight is None or flight.op != Op.INVOKE:
+            raise PendingError("Nothing was called; call invoke_async first.")
+        self._finish(flight, self.step_timeout if timeout is None else timeout)
+        count, places = self._asked
+        results: list[Any] = [None] * count
+        for worker, report in flight.reports:
+            for place, result in zip(places[worker].tolist(), report.result, strict=True):
+                results[place] = result
+        return results
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> np.ndarray:
+        """`[n]` bool: those that were not left out for good, as `on_failure="mask"` does with those that fail."""
+        return np.ones(self.num_envs, bool) if self._recovery is None else self._recovery.alive.copy()
+
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Give up what `ids` are doing: their workers are ended, and others take their places.
+
+        Whatever else those workers have is made anew too, and what is still under way of it is dropped. All of it must
+        be reset before it steps. Ids of which nothing is under way are left alone.
+
+        Returns:
+            `[m]` int64, the environments that were made anew.
+
+        Raises:
+            StepTimeout: a thread is at it, which cannot be ended; nothing was done.
+            WorkerError: environments cannot be made anew.
+        """
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        flights, wanted = self._flights, set(np.atleast_1d(ids).tolist())
+        waited = {worker for flight in flights.open.values() for worker in flight.waiting}
+        workers = sorted(worker for worker in waited if wanted.intersection(flights.ids_of([worker])))
+        if late := [worker for worker in workers if not self._backend.end(worker)]:
+            raise flights.late(self.step_timeout or 0.0, late)
+        lost = np.array(flights.ids_of(workers), np.int64)
+        for worker in workers:
+            for flight in [f for f in flights.open.values() if worker in f.waiting and f.ids is not None]:
+                self._roster.busy[flight.ids] = False
+            flights.give_up(worker)
+        self._replace(workers, lost)
+        return lost
+
+    def replace_lost(self) -> np.ndarray:
+        """Have others take the places of all workers that are gone, at once.
+
+        Returns:
+            `[m]` int64, their environments, which must be reset before they step.
+
+        Raises:
+            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+        """
+        workers = sorted(self._flights.dead)
+        lost = np.array(self._flights.ids_of(workers), np.int64)
+        self._replace(workers, lost)
+        return lost
+
+    def _replace(self, workers: Sequence[int], ids: np.ndarray) -> None:
+        self._roster.failed[ids] = True
+        self._well = False
+        if failures := self._replacements.replace(workers):
+            raise failures_to_error(failures)
+
+    def remember_seeds(self, seeds: Sequence[int | None], ids: Ids) -> None:
+        """Note seeds that environments got by another way than `reset`: what restarts go on from."""
+        self._remember_seeds(np.atleast_1d(ids).tolist(), seeds)
+
+    def _remember_seeds(self, ids: Iterable[int], seeds: Sequence[int | None] | None) -> None:
+        if self._recovery is not None and seeds is not None:
+            self._recovery.seeded(ids, seeds)
+
+    # -- states ------------------------------------------------------------------------------------
+
+    plain_state = True  # what `get_state` gives is written down as it is where a pool hangs on something else
+
+    def get_state(self, ids: Ids | None = None) -> list[dict[str, Any]]:
+        """All that going on from here takes, of all environments or of `ids`: plain data each, in their order.
+
+        Raises:
+            PendingError: some are under way, or failed and were not reset.
+            WorkerError: with a `StateError` as its cause: an environment's state cannot be had; says which and why.
+        """
+        self._roster.check_whole(slice(None) if ids is None else ids)
+        states = self.invoke("get_state", ids=ids)
+        if self._recovery is not None:
+            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
+                state |= self._recovery.seed_of(int(env_id))
+        return states
+
+    def set_state(self, states: Sequence[Any], ids: Ids | None = None, *, allow: Iterable[type | str] = ()) -> None:
+        """Go on from `states`, one an environment asked, in their order; `allow`: see `vecrl.states.put`.
+
+        Environments that failed need no reset after this.
+
+        Raises:
+            StateError: another number of states, or no states.
+            WorkerError: with a `StateError` as its cause: an environment was made otherwise than the one whose state
+                it is.
+        """
+        count = self.num_envs if ids is None else len(ids)
+        if len(states) != count or not all(isinstance(state, Mapping) and "env" in state for state in states):
+            raise StateError(
+                f"Expected the states of {count} environments, as get_state gives, but {len(states)} came."
+            )
+        names = [one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in allow]
+        self.invoke("set_state", "", [(state, names) for state in states], ids)
+        if self._recovery is not None:
+            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
+                self._recovery.restored(int(env_id), state)
+        self._roster.failed[slice(None) if ids is None else ids] = False
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close every environment and end every worker; harmless in any state, and twice.
+
+        Args:
+            timeout: seconds that environments may take to close (default: the step timeout, or 10), after which
+                their processes are ended by force.
+
+        Raises:
+            WorkerError: what environments raised while closing; everything is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed, self._well = True, False
+        grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
+        try:
+            failures, late = self._close_envs(grace)
+        except BaseException:  # Ctrl-C
+            self._finalizer()
+            raise
+        stuck = self._backend.shutdown(min(grace, _GRACE) if late else grace)
+        self._finalizer.detach()
+        self._flights.open.clear()
+        self._flights.landed.clear()
+        self._roster.busy[:] = False
+        if self._recovery is not None:  # one that died leaves nothing to close
+            failures = [failure for failure in failures if failure.kind != "crashed"]
+        told = {i for failure in failures for i in failure.env_ids}
+        if silent := [worker for worker in stuck if not told.issuperset(self._flights.ids_of([worker]))]:
+            failures.append(Failure(self._flights.ids_of(silent), "close", "its thread cannot be ended", kind="late"))
+        if failures:
+            raise failures_to_error(failures)
+
+    def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
+        """Ask every living worker that is not under way to close: what goes wrong, and whether some are late."""
+        busy = {worker for flight in self._flights.open.values() for worker in flight.waiting}
+        workers = set(self._workers) - busy - set(self._flights.dead)
+        flight = self._flights.launch(Op.CLOSE, workers)
+        self._backend.send([(worker, Command(Op.CLOSE, flight.seq)) for worker in sorted(workers)])
+        try:
+            return self._flights.gather(flight, grace), bool(busy)
+        except TimeoutError:
+            ids = self._flights.ids_of(flight.waiting)
+            text = f"not closed within {grace:g} s, so ended by force where that can be done"
+            return [*flight.failures, Failure(ids, "close", text, kind="late")], True
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _send(self, flights: Sequence[Flight], commands: Sequence[tuple[int, Command]]) -> None:
+        """Send the commands of new flights; where that cannot be, they are as if never asked."""
+        try:
+            self._backend.send(commands)
+        except BaseException:
+            for flight in flights:
+                del self._flights.open[flight.seq]
+            raise
+
+    def _gather(self, flight: Flight, timeout: float | None = None) -> list[Failure]:
+        """Wait for a flight: its failures, those included that are late, where they can be ended."""
+        limit = self.step_timeout if timeout is None else timeout
+        while True:
+            try:
+                return self._flights.gather(flight, limit)
+            except StepTimeout:
+                if timeout is not None or limit is None or self._recovery is None:
+                    raise
+                if not self._recovery.end_late(self._backend.stuck(set(flight.waiting)), limit):
+                    raise
+
+    def _mend(self, flights: Sequence[Flight], failures: list[Failure]) -> list[Failure]:
+        """What remains of the failures of flights that were answered."""
+        recovery = self._recovery
+        if recovery is None:
+            return failures
+        if failures or any(flight.left_out for flight in flights):
+            failures = recovery.mend(flights)
+            self._well = False
+        for flight in flights:
+            if flight.op in (Op.RESET, Op.STEP):
+                recovery.saw(flight)
+        return failures
+
+    def _finish(self, flight: Flight, timeout: float | None) -> None:
+        failures = self._flights.gather(flight, timeout)
+        if failures:
+            raise failures_to_error(failures)
+
+    def _settle(self, flight: Flight, failures: Sequence[Failure]) -> None:
+        """Note what an answered flight leaves behind: who is idle, who failed."""
+        if flight.ids is not None:
+            self._roster.busy[flight.ids] = False
+        failed = self._roster.failed
+        if flight.op == Op.RESET:
+            failed[slice(None) if flight.ids is None else flight.ids] = False
+        elif flight.op == Op.STEP and flight.ids is None and not self._well:
+            failed &= ~self._arena.slots[flight.slot].begun
+        elif not failures:
+            return
+        if flight.op in (Op.STEP, Op.RESET):
+            self._roster.note_failures(failures)
+        self._well = not (self._closed or self._flights.dead or failed.any())
+
+    def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        dead = self._flights.dead
+        gone = [dead[w] for w in workers if w in dead] if dead else []
+        if gone and self._recovery is not None:
+            gone = self._recovery.mend_idle(gone)
+        if gone:
+            raise failures_to_error(gone)
+
+    def _check_idle(self) -> None:
+        if self._flights.open or self._flights.landed:
+            raise PendingError(f"{self._name_pending()} still under way; wait for them first.")
+
+    def _check_ids(self, ids: Ids) -> np.ndarray:
+        if self._closed:
+            raise ClosedError("This object is closed; make a new one.")
+        if self._flights.of_all is not None:
+            raise PendingError(f"{self._name_pending()} still under way; receive them first.")
+        chosen = self._roster.check(ids)
+        if self._flights.dead:
+            self._check_alive(self._roster.owners(chosen))
+        return chosen
+
+    def _name_pending(self) -> str:
+        return f"{name_ids(self.pending)} are"
+
+
+def check_length(name: str, values: Sequence[Any] | None, count: int) -> None:
+    if values is not None and len(values) != count:
+        raise SpaceError(f"Expected {count} {name}, one an environment asked, but {len(values)} came.")
