@@ -12,7 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from .check import check_first_step
+from .check import check_actions, check_all_actions, check_first_step
 from .flags import rows_done
 from .overriding import overrides
 from .owner import joined, split
@@ -52,7 +52,8 @@ def rollout(
             them into it; random actions by default. A module over tensors gets the observations that its arguments are
             named by, or the only one there is. Gradients flow: use `torch.no_grad()` where none are wanted.
         callback: called with the environment and the TensorDict of each step, "next" included.
-        actions: one a step, instead of a policy; the rollout ends with them.
+        actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or anything else that holds one
+            action a step. The rollout ends with them.
         auto_reset: reset first; otherwise go on from `tensordict`.
         auto_cast_to_device: move what the policy gets to its device, and its actions back.
         break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
@@ -71,12 +72,16 @@ def rollout(
 
     Raises:
         ValueError, TypeError: arguments that contradict each other.
-        SpaceError: the first step has another shape, dtype or device than the specs say.
+        SpaceError: the first step, or actions that were given, have another shape, dtype or device than the specs say.
     """
     _check(max_steps, auto_reset or tensordict is not None)
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
+    if policy is not None and actions is not None:
+        raise TypeError("policy and actions both say what to do: give one of them.")
+    if isinstance(actions, torch.Tensor):
+        check_all_actions(env, actions)
     given, max_steps = _given(actions, env.batch_dims, max_steps, set_truncated)
     plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
     quick = plain and return_contiguous is not False and not set_truncated and (ends.stops or ends.never)
@@ -110,7 +115,7 @@ def _steps(
     for number, action in enumerate(given, 1):
         data = act(data) if action is None else _with_action(env, data, action)
         if number == 1:
-            _check_actions(env, data)
+            check_actions(env, data, action is not None)
         last, root = number == max_steps, None
         if ends.never and not last:
             data, root = env.step_and_maybe_reset(data)
@@ -165,13 +170,6 @@ class _Ends:
             return root
         done = rows_done(root, self._env.done_prefixes, everything=True)
         return root.set("_step", ~done) if bool(done.any()) else root
-
-
-def _check_actions(env: EnvBase, data: TensorDictBase) -> None:
-    missing = [key for key in env.action_keys if data.get(key, None) is None]
-    if missing:
-        there = list(data.keys(include_nested=True, leaves_only=True))
-        raise KeyError(f"Expected the policy to give actions at {missing}, but after it there are only {there}.")
 
 
 def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:

@@ -12,3 +12,15 @@ def next_seed(seed: int) -> int:
     795726461
     """
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)
+
+
+def chain(seed: int, count: int) -> list[int]:
+    """The seeds of `count` environments, of which the first gets `seed`.
+
+    >>> chain(0, 2)
+    [0, 795726461]
+    """
+    seeds = [seed]
+    while len(seeds) < count:
+        seeds.append(next_seed(seeds[-1]))
+    return seeds

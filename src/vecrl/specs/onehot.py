@@ -154,10 +154,20 @@ class OneHot(TensorSpec):
         return self._register.index(thing) + self.min
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded."""
+        """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded.
+
+        Raises:
+            SpaceError: for another number of options than the spec's, or a row in which none is chosen.
+        """
         if safe:
             self.assert_is_in(val)
-        index = np.asarray(val.detach().cpu().numpy().argmax(-1) + self.min)
+        rows = val.detach().cpu().numpy()
+        if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+            raise SpaceError(
+                f"Expected one-hot rows of {self.n} options, but {val!r:.80} came, of shape {tuple(val.shape)}. "
+                "spec.encode makes such rows of indices."
+            )
+        index = np.asarray(rows.argmax(-1) + self.min)
         if not self.use_register:
             return index
         things = [self._register[i - self.min] for i in np.ravel(index)]

@@ -7,6 +7,7 @@ the space is discrete, unless asked otherwise. What an environment hands out is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.layout import Layout
+from ...engine.layout import Layout, Leaf
 from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
@@ -26,11 +27,12 @@ from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
-from ..seeds import next_seed
+from ..seeds import chain, next_seed
 from ..tape import record
+from ..tuples import fitted, not_an_outcome, number
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, is_vector
+from .gym_vector import VectorSteps, is_vector, made_of, spaces_of
 
 __all__ = [
     "DEFAULT_GYM",
@@ -115,26 +117,31 @@ class GymWrapper(GymLikeEnv):
         rows = self._rows
         where = self.device or torch.device("cpu")
         how: dict[str, Any] = {"device": where, "categorical": self._categorical}
-        observed, acted = _spaces_of(env)
+        observed, acted = spaces_of(env)
         self._layout = Layout(observed) if rows is None else rows.layout
         seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
         self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
-        self.action_spec = self._batched(spec_from_gym(acted, **how))
+        action_spec = spec_from_gym(acted, **how)
+        self.action_spec = self._batched(action_spec)
+        self._keyed_actions = isinstance(action_spec, Composite)
         self._tuples = with_tuples(acted)
         self.reward_spec = self._batched(self._reward_spec(where))
         flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
         keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
-        fresh = rows is not None and rows.fresh
         self._action_key = next(iter(self.action_keys), "action")
         own = not overrides(self, GymWrapper, _READ)
-        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
+        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._keyed_actions
         self._quick = own and plain and rows is None  # whether a step may go without detours
-        self._encoders = [
-            (key, quick_encoder(spec.to("cpu"), leaf.dtype, copy=not fresh))
-            for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
-        ]
+        pairs = zip(self._leaves, self._layout.leaves, strict=True)
+        self._encoders = [(key, self._encoder(spec.to("cpu"), leaf)) for (key, spec), leaf in pairs]
+
+    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
+        """From an observation's leaf, of all rows where there are several, to its tensor."""
+        rows = self._rows
+        count = () if rows is None else (rows.num_envs,)
+        return quick_encoder(spec, leaf.dtype, rows is None or not rows.fresh, partial(_checked, spec, leaf, count))
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
@@ -224,25 +231,33 @@ class GymWrapper(GymLikeEnv):
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None
-        return None if seed is None else list(_chain(seed, self.numel()))
+        return None if seed is None else list(chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
         following = super().set_seed(seed, static_seed)
         if self._rows is None or static_seed or seed is None:
             return following
-        return next_seed(_chain(seed, self.numel())[-1])
+        return next_seed(chain(seed, self.numel())[-1])
 
     # -- a rollout at once
 
     def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
-        obs, reward, terminated, truncated, _ = self._env.step(action)
+        obs, reward, terminated, truncated = self._acted(action)
         for _ in range(self.frame_skip - 1):
             if terminated or truncated:
                 break
-            obs, more, terminated, truncated, _ = self._env.step(action)
-            reward = reward + more  # which may be the environment's own array
-        return obs, float(reward), bool(terminated), bool(truncated)
+            obs, more, terminated, truncated = self._acted(action)
+            reward = reward + more
+        return obs, reward, terminated, truncated
+
+    def _acted(self, action: Any) -> tuple[Any, float, bool, bool]:
+        outcome = self._env.step(action)
+        try:
+            obs, reward, terminated, truncated, _ = outcome
+        except (TypeError, ValueError):
+            raise not_an_outcome(outcome) from None
+        return obs, reward if type(reward) is float else number(reward), bool(terminated), bool(truncated)
 
     def _lifted(self) -> Lifted | None:
         overridden = overrides(self, GymWrapper, (*_TAPED, *_LIFTED))
@@ -255,8 +270,9 @@ class GymWrapper(GymLikeEnv):
         plain = self._quick and not self.info_dict_reader and not self._layout.opaque and self._begun is None
         if not plain or overrides(self, GymWrapper, _TAPED):
             return None
-        actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps].clone()
-        ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
+        spec = self.action_spec
+        actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
+        ready = spec.expand(len(actions), *spec.shape).to_numpy(actions)
         tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
         n = len(tape.reward)
         ends = torch.from_numpy(tape.terminated), torch.from_numpy(tape.truncated)
@@ -352,7 +368,7 @@ class GymEnv(GymWrapper):
         many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
         if many:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = _vector(make_env, many, backend, num_workers), {}
+            env, below = made_of(make_env, many, backend, num_workers), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)
@@ -374,26 +390,8 @@ _READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "
 _TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
 
 
-def _spaces_of(env: Any) -> tuple[Any, Any]:
-    """Of a single environment, or of one row of a vector."""
-    if is_vector(env):
-        return env.single_observation_space, env.single_action_space
-    return env.observation_space, env.action_space
-
-
-def _chain(seed: int, count: int) -> list[int]:
-    seeds = [seed]
-    while len(seeds) < count:
-        seeds.append(next_seed(seeds[-1]))
-    return seeds
-
-
-def _vector(make_env: Any, count: int, backend: Any, num_workers: int | None) -> Any:
-    from ...vector import VectorEnv
-
-    if backend is None:
-        backend = "serial" if (num_workers or 1) == 1 else "processes"
-    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
+def _checked(spec: TensorSpec, leaf: Leaf, rows: tuple[int, ...], value: Any) -> Any:
+    return spec.encode(fitted(value, leaf, *rows))
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:

@@ -39,6 +39,22 @@ def is_vector(env: Any) -> bool:
     )
 
 
+def spaces_of(env: Any) -> tuple[Any, Any]:
+    """The spaces of observations and actions of a single environment, or of one row of a vector."""
+    if is_vector(env):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def made_of(make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None) -> Any:
+    """`count` environments as a vector, over worker processes where there are to be several workers."""
+    from ...vector import VectorEnv
+
+    if backend is None:
+        backend = "serial" if (num_workers or 1) == 1 else "processes"
+    return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")
+
+
 def mode_of(env: Any) -> AutoresetMode:
     """When rows of a vector environment begin anew; those that do not say are as gymnasium's were at the time."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
