@@ -21,9 +21,9 @@ from .beside import Beside
 from .flags import fill_flags, flags_are_complete
 from .lifting import Lifted
 from .owner import OUTPUTS, SpecOwner, joined
-from .partial import Masks, aligned, filled, is_leaf, overlaid
+from .partial import Masks, check_begun, filled, is_leaf, overlaid
 from .seeds import next_seed
-from .successor import successor_rule
+from .successor import rule_of
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -138,7 +138,7 @@ class EnvBase(Beside, SpecOwner):
                 return self._without_masks(filled(there, self.observation_keys, still, self.reward_keys))
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
-            self._check_begun(first, masks)
+            check_begun(first, masks, self.done_prefixes)
         if masks:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
@@ -173,17 +173,6 @@ class EnvBase(Beside, SpecOwner):
         """Who is done, place by place; None where nobody is."""
         masks = {prefix: tensordict.get(joined(prefix, "done")) for prefix in self.done_prefixes}
         return masks if any(bool(mask.any()) for mask in masks.values()) else None
-
-    def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
-        for prefix in self.done_prefixes:
-            done = first.get(joined(prefix, "done"))
-            mask = None if masks is None else masks.of(joined(prefix, "done"))
-            bad = done if mask is None else done & aligned(mask, done)
-            if bool(bad.any()):
-                raise SpaceError(
-                    f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
-                    "Begin an episode that can go on, or give allow_done_after_reset=True."
-                )
 
     def _nobody(self, masks: Masks) -> bool:
         """Whether it is known that nobody is meant. To look may be to wait, which an environment may leave."""
@@ -307,9 +296,12 @@ class EnvBase(Beside, SpecOwner):
         return root if masks is None else overlaid(root, Masks(masks, self.done_prefixes).merge(renewed, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
-        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self._left_behind, ()))
-        return rule(tensordict)
+        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys.
+
+        Of "next", it takes what a spec names and what the root has too; of the root, it keeps whatever is not newer
+        there.
+        """
+        return self._cached("successor", lambda: rule_of(self))(tensordict)
 
     # -- checks
 

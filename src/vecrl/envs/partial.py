@@ -188,6 +188,25 @@ def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:
     return torch.stack(rows, 0)
 
 
+def check_begun(first: TensorDictBase, masks: Masks | None, prefixes: Sequence[tuple[str, ...]]) -> None:
+    """Raise a `SpaceError` where a row that began anew is done already.
+
+    Args:
+        first: what the reset gave.
+        masks: of the rows that are meant; None for all.
+        prefixes: the places of done flags.
+    """
+    for prefix in prefixes:
+        done = first.get(joined(prefix, "done"))
+        mask = None if masks is None else masks.of(joined(prefix, "done"))
+        bad = done if mask is None else done & aligned(mask, done)
+        if bool(bad.any()):
+            raise SpaceError(
+                f"Expected no row to be done after its reset, but {joined(prefix, 'done')!r} is {done.tolist()}. "
+                "Begin an episode that can go on, or give allow_done_after_reset=True."
+            )
+
+
 def aligned(mask: Tensor, value: Tensor) -> Tensor:
     """The mask as one that broadcasts with `value`; in dimensions that `value` does not share, any one is enough."""
     while mask.shape != value.shape[: mask.ndim]:

@@ -51,10 +51,10 @@ class Recording:
             self._device, self._names = data.device, list(data.names)
             self._columns = {path: self._column(value) for path, value in leaves.items()}
         elif leaves.keys() != self._columns.keys():
-            changed = sorted(map(str, leaves.keys() ^ self._columns.keys()))
+            changed = sorted(repr(".".join(path)) for path in leaves.keys() ^ self._columns.keys())
             raise SpaceError(
-                f"Expected all steps to have the same entries, but {changed} came or went at step {self._count}. "
-                "return_contiguous=False keeps steps as they are."
+                f"Expected all steps to have the same entries, but {', '.join(changed)} came or went at step "
+                f"{self._count}. Give them at every step, or keep steps as they are with return_contiguous=False."
             )
         for path, value in leaves.items():
             column = self._columns[path]

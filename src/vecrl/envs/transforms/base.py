@@ -17,9 +17,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from ...specs import Composite, TensorSpec, Unbounded
+from ...specs import Composite, TensorSpec
 from ..owner import Key
 from ..successor import as_keys
+from .trying import inferred
 
 if TYPE_CHECKING:
     from .env import TransformedEnv
@@ -39,7 +40,7 @@ class Transform(nn.Module):
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`, each from a Composite to a Composite, or `transform_output_spec` and
       `transform_input_spec` for all at once. Without them, entries that `_apply_transform` makes have specs of the
-      shape and dtype that it gives, without bounds.
+      shape and dtype that it gives, without bounds; sizes that follow from such as are not fixed (-1) are not either.
 
     Args:
         in_keys: what it reads, of what comes out.
@@ -354,7 +355,7 @@ class Transform(nn.Module):
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_apply_transform` makes of values of `spec`."""
-        return inferred(spec, self._apply_transform(spec.zero()))
+        return inferred(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_inv_apply_transform` makes values of `spec` of."""
@@ -423,10 +424,3 @@ class Transform(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys})"
-
-
-def inferred(spec: TensorSpec, value: Any) -> TensorSpec:
-    """A spec without bounds for what was made of a value of `spec`."""
-    if not isinstance(value, Tensor):
-        return spec
-    return Unbounded(value.shape, dtype=value.dtype, device=spec.device)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from ...specs import Bounded, TensorSpec, Unbounded
 from .throughout import ObservationTransform
+from .trying import tried
 
 _GREY = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
@@ -38,9 +39,7 @@ class ImageTransform(ObservationTransform):
         return False  # for which all frames of a rollout would have to be held at their first, full size
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        value = self._apply_transform(spec.zero())
-        lead = spec.shape[:-3] if value.ndim == spec.ndim else value.shape[:-3]  # whose sizes may be dynamic
-        shape = (*lead, *value.shape[-3:])
+        value, shape = tried(self._apply_transform, spec)
         if not (isinstance(spec, Bounded) and self._monotonous):
             return Unbounded(shape, dtype=value.dtype, device=spec.device)
         low, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
@@ -227,6 +226,11 @@ class Crop(ImageTransform):
         super().__init__(in_keys, out_keys)
         self.w, self.h = int(w), int(w if h is None else h)
         self.top, self.left = int(top), int(left)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        if -1 in spec.shape:  # where it reaches beyond, there are zeros whatever the bounds
+            spec = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
+        return super()._spec(spec)
 
     def _begins(self, height: int, width: int) -> tuple[int, int]:
         return self.top, self.left

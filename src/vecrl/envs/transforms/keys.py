@@ -14,6 +14,7 @@ from ..owner import FLAGS, Key, split
 from ..successor import as_keys
 from .base import Transform
 from .throughout import ObservationTransform, Throughout
+from .trying import tried
 
 
 class CatTensors(ObservationTransform):
@@ -101,23 +102,25 @@ class CatTensors(ObservationTransform):
         specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
         if not specs:
             return observation_spec
-        joined = self._joined([spec.zero() for spec in specs], observation_spec.ndim)
+        dims = observation_spec.ndim
+        joined, shape = tried(lambda *values: self._joined(list(values), dims), *specs)
         for key in self._gone:
             del observation_spec[key]
-        observation_spec[self.out_key] = self._spec_of(specs, joined, observation_spec.ndim)
+        observation_spec[self.out_key] = self._spec_of(specs, joined, shape, dims)
         return observation_spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """As they are: observations are joined."""
         return reward_spec
 
-    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, batch_dims: int) -> TensorSpec:
+    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, shape: tuple[int, ...], batch_dims: int) -> TensorSpec:
         bounded = [spec for spec in specs if isinstance(spec, Bounded)]
-        if len(bounded) < len(specs):
-            return Unbounded(joined.shape, dtype=joined.dtype, device=joined.device)
+        open_end = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1  # behind which bounds have no place
+        if len(bounded) < len(specs) or open_end:
+            return Unbounded(shape, dtype=joined.dtype, device=joined.device)
         low = self._joined([spec.low for spec in bounded], batch_dims)
         high = self._joined([spec.high for spec in bounded], batch_dims)
-        return Bounded(low, high, joined.shape, dtype=joined.dtype, device=joined.device)
+        return Bounded(low, high, shape, dtype=joined.dtype, device=joined.device)
 
 
 def _not_needed(transform: Transform, keys: list[Key]) -> list[Key]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...specs import Bounded, NonTensor, TensorSpec, Unbounded
 from ..owner import Key
 from .throughout import ObservationTransform
+from .trying import tried
 
 
 class UnaryTransform(ObservationTransform):
@@ -67,9 +68,9 @@ class UnaryTransform(ObservationTransform):
         return self._of(self._inv_fn, value)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        made = self._apply_transform(spec.zero())
+        made, shape = tried(self._apply_transform, spec)
         if isinstance(made, Tensor):
-            return Unbounded(made.shape, dtype=made.dtype, device=spec.device)
+            return Unbounded(shape, dtype=made.dtype, device=spec.device)
         return NonTensor(spec.shape, device=spec.device)
 
     _inv_spec = _spec  # the outer values are what fn makes of inner ones
