@@ -60,7 +60,7 @@ def test_a_reward_that_is_missing_is_told() -> None:
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude("reward")
 
-    with pytest.raises(SpaceError, match="returned no 'reward'"):
+    with pytest.raises(SpaceError, match="to return 'reward'"):
         Unpaid(2).rand_step()
 
 
@@ -189,7 +189,7 @@ def test_dynamic_shapes_are_stacked_lazily() -> None:
     assert [step["next", "seen"].shape[1] for step in played.unbind(1)] == [2, 3, 4]
     assert played.names == [None, "time"]
     check_env_specs(env)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SpaceError):
         env.rollout(3, return_contiguous=True)
 
 

@@ -20,10 +20,11 @@ from .autoreset import BegunThere
 from .beside import Beside
 from .flags import fill_flags, flags_are_complete
 from .lifting import Lifted
-from .owner import OUTPUTS, SpecOwner, joined
+from .outcomes import check_outcome, lacking, shaped
+from .owner import OUTPUTS, SpecOwner, device_of, joined
 from .partial import Masks, check_begun, filled, is_leaf, overlaid
-from .seeds import next_seed
-from .successor import rule_of
+from .seeds import checked, next_seed
+from .successor import leaves_of, rule_of
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -152,8 +153,7 @@ class EnvBase(Beside, SpecOwner):
 
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         first = self._reset(tensordict, **kwargs)
-        if not isinstance(first, TensorDictBase):
-            raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
+        check_outcome(self, first, None, "_reset")
         return self._without_masks(self._complete_flags(first.exclude(*self._left_behind)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -232,13 +232,18 @@ class EnvBase(Beside, SpecOwner):
         return following.update(tensordict.select(*keys, strict=False))
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
-        following = self._step(tensordict)
-        if not isinstance(following, TensorDictBase):
-            raise TypeError(f"Expected {type(self).__name__}._step to return a TensorDict, but {following!r} came.")
+        try:
+            following = self._step(tensordict)
+        except (KeyError, AttributeError, TypeError) as error:
+            told = lacking(self, tensordict, error)
+            if told is None:
+                raise
+            raise told from error
+        check_outcome(self, following, tensordict, "_step")
         following = self._complete_flags(following)
         for key in self.reward_keys:
             came = following.get(key, None)
-            reward = self._shaped(came, key)
+            reward = shaped(came, key, self.full_reward_spec[key].shape, self.batch_locked)
             if reward is not came:
                 following.set(key, reward)
         if self.run_type_checks:
@@ -247,16 +252,6 @@ class EnvBase(Beside, SpecOwner):
             ended = self._done_masks(following) or {}
             self._begun.take(following, ended, self.observation_keys, tensordict.get("_step", None))
         return following
-
-    def _shaped(self, reward: Tensor | None, key: Any) -> Tensor:
-        if reward is None:
-            raise SpaceError(f"{type(self).__name__}._step returned no {key!r}, as its reward_spec says.")
-        expected = self.full_reward_spec[key].shape
-        if not self.batch_locked or reward.shape == expected or -1 in expected:
-            return reward
-        if reward.numel() != expected.numel():
-            raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, but {tuple(reward.shape)} came.")
-        return reward.reshape(expected)
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
@@ -327,6 +322,17 @@ class EnvBase(Beside, SpecOwner):
             tensordict = TensorDict({}, self.batch_size, device=self.device)
         return overlaid(tensordict, self.full_action_spec.rand(self._beyond(tensordict)))
 
+    @property
+    def _draws(self) -> bool:
+        """Whether random actions are more than values of the action specs."""
+        return type(self).rand_action is not EnvBase.rand_action
+
+    def _drawn(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
+        """The actions of `rand_action` alone, by a seed from elsewhere, with torch's randomness here as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
+
     def _beyond(self, tensordict: TensorDictBase) -> Any:
         """The sizes of a batch that the specs do not have yet."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
@@ -364,12 +370,12 @@ class EnvBase(Beside, SpecOwner):
             seed: None leaves the seeds to chance.
             static_seed: return `seed` itself.
         """
-        self._set_seed(seed)
+        self._set_seed(checked(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Have inputs and outputs on another device; returns the environment."""
-        self._device = torch.device(device)
+        self._device = device_of(device)
         for name, spec in list(self._specs.items()):
             self._set_full(name, spec)
         return super().to(self._device)

@@ -86,17 +86,26 @@ class Recording:
                 if name not in values:
                     values[name] = self._nested((*place, name))
             else:
-                values[name] = self._leaf(self._columns.pop(path))
+                values[name] = self._leaf(path, self._columns.pop(path))
         size = self._sizes[place]
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
 
-    def _leaf(self, column: Any) -> Any:
+    def _leaf(self, path: Path, column: Any) -> Any:
         if isinstance(column, _Block):
             return column.filled(self._count).movedim(self._at, self._dim)
         stack: Any = torch.stack  # which takes TensorDicts and objects too
-        if isinstance(column[0], Tensor):
-            return stack(column, self._at).movedim(self._at, self._dim)
-        return stack(column, self._dim)
+        try:
+            if isinstance(column[0], Tensor):
+                return stack(column, self._at).movedim(self._at, self._dim)
+            return stack(column, self._dim)
+        except RuntimeError as error:
+            shapes = list(dict.fromkeys(tuple(value.shape) for value in column))
+            if len(shapes) < 2:
+                raise
+            raise SpaceError(
+                f"Expected one shape in every step, but at {'.'.join(path)!r} {shapes[0]} and {shapes[1]} came. Sizes "
+                "that vary are -1 in a spec's shape, and are not for return_contiguous=True."
+            ) from error
 
 
 class _Block:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from inspect import signature
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -212,8 +213,10 @@ def _device_of(policy: Any) -> torch.device | None:
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
-def _check(max_steps: int, begins: bool) -> None:
-    if max_steps < 1:
+def _check(max_steps: Any, begins: bool) -> None:
+    if not isinstance(max_steps, SupportsIndex):
+        raise TypeError(f"Expected max_steps as an int, but {max_steps!r} came.")
+    if index(max_steps) < 1:
         raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
     if not begins:
         raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
@@ -273,14 +276,26 @@ class _Kept:
         else:
             self._recording.add(data)
 
+    def _at_once(self) -> Any:
+        stack: Any = torch.stack  # which takes TensorDicts too
+        try:
+            return stack(self._steps, self._dim, out=self._out)
+        except RuntimeError as error:
+            batch = list(self._steps[0].batch_size)
+            size = [*batch[: self._dim], len(self._steps), *batch[self._dim :]]
+            where = "" if self._out is None else f" into out, of batch size {list(self._out.batch_size)}"
+            raise SpaceError(
+                f"Expected steps of one shape, which stack to a batch size of {size}{where}, but they do not. Sizes "
+                "that vary are not for return_contiguous=True."
+            ) from error
+
     def stacked(self) -> TensorDictBase:
         if self._recording is not None:
             return self._recording.stacked()
         if not self._steps:
             raise ValueError("Expected actions for one step or more, but there were none.")
         if self._contiguous or self._out is not None:
-            stack: Any = torch.stack  # which takes TensorDicts too
-            result = stack(self._steps, self._dim, out=self._out)
+            result = self._at_once()
         else:
             result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim)
         names = list(result.names)

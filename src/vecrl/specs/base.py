@@ -21,11 +21,23 @@ from .rearranged import Rearranged
 Device = torch.device | str | int | None
 
 
+def device_of(device: torch.device | str | int) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        SpaceError: there is no such kind of device.
+    """
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', but {device!r} came.") from error
+
+
 def as_device(device: Device) -> torch.device:
     """The device that is meant; torch's default one for None."""
     if device is None:
         return torch.get_default_device()
-    device = torch.device(device)
+    device = device_of(device)
     if device.type == "cuda" and device.index is None:  # pyright: ignore[reportUnnecessaryComparison]
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -282,9 +282,16 @@ class TransformedEnv(EnvBase):
         base, specs = self.base_env, self.full_action_spec
         if tensordict is not None and self._cached("restricts", lambda: self.transform._restricts):
             return overlaid(tensordict, self.transform._allowed(specs, tensordict).rand())
-        if self._same_actions and type(base).rand_action is not EnvBase.rand_action:
+        if self._same_actions and base._draws:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)
+
+    @property
+    def _draws(self) -> bool:
+        if type(self).rand_action is not TransformedEnv.rand_action or self.transform._restricts:
+            return True
+        self._full("action")  # which also says whether they are the same
+        return self.base_env._draws and self._same_actions
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the environment; returns the seed for the next one."""
