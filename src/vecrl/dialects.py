@@ -17,6 +17,7 @@ from torch import Tensor
 from .engine.simulator import BatchStep
 from .envs import EnvBase
 from .envs.owner import Key
+from .envs.seeds import chain
 from .errors import SpaceError
 from .specs.conversions import space_from_spec
 from .vector.base import BaseVectorEnv
@@ -62,7 +63,7 @@ class EnvBatch:
         """Begin an episode in every row; the first seed is enough, those of other rows follow from it.
 
         Raises:
-            ValueError: options; seeds other than those that an int gives.
+            ValueError: options; seeds other than those that an int gives, of a vector or of a `GymWrapper` around one.
         """
         if options:
             raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
@@ -121,8 +122,9 @@ class EnvBatch:
 
 
 def _check_chain(seeds: Sequence[int | None]) -> None:
-    first = seeds[0]
-    if list(seeds) != ([None] * len(seeds) if first is None else list(range(first, first + len(seeds)))):
+    first, count = seeds[0], len(seeds)
+    drawn = [[None] * count] if first is None else [list(range(first, first + count)), chain(first, count)]
+    if list(seeds) not in drawn:
         raise ValueError(
             f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "
             "came: give an int."

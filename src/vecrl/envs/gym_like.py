@@ -19,7 +19,7 @@ from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
 from .check import wrong_action
-from .infos import BaseInfoDictReader, Info, default_info_dict_reader, specs_of
+from .infos import BaseInfoDictReader, Info, check_free, default_info_dict_reader, specs_of
 from .owner import Key
 from .tuples import not_a_beginning, not_an_outcome
 
@@ -203,6 +203,11 @@ class GymLikeEnv(EnvBase):
         reader = (
             default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
         )
+        if not callable(reader):
+            raise TypeError(f"Expected a function of an info and a TensorDict as a reader, but {reader!r:.80} came.")
+        if isinstance(reader, BaseInfoDictReader):
+            own = [*self.observation_keys, *self.action_keys, *self.reward_keys, *self.done_keys]
+            check_free(reader.info_spec.keys(True, True), [key for key in own if key not in self._info_keys])
         self.info_dict_reader.append(reader)
         if isinstance(reader, BaseInfoDictReader) and len(reader.info_spec):
             seen = self.observation_spec.clone().unlock_(recurse=True)

@@ -22,7 +22,7 @@ from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
-from ..gym_like import GymLikeEnv, Outcome, quick_encoder
+from ..gym_like import GymLikeEnv, Outcome, default_info_dict_reader, quick_encoder
 from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
@@ -38,6 +38,7 @@ __all__ = [
     "DEFAULT_GYM",
     "GymEnv",
     "GymWrapper",
+    "default_info_dict_reader",
     "gym_backend",
     "register_gym_spec_conversion",
     "set_gym_backend",
