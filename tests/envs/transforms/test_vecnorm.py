@@ -341,5 +341,5 @@ def test_arguments_that_will_not_do_are_told() -> None:
         VecNorm(decay=2.0)
     with pytest.raises(TypeError, match="build_td_for_shared_vecnorm"):
         VecNorm(shared_td={})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KeyError, match=r"reward_count.*leave them out"):
+    with pytest.raises(KeyError, match=r"reward.*leave them out"):
         VecNorm(shared_td=VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import EnvBase
@@ -20,6 +20,7 @@ from .base import Transform
 from .compose import Compose
 from .counting import beginnings
 from .functions import as_transform
+from .unlike import told
 
 
 class TransformedEnv(EnvBase):
@@ -141,7 +142,8 @@ class TransformedEnv(EnvBase):
         """The specs of the environment, seen through the transform."""
         base = self.base_env
         given = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
-        seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
+        with told(self.transform, base.specs):
+            seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
         for names, specs in zip((INPUTS, OUTPUTS), seen, strict=True):
             for name in names:
                 part = specs[f"full_{name}_spec"]
@@ -198,7 +200,10 @@ class TransformedEnv(EnvBase):
         given = self.transform._reset_env_preprocess(tensordict)
         first = self.base_env._begin_rows(given if given is None else self._for_base(given), **kwargs)
         asked = TensorDict({}, first.batch_size, device=self.device) if given is None else given
-        return self.transform._reset(asked, first)
+        if type(first) is not LazyStackedTensorDict:
+            return self.transform._reset(asked, first)
+        with told(self.transform, self.base_env.specs):
+            return self.transform._reset(asked, first)
 
     def _for_base(self, given: TensorDictBase) -> TensorDictBase:
         """What the environment's reset is given: without its observations in the shape or dtype that users see."""
@@ -218,7 +223,11 @@ class TransformedEnv(EnvBase):
         """What follows from `tensordict`, of which `_on_the_way_in` has made the others."""
         if mask is not None:
             return self._skipping(tensordict, inner, mask)
-        return self.transform._step(tensordict, self.base_env._advance(inner))
+        following = self.base_env._advance(inner)
+        if type(following) is not LazyStackedTensorDict:
+            return self.transform._step(tensordict, following)
+        with told(self.transform, self.base_env.specs):
+            return self.transform._step(tensordict, following)
 
     def _on_the_way_in(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
         """What the environment gets, and the rows that a transform asks to step, where one does."""

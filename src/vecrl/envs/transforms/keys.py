@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
@@ -160,6 +160,10 @@ class RenameTransform(Throughout):
         return self._renamed(tensordict, self._routes_inv)
 
     def _renamed(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
+        if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
+            for row in td.tensordicts:
+                self._renamed(row, routes)
+            return td
         found: list[tuple[Key, Any]] = []
         for before, after in routes:
             value = td.get(before, None)

@@ -50,10 +50,10 @@ def check_shared(shared: Any, keys: Sequence[Key]) -> None:
     """Raise unless `shared` is a TensorDict with the statistics of all `keys`."""
     if not isinstance(shared, TensorDictBase):
         raise TypeError(f"Expected shared_td to be of VecNorm.build_td_for_shared_vecnorm, but {shared!r:.80} came.")
-    missing = [key for key in keys for part in PARTS if shared.get(part_key(key, part), None) is None]
+    missing = [key for key in keys if any(shared.get(part_key(key, part), None) is None for part in PARTS)]
     if missing:
         raise KeyError(
-            f"Expected statistics of {list(dict.fromkeys(missing))} in shared_td, but they are not there: give them as "
+            f"Expected statistics of {missing} in shared_td, but they are not there: give them as "
             "keys to VecNorm.build_td_for_shared_vecnorm, or leave them out of in_keys."
         )
 
