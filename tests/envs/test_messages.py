@@ -36,6 +36,14 @@ class Steady(EnvBase):
     def _set_seed(self, seed: int | None) -> None: ...
 
 
+class Unspecified(EnvBase):
+    """Takes an action that no spec names."""
+
+    _reset = Steady._reset
+    _step = Steady._step
+    _set_seed = Steady._set_seed
+
+
 def gives(**entries: Any) -> Callable[[TensorDictBase], TensorDictBase]:
     whole = {"pos": torch.zeros(1), "reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)}
     return lambda tensordict: TensorDict({**whole, **entries})
@@ -113,6 +121,7 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a seed a row": (lambda: SerialEnv(2, Steady).set_seed([1, 2]), TypeError, r"\[1, 2\].*from one"),  # pyright: ignore[reportArgumentType]
     "no such device": (lambda: Steady().to("gpu"), SpaceError, "'cuda:0', but 'gpu'"),
     "no such device of a spec": (lambda: Unbounded((2,), device="gpu"), SpaceError, "'cuda:0', but 'gpu'"),
+    "an action without a spec": (lambda: Unspecified().rollout(3), SpaceError, "no action_spec: set it"),
     "no step": (lambda: step_mdp(TensorDict({"pos": 1})), SpaceError, r"under 'next', but .*\['pos'\]"),
 }
 

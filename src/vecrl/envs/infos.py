@@ -151,8 +151,17 @@ def _read(value: Any, key: Key, spec: TensorSpec, batch: torch.Size) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype == object:  # some rows have none
         blank = np.zeros(tuple(spec.shape))
         value = np.stack([blank if row is None else np.asarray(row) for row in value])
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise SpaceError(
+            f"Expected numbers at info {key!r}, but {value!r:.80} came: leave it out of the keys."
+        ) from error
     tensor = tensor.to(device=spec.device, dtype=spec.dtype)
     if tensor.numel() != torch.Size(shape).numel():
-        raise SpaceError(f"Expected shape {tuple(shape)} at info {key!r}, but {tuple(tensor.shape)} came.")
+        own = tuple(tensor.shape[len(batch) :])
+        raise SpaceError(
+            f"Expected shape {tuple(shape)} at info {key!r}, but {tuple(tensor.shape)} came. Give its spec: "
+            f"default_info_dict_reader([{key!r}], spec={{{key!r}: Unbounded({own})}})."
+        )
     return tensor.reshape(shape)

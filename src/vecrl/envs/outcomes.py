@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ..errors import SpaceError
+from ..errors import SpaceError, VecrlError
 from .owner import Key, SpecOwner, split
 
 
@@ -29,13 +29,17 @@ def check_outcome(owner: SpecOwner, came: Any, given: TensorDictBase | None, met
 
 def lacking(owner: SpecOwner, given: TensorDictBase, error: Exception) -> SpaceError | None:
     """The error for a step that raised `error`, if that is because `given` lacks what it should hold; else None."""
+    if isinstance(error, VecrlError):
+        return None
     there = sorted(map(str, given.keys(include_nested=True, leaves_only=True)))
     inputs = [key for key in [*owner.action_keys, *owner.state_keys] if given.get(key, None) is None]
     if inputs:
         return SpaceError(
             f"Expected {', '.join(map(repr, inputs))} among what is to be stepped, but there are only {there}. "
-            "env.rand_action(tensordict) puts in random actions."
+            "Step what reset or step_mdp returned, with actions in it: env.rand_action(tensordict) puts in random ones."
         )
+    if not owner.action_keys and "action" in str(error):
+        return SpaceError(f"{type(owner).__name__} takes an action, but has no action_spec: set it.")
     seen = [key for key in owner.observation_keys if given.get(key, None) is None and split(key)[1] in str(error)]
     if seen and isinstance(error, KeyError):
         return SpaceError(

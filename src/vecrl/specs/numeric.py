@@ -73,7 +73,7 @@ class Bounded(TensorSpec):
         self.dtype = as_dtype(dtype)
         self.device = as_device(device)
         self.domain = domain or _domain(self.dtype)
-        bounds = torch.as_tensor(_plain(low)), torch.as_tensor(_plain(high))
+        bounds = _plain(low), _plain(high)
         if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
             raise SpaceError("Bounded needs a shape: give one, or bounds that have one. shape=() is a scalar.")
         try:
@@ -298,8 +298,13 @@ class UnboundedDiscrete(Unbounded):
         super().__init__(shape, device, dtype, domain=domain)
 
 
-def _plain(bound: Any) -> Any:
-    return bound if isinstance(bound, Tensor) else np.array(bound)  # a copy: the array is its owner's to change
+def _plain(bound: Any) -> Tensor:
+    if isinstance(bound, Tensor):
+        return bound
+    try:
+        return torch.as_tensor(np.array(bound))  # a copy: the array is its owner's to change
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"Expected numbers as bounds, but {bound!r:.80} came.") from error
 
 
 def _finite_range(low: float, high: float, dtype: torch.dtype) -> bool:

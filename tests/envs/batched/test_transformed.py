@@ -225,5 +225,5 @@ def test_rows_of_unlike_shapes_may_be_renamed_counted_and_checked() -> None:
     ],
 )
 def test_other_transforms_of_unlike_rows_are_told_to_be_put_into_each(make: Any) -> None:
-    with pytest.raises(SpaceError, match=r"Expected environments that are alike, .*lambda: TransformedEnv\("):
+    with pytest.raises(SpaceError, match=r"(?s)Expected environments that are alike, .*lambda: TransformedEnv\("):
         TransformedEnv(wide(), make()).rollout(2)

@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 
 from vecrl.envs import GymEnv, GymWrapper, SerialEnv, StepCounter, TransformedEnv, check_env_specs
+from vecrl.envs.libs.gym import default_info_dict_reader
 from vecrl.errors import SpaceError, WorkerError
 
 GOOD = np.zeros(2, np.float32)
@@ -148,3 +149,45 @@ def test_actions_of_another_shape_are_refused() -> None:
         env.rollout(5, actions=torch.zeros(5, 3))
     with pytest.raises(TypeError, match="give one of them"):
         env.rollout(5, lambda td: td, actions=[2])
+
+
+class Informing(Plain):
+    """Says one thing more."""
+
+    def __init__(self, info: Any):
+        super().__init__((GOOD, 1.0, False, False, {"a": info}), (GOOD, {"a": info}))
+
+
+def named(name: str) -> Any:
+    space = spaces.Dict({name: BOX})
+    return Plain(outcome({name: GOOD}), ({name: GOOD}, {}), space)
+
+
+TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, "'CartPole-v1' came. GymEnv makes one"),
+    "nothing": (GymWrapper, TypeError, "None came. GymEnv makes one"),
+    "a class": (lambda: GymWrapper(Plain), TypeError, "class .*Plain.* came"),
+    "one over TensorDicts": (lambda: GymWrapper(GymEnv("CartPole-v1")), TypeError, "over TensorDicts already"),
+    "less than no environment": (lambda: GymEnv("CartPole-v1", num_envs=-1), ValueError, "num_envs=-1"),
+    "no environment": (lambda: GymEnv("CartPole-v1", num_envs=0), ValueError, "num_envs=0"),
+    "next": (lambda: GymWrapper(named("next")), SpaceError, "other names than 'next'.*Rename"),
+    "done": (lambda: GymWrapper(named("done")), SpaceError, "other names than 'done'.*Rename"),
+    "reward": (lambda: GymWrapper(named("reward")), SpaceError, "other names than 'reward'.*Rename"),
+    "an array among infos": (
+        lambda: GymWrapper(Informing(GOOD)).set_info_dict_reader(default_info_dict_reader(["a"])).rollout(2),
+        SpaceError,
+        r"shape \(\) at info 'a', but \(2,\) came.*spec=\{'a': Unbounded\(\(2,\)\)\}",
+    ),
+    "text among infos": (
+        lambda: GymWrapper(Informing("x")).set_info_dict_reader(default_info_dict_reader(["a"])).rollout(2),
+        SpaceError,
+        "numbers at info 'a', but 'x' came",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told(case: str) -> None:
+    call, kind, said = TOLD[case]
+    with pytest.raises(kind, match=f"(?s){said}"):
+        call()

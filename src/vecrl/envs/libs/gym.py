@@ -31,8 +31,8 @@ from ..seeds import chain, next_seed
 from ..tape import record
 from ..tuples import fitted, not_an_outcome, number
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
-from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, is_vector, made_of, spaces_of
+from .gym_spaces import as_tuples, observed_keys, register_gym_spec_conversion, with_tuples
+from .gym_vector import VectorSteps, check_env, is_vector, made_of, spaces_of
 
 __all__ = [
     "DEFAULT_GYM",
@@ -98,7 +98,8 @@ class GymWrapper(GymLikeEnv):
             below["frame_skip"], frame_skip = frame_skip, None
         super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
 
-    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def _build_env(self, below: dict[str, Any], env: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_env(env)
         if not is_vector(env):
             if self.batch_size:
                 raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
@@ -129,7 +130,7 @@ class GymWrapper(GymLikeEnv):
         self.reward_spec = self._batched(self._reward_spec(where))
         flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
-        keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
+        keys = observed_keys(self._layout)
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         self._action_key = next(iter(self.action_keys), "action")
         own = not overrides(self, GymWrapper, _READ)
@@ -366,8 +367,8 @@ class GymEnv(GymWrapper):
         own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
         below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
         kwargs.update(library=self._library(), from_pixels=from_pixels)
-        many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
-        if many:
+        many = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
+        if many is not None:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
             env, below = made_of(make_env, many, backend, num_workers), {}
         else:

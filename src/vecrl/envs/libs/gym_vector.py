@@ -39,6 +39,21 @@ def is_vector(env: Any) -> bool:
     )
 
 
+def check_env(env: Any) -> None:
+    """Raise a `TypeError` unless this is an environment, single or a vector, of gymnasium's or gym's kind."""
+    kinds = ("observation", "action")
+    spaces = all(hasattr(env, f"{kind}_space") or hasattr(env, f"single_{kind}_space") for kind in kinds)
+    if isinstance(env, type) or not spaces:
+        raise TypeError(
+            f"Expected an environment of gymnasium, or a vector of them, but {env!r:.80} came. GymEnv makes one by its "
+            "name."
+        )
+    if hasattr(env, "full_observation_spec"):
+        raise TypeError(
+            f"Expected an environment of gymnasium, but {env!r:.80} came, which is over TensorDicts already."
+        )
+
+
 def spaces_of(env: Any) -> tuple[Any, Any]:
     """The spaces of observations and actions of a single environment, or of one row of a vector."""
     if is_vector(env):
@@ -50,6 +65,8 @@ def made_of(make_env: Callable[[], Any], count: int, backend: Any, num_workers: 
     """`count` environments as a vector, over worker processes where there are to be several workers."""
     from ...vector import VectorEnv
 
+    if count < 1:
+        raise ValueError(f"Expected one environment or more, but num_envs={count} came.")
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
     return VectorEnv([make_env] * count, backend=backend, num_workers=num_workers, autoreset_mode="same_step")

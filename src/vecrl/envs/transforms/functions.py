@@ -69,6 +69,8 @@ def as_transform(transform: Any) -> Transform:
     """
     if isinstance(transform, Transform):
         return transform
+    if isinstance(transform, type):
+        raise TypeError(f"Expected a transform, but the class {transform.__name__} came: make one of it.")
     if callable(transform):
         return FunctionTransform(transform)
     raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, but {transform!r} came.")

@@ -15,6 +15,7 @@ from ..successor import as_keys
 from .base import Transform
 from .throughout import ObservationTransform, Throughout
 from .trying import tried
+from .unlike import unlike
 
 
 class CatTensors(ObservationTransform):
@@ -103,7 +104,16 @@ class CatTensors(ObservationTransform):
         if not specs:
             return observation_spec
         dims = observation_spec.ndim
-        joined, shape = tried(lambda *values: self._joined(list(values), dims), *specs)
+        try:
+            joined, shape = tried(lambda *values: self._joined(list(values), dims), *specs)
+        except (RuntimeError, IndexError) as error:
+            if any(map(unlike, specs)):  # which is told where all transforms are applied
+                raise
+            found = ", ".join(f"{key!r} of {tuple(spec.shape)}" for key, spec in zip(self.in_keys, specs, strict=True))
+            raise SpaceError(
+                f"Expected entries that go behind one another along dim={self.dim}, but they are {found}. "
+                "unsqueeze_if_oor=True gives the dimension to those without it."
+            ) from error
         for key in self._gone:
             del observation_spec[key]
         observation_spec[self.out_key] = self._spec_of(specs, joined, shape, dims)
@@ -200,7 +210,11 @@ class RenameTransform(Throughout):
         if not self.create_copy:
             for before, _, _ in found:
                 del specs[before]
-        for _, after, spec in found:
+        for before, after, spec in found:
+            place = split(after)[0]
+            for above in (place[:n] for n in range(1, len(place) + 1)):
+                if not isinstance(specs.get(above, None), Composite | None):
+                    raise SpaceError(f"{before!r} cannot be named {after!r}, since {above!r} is a value itself.")
             specs[after] = spec.clone()
         return specs
 
@@ -298,6 +312,8 @@ class ExcludeTransform(Throughout):
             return output_spec
         parts: list[Any] = list(output_spec.values())
         for key in self.excluded_keys:
+            if split(key)[1] == "done" and key in output_spec["full_done_spec"]:
+                raise SpaceError(f"{key!r} says where episodes end, so it cannot be left out.")
             holders = [part for part in parts if key in part]
             if not holders:
                 there = [found for part in parts for found in part.keys(include_nested=True, leaves_only=True)]
