@@ -90,6 +90,7 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "itself": (holding_itself, ValueError, "cannot hold itself"),
     "low above high": (lambda: ClipTransform(["row"], low=2, high=1), ValueError, "low=2 and high=1"),
+    "no TensorDict": (lambda: ClipTransform(["row"], low=2)(5), TypeError, "changes TensorDicts, but 5"),
     "half a step": (lambda: StepCounter(2.5), ValueError, "an int, or None, but 2.5"),  # pyright: ignore[reportArgumentType]
 }
 

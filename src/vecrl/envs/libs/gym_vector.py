@@ -241,7 +241,8 @@ def _as_arrays(given: Any) -> Any:
     if isinstance(given, np.ndarray):
         return given
     if isinstance(given, tuple):
-        return tuple(map(_as_arrays, given))
+        made = map(_as_arrays, given)
+        return type(given)(*made) if hasattr(given, "_fields") else tuple(made)  # graphs are tuples with names
     if isinstance(given, dict):
         return {key: _as_arrays(value) for key, value in given.items()}
     return given.detach().cpu().numpy() if hasattr(given, "detach") else given

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec
@@ -308,6 +308,12 @@ class Transform(nn.Module):
     def _allowed(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
         """The action specs, as they are for `tensordict`."""
         return specs
+
+    def __call__(self, tensordict: Any) -> Any:
+        """See `forward`."""
+        if not is_tensor_collection(tensordict):
+            raise TypeError(f"{type(self).__name__} changes TensorDicts, but {tensordict!r:.80} came.")
+        return super().__call__(tensordict)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Change stored data: the entries `in_keys` of the root, in place; returns it."""

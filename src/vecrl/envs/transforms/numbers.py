@@ -187,7 +187,7 @@ class ObservationNorm(ObservationTransform):
         try:
             return torch.cat(found, dim)
         except RuntimeError as error:
-            shapes = ", ".join(str(tuple(part.shape)) for part in found)
+            shapes = ", ".join(str(tuple(part.shape)) for part in found[:3])
             raise ValueError(
                 f"Expected rollouts that go behind one another along dimension {dim}, but they have the shapes "
                 f"{shapes}. Give the dimension of time, cat_dim={parent.batch_dims}, and as reduce_dim all dimensions "
