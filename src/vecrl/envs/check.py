@@ -172,9 +172,10 @@ def check_all_actions(env: EnvBase, actions: torch.Tensor) -> None:
     shape = (*env.batch_size, -1, *spec.shape[dims:])
     if env.batch_locked and not _are(actions.shape, shape):
         said = ", ".join("time" if i == dims else str(size) for i, size in enumerate(shape))
+        hint = " env.action_spec.encode makes one-hot rows of indices." if spec.domain == "discrete" else ""
         raise SpaceError(
-            f"Expected actions of shape [{said}], one a step behind the batch, but {tuple(actions.shape)} came. "
-            "env.action_spec.encode makes one-hot rows of indices; a list may hold an action a step."
+            f"Expected actions of shape [{said}] at {env.action_key!r}, time behind the batch, but "
+            f"{tuple(actions.shape)} came.{hint} A list may hold an action a step instead."
         )
 
 
