@@ -17,7 +17,7 @@ from torch import Tensor
 from .engine.simulator import BatchStep
 from .envs import EnvBase
 from .envs.owner import Key
-from .envs.seeds import chain
+from .envs.seeds import seed_chain
 from .errors import SpaceError
 from .specs.conversions import space_from_spec
 from .vector.base import BaseVectorEnv
@@ -123,7 +123,7 @@ class EnvBatch:
 
 def _check_chain(seeds: Sequence[int | None]) -> None:
     first, count = seeds[0], len(seeds)
-    drawn = [[None] * count] if first is None else [list(range(first, first + count)), chain(first, count)]
+    drawn = [[None] * count] if first is None else [list(range(first, first + count)), seed_chain(first, count)]
     if list(seeds) not in drawn:
         raise ValueError(
             f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "

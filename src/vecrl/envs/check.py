@@ -135,6 +135,14 @@ def check_first_step(env: EnvBase, following: TensorDictBase) -> None:
     env._cache["seen"] = True
 
 
+def no_action(key: Key) -> SpaceError:
+    """The error for a step without an action at `key`."""
+    return SpaceError(
+        f"Expected {key!r} among what is to be stepped, but it is not there: env.rand_action(tensordict) puts in a "
+        "random one."
+    )
+
+
 def wrong_action(key: Key, action: torch.Tensor, shape: Sequence[int], domain: str | None = None) -> SpaceError:
     """The error for an action at `key` that should be of `shape`; in a discrete domain, it may be that of an index."""
     one_hot = domain == "discrete" and tuple(action.shape) == tuple(shape)[:-1]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
-from .check import wrong_action
+from .check import no_action, wrong_action
 from .infos import BaseInfoDictReader, Info, check_free, default_info_dict_reader, specs_of
 from .owner import Key
 from .tuples import not_a_beginning, not_an_outcome
@@ -146,6 +146,8 @@ class GymLikeEnv(EnvBase):
         if isinstance(action, TensorDictBase):
             return _numbers(self.full_action_spec.to_numpy(action))
         spec = self.action_spec
+        if action is None:
+            raise no_action(self.action_keys[0])
         if action.shape != spec.shape and not spec._is_shape(action.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
         return _numbers(spec.to_numpy(action))
@@ -323,9 +325,9 @@ class GymLikeEnv(EnvBase):
 
 def _numbers(ready: Any) -> Any:
     """Numbers rather than arrays without dimensions, which some environments cannot look up."""
-    if isinstance(ready, dict):
-        return {name: _numbers(part) for name, part in ready.items()}
-    return ready[()] if isinstance(ready, np.ndarray) else ready
+    if isinstance(ready, np.ndarray):
+        return ready[()]
+    return {name: _numbers(part) for name, part in ready.items()} if isinstance(ready, dict) else ready
 
 
 def quick_encoder(

@@ -16,10 +16,10 @@ def next_seed(seed: int) -> int:
     return int.from_bytes(np.random.default_rng(seed).bytes(8), "big") % (2**32 - 1)
 
 
-def chain(seed: int, count: int) -> list[int]:
-    """The seeds of `count` environments, of which the first gets `seed`.
+def seed_chain(seed: int, count: int) -> list[int]:
+    """`count` seeds, the first of them `seed`.
 
-    >>> chain(0, 2)
+    >>> seed_chain(0, 2)
     [0, 795726461]
     """
     seeds = [seed]

@@ -101,7 +101,7 @@ def _overlaid(
             below = skip.get(name)
             if below is True:
                 continue
-            within = _carried(name, keep, found) if source is top else None
+            within = None if keep is None or source is not top else _carried(name, keep, found)
             if within is False:
                 continue
             if _is_branch(value):
@@ -113,9 +113,9 @@ def _overlaid(
     return TensorDict(found, shape.batch_size, device=shape.device)
 
 
-def _carried(name: str, keep: Tree | None, base: Mapping[str, Any]) -> Any:
+def _carried(name: str, keep: Tree, base: Mapping[str, Any]) -> Any:
     """What is to be kept of an entry of "next": None for all, False for nothing, else what is kept of what is in it."""
-    known = True if keep is None else keep.get(name, False)
+    known = keep.get(name, False)
     if known is False and name in base:
         return _NOTHING
     return None if known is True else known

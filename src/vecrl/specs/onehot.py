@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .discrete import Categorical
 
 
+_FEW = 32  # options that are sooner looked through one by one
+
+
 class OneHot(TensorSpec):
     """One choice among `n` as a row with a single 1, along the last dimension.
 
@@ -161,17 +164,27 @@ class OneHot(TensorSpec):
         """
         if safe:
             self.assert_is_in(val)
-        rows = val.detach().cpu().numpy()
-        if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
-            raise SpaceError(
-                f"Expected one-hot rows of {self.n} options, but {val!r:.80} came, of shape {tuple(val.shape)}. "
-                "spec.encode makes such rows of indices."
-            )
-        index = np.asarray(rows.argmax(-1) + self.min)
+        if val.ndim == 1 and self.n <= _FEW and not val.is_floating_point():
+            row: list[int] = val.tolist()
+            hot = max(row, default=0)
+            if not hot or len(row) != self.n:
+                raise self._not_one_hot(val)
+            index = np.asarray(row.index(hot) + self.min)
+        else:
+            rows = val.detach().cpu().numpy()
+            if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+                raise self._not_one_hot(val)
+            index = np.asarray(rows.argmax(-1) + self.min)
         if not self.use_register:
             return index
         things = [self._register[i - self.min] for i in np.ravel(index)]
         return things if index.ndim else things[0]
+
+    def _not_one_hot(self, val: Tensor) -> SpaceError:
+        return SpaceError(
+            f"Expected one-hot rows of {self.n} options, but {val!r:.80} came, of shape {tuple(val.shape)}. "
+            "spec.encode makes such rows of indices."
+        )
 
     def index(self, index: Tensor, tensor_to_index: Any) -> Any:
         """What each row chooses along the last dimension of `tensor_to_index`, which stays with size 1."""

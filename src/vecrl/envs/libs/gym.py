@@ -27,12 +27,12 @@ from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
-from ..seeds import chain, next_seed
+from ..seeds import next_seed, seed_chain
 from ..tape import record
 from ..tuples import fitted, not_an_outcome, number
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import as_tuples, observed_keys, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, check_env, is_vector, made_of, spaces_of
+from .gym_vector import VectorSteps, check_env, is_vector, spaces_of, vector_of
 
 __all__ = [
     "DEFAULT_GYM",
@@ -233,25 +233,23 @@ class GymWrapper(GymLikeEnv):
 
     def _row_seeds(self) -> list[int | None] | None:
         seed, self._seed = self._seed, None
-        return None if seed is None else list(chain(seed, self.numel()))
+        return None if seed is None else list(seed_chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
         following = super().set_seed(seed, static_seed)
         if self._rows is None or static_seed or seed is None:
             return following
-        return next_seed(chain(seed, self.numel())[-1])
+        return next_seed(seed_chain(seed, self.numel())[-1])
 
     # -- a rollout at once
 
     def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
-        obs, reward, terminated, truncated = self._acted(action)
-        for _ in range(self.frame_skip - 1):
-            if terminated or truncated:
-                break
-            obs, more, terminated, truncated = self._acted(action)
-            reward = reward + more
-        return obs, reward, terminated, truncated
+        result, paid, skipped = self._acted(action), 0.0, self.frame_skip - 1
+        while skipped and not (result[2] or result[3]):
+            paid, skipped = paid + result[1], skipped - 1
+            result = self._acted(action)
+        return (result[0], paid + result[1], *result[2:]) if paid else result
 
     def _acted(self, action: Any) -> tuple[Any, float, bool, bool]:
         outcome = self._env.step(action)
@@ -370,7 +368,7 @@ class GymEnv(GymWrapper):
         many = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
         if many is not None:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = made_of(make_env, many, backend, num_workers), {}
+            env, below = vector_of(make_env, many, backend, num_workers), {}
         else:
             env = make(env_name, **kwargs)
         super().__init__(env, categorical_action_encoding, **below, **own)

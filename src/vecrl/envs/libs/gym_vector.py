@@ -61,7 +61,7 @@ def spaces_of(env: Any) -> tuple[Any, Any]:
     return env.observation_space, env.action_space
 
 
-def made_of(make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None) -> Any:
+def vector_of(make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None) -> Any:
     """`count` environments as a vector, over worker processes where there are to be several workers."""
     from ...vector import VectorEnv
 
