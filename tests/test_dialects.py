@@ -82,6 +82,13 @@ def test_environments_of_gymnasium_over_tensordicts() -> None:
         to_tensordict(3)
 
 
+def test_the_way_there_and_back_takes_seeds() -> None:
+    there = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))
+    env, plain = to_tensordict(there), SerialEnv(2, lambda: GymEnv("CartPole-v1"))
+    assert env.set_seed(3) == plain.set_seed(3)
+    assert env.reset()["observation"].equal(plain.reset()["observation"])
+
+
 @pytest.mark.parametrize("seeds", [[0, 99, 1], [3, 3, 3], [None, 1, 2], [0, None, 2]])
 def test_seeds_of_single_rows_are_refused(seeds: Any) -> None:
     env = to_vector(batch())

@@ -19,6 +19,7 @@ from .engine.pool import Pool
 from .engine.simulator import BatchSimulator, BatchStep
 from .envs import EnvBase
 from .envs.owner import Key
+from .envs.seeds import seed_chain
 from .errors import SpaceError
 from .simulators.assorted import Anything
 from .specs.conversions import space_from_spec
@@ -70,7 +71,7 @@ class EnvBatch:
         """Begin an episode in every row; the first seed is enough, those of other rows follow from it.
 
         Raises:
-            ValueError: options; seeds other than those that an int gives.
+            ValueError: options; seeds other than those that an int gives, of a vector or of a `GymWrapper` around one.
         """
         if options:
             raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
@@ -138,8 +139,9 @@ class EnvBatch:
 
 
 def _check_chain(seeds: Sequence[int | None]) -> None:
-    first = seeds[0]
-    if list(seeds) != ([None] * len(seeds) if first is None else list(range(first, first + len(seeds)))):
+    first, count = seeds[0], len(seeds)
+    drawn = [[None] * count] if first is None else [list(range(first, first + count)), seed_chain(first, count)]
+    if list(seeds) not in drawn:
         raise ValueError(
             f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "
             "came: give an int (with ids, to `seed`)."

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, check_env_specs
+from vecrl.envs import EnvBase, GymEnv, check_env_specs
 from vecrl.envs.base import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
@@ -60,7 +60,7 @@ def test_a_reward_that_is_missing_is_told() -> None:
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude("reward")
 
-    with pytest.raises(SpaceError, match="returned no 'reward'"):
+    with pytest.raises(SpaceError, match="to return 'reward'"):
         Unpaid(2).rand_step()
 
 
@@ -189,7 +189,7 @@ def test_dynamic_shapes_are_stacked_lazily() -> None:
     assert [step["next", "seen"].shape[1] for step in played.unbind(1)] == [2, 3, 4]
     assert played.names == [None, "time"]
     check_env_specs(env)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SpaceError):
         env.rollout(3, return_contiguous=True)
 
 
@@ -308,6 +308,25 @@ def test_what_a_policy_says_of_the_next_step_stays(partial: bool) -> None:
     played = env.rollout(4, remembers)
     assert played["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
     assert played["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("who", ["environment", "policy", "reader"])
+def test_what_no_spec_names_and_no_root_holds_stays_below_next(who: str) -> None:
+    class Telling(Counting):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            return super()._step(tensordict).set("extra", torch.ones(2, 1)).set(("deep", "extra"), torch.ones(2, 1))
+
+    def telling(td: TensorDictBase) -> TensorDictBase:
+        return env.rand_action(td.set(("next", "extra"), torch.ones(*td.batch_size, 1)))
+
+    made: dict[str, Any] = {"environment": lambda: Telling(9, 9), "policy": lambda: Counting(9, 9)}
+    env = made[who]() if who in made else GymEnv("Pendulum-v1")
+    if who == "reader":
+        env.set_info_dict_reader(lambda info, td: td.set("extra", torch.ones(1)) if "reward" in td else td)
+    played = env.rollout(4, telling if who == "policy" else None)
+    assert "extra" in played["next"]
+    assert "extra" not in played
+    assert "deep" not in played
 
 
 @pytest.mark.parametrize("wrong", [3, {"action": torch.zeros(1)}])

@@ -218,3 +218,36 @@ def test_infos_that_are_no_numbers() -> None:
     env.set_info_dict_reader(default_info_dict_reader(spec={"pair": OneHot(3)}))
     with pytest.raises(SpaceError, match=r"Expected shape \(3,\) at info 'pair', but \(2,\)"):
         env.rollout(2)
+
+
+class Named(gymnasium.Env[Any, Any]):
+    """Has an info of a name that is taken."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(2, np.float32), {self.name: 7.0}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, False, False, {self.name: 7.0}
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "reward", "done", "terminated", "truncated", "next"])
+def test_infos_do_not_replace_what_is_the_environments(name: str) -> None:
+    ways = (
+        lambda env: env.auto_register_info_dict(),
+        lambda env: env.set_info_dict_reader().rollout(2),
+        lambda env: env.set_info_dict_reader(default_info_dict_reader([name])),
+        lambda env: env.set_info_dict_reader(default_info_dict_reader([(name, "deep")])),
+    )
+    for read in ways:
+        with pytest.raises(SpaceError, match=f"info entry .*{name}.* would replace"):
+            read(GymWrapper(Named(name)))
+    env = GymWrapper(Named("fine")).set_info_dict_reader(default_info_dict_reader(["fine"]))
+    assert env.set_info_dict_reader(default_info_dict_reader(["fine"])).rollout(2)["fine"].tolist() == [7, 7]
+    with pytest.raises(TypeError, match="as a reader, but 5"):
+        env.set_info_dict_reader(5)  # pyright: ignore[reportArgumentType]

@@ -49,7 +49,7 @@ def test_objects_are_stacked_too() -> None:
 
 
 def test_entries_that_come_or_go_are_told() -> None:
-    with pytest.raises(SpaceError, match=r"\('extra',\).* came or went at step 1"):
+    with pytest.raises(SpaceError, match=r"'extra' came or went at step 1"):
         _recorded([_step(0), _step(1).set("extra", torch.zeros(2))], 2, True)
     with pytest.raises(SpaceError, match="came or went at step 2"):
         _recorded([_step(0), _step(1), _step(2).exclude("action")], 3, True)
@@ -61,7 +61,7 @@ def test_entries_that_become_nested_are_told(large: int, monkeypatch: pytest.Mon
     flat = TensorDict({"x": torch.zeros(2, 3)}, [2])
     nested = TensorDict({"x": TensorDict({"y": torch.zeros(2)}, [2])}, [2])
     for first, second in ((flat, nested), (nested, flat)):
-        with pytest.raises(SpaceError, match=r"\('x', 'y'\).* came or went at step 1"):
+        with pytest.raises(SpaceError, match=r"'x', 'x\.y' came or went at step 1"):
             _recorded([first, second], 2, True)
 
 

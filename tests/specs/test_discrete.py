@@ -128,7 +128,7 @@ def test_one_hot() -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
 def test_rows_become_numbers_the_same_way_however_many_options_there_are(n: int, dtype: torch.dtype) -> None:
     spec = OneHot(n, dtype=dtype, min=2)
-    for row in (spec.rand(), torch.zeros(n, dtype=dtype), torch.ones(n, dtype=dtype)):
+    for row in (spec.rand(), torch.ones(n, dtype=dtype)):
         number = spec.to_numpy(row)
         assert isinstance(number, np.ndarray)
         assert number.shape == ()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vecrl.errors import SpaceError
-from vecrl.specs import Bounded, Categorical, Unbounded, UnboundedContinuous, UnboundedDiscrete
+from vecrl.specs import Bounded, BoundedContinuous, Categorical, Unbounded, UnboundedContinuous, UnboundedDiscrete
 
 INF = float("inf")
 
@@ -147,6 +147,7 @@ def test_encoding_moves_to_the_device() -> None:
 def test_kinds_of_unbounded() -> None:
     assert UnboundedContinuous() == Unbounded()
     assert UnboundedDiscrete() == Unbounded(dtype=torch.int64)
+    assert BoundedContinuous(0, 1, (2,)) == Bounded(0, 1, (2,))
     assert isinstance(UnboundedDiscrete(), Unbounded)
     assert Unbounded().shape == (1,)
     assert Unbounded(3).shape == (3,)
@@ -204,3 +205,20 @@ def test_dynamic_bounds() -> None:
     assert uneven.flatten(2).shape == (3, -1, 2)
     with pytest.raises(SpaceError, match="differ along it"):
         uneven.make_neg_dim(0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "said"),
+    [
+        (0, 300, torch.uint8, "torch.uint8 can hold, from 0 to 255"),
+        (-1, 1, torch.uint8, "from 0 to 255"),
+        (0.0, 1e10, torch.int32, "2147483647"),
+        (0, 2, torch.bool, "from 0 to 1"),
+        (float("nan"), 1, torch.float32, "NaN"),
+        (0, [1.0, float("nan")], torch.float32, "NaN"),
+    ],
+)
+def test_bounds_that_the_dtype_cannot_hold_are_told(low: Any, high: Any, dtype: torch.dtype, said: str) -> None:
+    with pytest.raises(SpaceError, match=said):
+        Bounded(low, high, (2,), dtype=dtype)
+    assert Bounded(-INF, INF, (2,), dtype=dtype).domain in ("continuous", "discrete")  # none at all are for any

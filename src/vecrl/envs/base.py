@@ -21,10 +21,11 @@ from .autoreset import BegunThere
 from .beside import Beside
 from .flags import anything, fill_flags, flags_are_complete
 from .lifting import Lifted
-from .owner import OUTPUTS, SpecOwner, joined
-from .partial import Masks, aligned, filled, is_leaf, overlaid, without
-from .seeds import next_seed
-from .successor import successor_rule
+from .outcomes import check_outcome, lacking, shaped
+from .owner import OUTPUTS, SpecOwner, device_of, joined
+from .partial import Masks, check_begun, filled, is_leaf, overlaid, without
+from .seeds import checked, next_seed
+from .successor import leaves_of, rule_of
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -148,7 +149,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
                 return self._without_masks(filled(there, self.observation_keys, still, self.reward_keys))
         first = self._begin_rows(tensordict, **kwargs)
         if not self._allow_done_after_reset:
-            self._check_begun(first, masks)
+            check_begun(first, masks, self._done_places)
         if masks and not masks.everybody:
             first = masks.merge(first, tensordict)
         return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
@@ -162,8 +163,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
 
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         first = self._reset(tensordict, **kwargs)
-        if not isinstance(first, TensorDictBase):
-            raise TypeError(f"Expected {type(self).__name__}._reset to return a TensorDict, but {first!r} came.")
+        check_outcome(self, first, None, "_reset")
         return self._without_masks(self._complete_flags(first.exclude(*self._left_behind)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -183,18 +183,6 @@ class EnvBase(Beside, Stateful, SpecOwner):
         """Who is done, place by place; None where nobody is."""
         masks = {prefix: tensordict.get(key) for prefix, key in self._done_places}
         return masks if any(map(anything, masks.values())) else None
-
-    def _check_begun(self, first: TensorDictBase, masks: Masks | None) -> None:
-        for _, key in self._done_places:
-            done = first.get(key)
-            if not anything(done):
-                continue
-            mask = None if masks is None else masks.of(key)
-            if mask is None or anything(done & aligned(mask, done)):
-                raise SpaceError(
-                    f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
-                    "Begin an episode that can go on, or give allow_done_after_reset=True."
-                )
 
     def _nobody(self, masks: Masks) -> bool:
         """Whether it is known that nobody is meant. To look may be to wait, which an environment may leave."""
@@ -255,13 +243,18 @@ class EnvBase(Beside, Stateful, SpecOwner):
         return following.update(tensordict.select(*keys, strict=False))
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
-        following = self._step(tensordict)
-        if not isinstance(following, TensorDictBase):
-            raise TypeError(f"Expected {type(self).__name__}._step to return a TensorDict, but {following!r} came.")
+        try:
+            following = self._step(tensordict)
+        except (KeyError, AttributeError, TypeError) as error:
+            told = lacking(self, tensordict, error)
+            if told is None:
+                raise
+            raise told from error
+        check_outcome(self, following, tensordict, "_step")
         following = self._complete_flags(following)
         for key in self.reward_keys:
             came = following.get(key, None)
-            reward = self._shaped(came, key)
+            reward = shaped(came, key, self.full_reward_spec[key].shape, self.batch_locked)
             if reward is not came:
                 following.set(key, reward)
         if self.run_type_checks:
@@ -270,16 +263,6 @@ class EnvBase(Beside, Stateful, SpecOwner):
             ended = self._done_masks(following) or {}
             self._begun.take(following, ended, self.observation_keys, tensordict.get("_step", None))
         return following
-
-    def _shaped(self, reward: Tensor | None, key: Any) -> Tensor:
-        if reward is None:
-            raise SpaceError(f"{type(self).__name__}._step returned no {key!r}, as its reward_spec says.")
-        expected = self.full_reward_spec[key].shape
-        if not self.batch_locked or reward.shape == expected or -1 in expected:
-            return reward
-        if reward.numel() != expected.numel():
-            raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, but {tuple(reward.shape)} came.")
-        return reward.reshape(expected)
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
@@ -317,9 +300,12 @@ class EnvBase(Beside, Stateful, SpecOwner):
         return root if masks is None else overlaid(root, Masks(masks, self.done_prefixes).merge(renewed, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys."""
-        rule = self._cached("successor", lambda: successor_rule(self.action_keys, self._left_behind, ()))
-        return rule(tensordict)
+        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys.
+
+        Of "next", it takes what a spec names and what the root has too; of the root, it keeps whatever is not newer
+        there.
+        """
+        return self._cached("successor", lambda: rule_of(self))(tensordict)
 
     # -- checks
 
@@ -344,6 +330,17 @@ class EnvBase(Beside, Stateful, SpecOwner):
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
         return overlaid(tensordict, self.full_action_spec.rand(self._beyond(tensordict)))
+
+    @property
+    def _draws(self) -> bool:
+        """Whether random actions are more than values of the action specs."""
+        return type(self).rand_action is not EnvBase.rand_action
+
+    def _drawn(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
+        """The actions of `rand_action` alone, by a seed from elsewhere, with torch's randomness here as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
     def _beyond(self, tensordict: TensorDictBase) -> Any:
         """The sizes of a batch that the specs do not have yet."""
@@ -382,12 +379,12 @@ class EnvBase(Beside, Stateful, SpecOwner):
             seed: None leaves the seeds to chance.
             static_seed: return `seed` itself.
         """
-        self._set_seed(seed)
+        self._set_seed(checked(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Have inputs and outputs on another device; returns the environment."""
-        self._device = torch.device(device)
+        self._device = device_of(device)
         for name, spec in list(self._specs.items()):
             self._set_full(name, spec)
         return super().to(self._device)

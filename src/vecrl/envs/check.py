@@ -10,7 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
 from ..specs import Composite
-from .owner import Key
+from .owner import Key, SpecOwner
 
 if TYPE_CHECKING:
     from .base import EnvBase
@@ -39,6 +39,9 @@ def check_env_specs(
     Raises:
         SpaceError: with a line for every entry that differs: where, what was expected, what was found.
     """
+    if not isinstance(env, SpecOwner):
+        what = f"the class {env.__name__}: make one" if isinstance(env, type) else f"{env!r:.80}: wrap it"
+        raise TypeError(f"Expected an environment over TensorDicts, but got {what}. GymWrapper wraps gymnasium's.")
     state = torch.random.get_rng_state()
     try:
         found = _found(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
@@ -63,6 +66,8 @@ def _found(
     found: list[str] = []
     first = env.reset(None if tensordict is None else tensordict.copy())
     found += _differences("reset", env, first, ("observation", "done"), check_dtype)
+    if any("missing" in line for line in found):  # which a step may go by
+        return found
     acted = env.rand_action(first.copy())
     found += _differences("step", env, acted, ("action", "state"), check_dtype)  # now, before masks change
     stepped = env.step(acted)
@@ -130,6 +135,62 @@ def check_first_step(env: EnvBase, following: TensorDictBase) -> None:
     env._cache["seen"] = True
 
 
+def no_action(key: Key) -> SpaceError:
+    """The error for a step without an action at `key`."""
+    return SpaceError(
+        f"Expected {key!r} among what is to be stepped, but it is not there: env.rand_action(tensordict) puts in a "
+        "random one."
+    )
+
+
+def wrong_action(key: Key, action: torch.Tensor, shape: Sequence[int], domain: str | None = None) -> SpaceError:
+    """The error for an action at `key` that should be of `shape`; in a discrete domain, it may be that of an index."""
+    one_hot = domain == "discrete" and tuple(action.shape) == tuple(shape)[:-1]
+    hint = f" env.action_spec.encode({action.tolist()!r:.40}) makes one-hot rows of indices." if one_hot else ""
+    return SpaceError(f"Expected shape {tuple(shape)} at {key!r}, but {tuple(action.shape)} came.{hint}")
+
+
+def check_actions(env: EnvBase, data: TensorDictBase, given: bool) -> None:
+    """See that what a policy returned holds actions; and that actions that were `given` have their specs' shapes.
+
+    Raises:
+        KeyError: there are none.
+        SpaceError: they have another shape.
+    """
+    missing = [key for key in env.action_keys if data.get(key, None) is None]
+    if missing:
+        there = list(data.keys(include_nested=True, leaves_only=True))
+        raise KeyError(f"Expected the policy to give actions at {missing}, but after it there are only {there}.")
+    if not given or isinstance(data, LazyStackedTensorDict):
+        return
+    for key in env.action_keys:
+        value, spec = data.get(key), env.full_action_spec[key]
+        shape = (*data.batch_size, *spec.shape[env.ndim :])
+        if isinstance(value, torch.Tensor) and not _are(value.shape, shape):
+            raise wrong_action(key, value, shape, spec.domain)
+
+
+def check_all_actions(env: EnvBase, actions: torch.Tensor) -> None:
+    """See that actions of all steps, `[*batch_size, time, ...]`, have their spec's shape.
+
+    Raises:
+        SpaceError: they have not.
+    """
+    dims, spec = env.ndim, env.full_action_spec[env.action_key]
+    shape = (*env.batch_size, -1, *spec.shape[dims:])
+    if env.batch_locked and not _are(actions.shape, shape):
+        said = ", ".join("time" if i == dims else str(size) for i, size in enumerate(shape))
+        hint = " env.action_spec.encode makes one-hot rows of indices." if spec.domain == "discrete" else ""
+        raise SpaceError(
+            f"Expected actions of shape [{said}] at {env.action_key!r}, time behind the batch, but "
+            f"{tuple(actions.shape)} came.{hint} A list may hold an action a step instead."
+        )
+
+
+def _are(came: Sequence[int], shape: Sequence[int]) -> bool:
+    return len(came) == len(shape) and all(size in (-1, c) for c, size in zip(came, shape, strict=True))
+
+
 def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
     if value is None:
         return "expected, but missing"
@@ -141,7 +202,7 @@ def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
 def _other_form(spec: Any, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
     if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
         return f"expected dtype {spec.dtype}, found {value.dtype}"
-    if len(value.shape) != len(shape) or any(s not in (-1, v) for s, v in zip(shape, value.shape, strict=True)):
+    if not _are(value.shape, shape):
         return f"expected shape {tuple(shape)}, found {tuple(value.shape)}"
     if spec.device is not None and value.device != spec.device:
         return f"expected device {spec.device}, found {value.device}"

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..errors import SpaceError
 from .owner import FLAGS, Key, joined
 
 
@@ -32,7 +33,9 @@ def fill_flags(
         return tensordict
     zero = torch.zeros(size, dtype=torch.bool, device=tensordict.device)
     given = {name: tensordict.get(joined(prefix, name), None) for name in FLAGS}
-    flags = {name: value.reshape(zero.shape) for name, value in given.items() if value is not None}
+    flags = {
+        name: _shaped(value, zero.shape, joined(prefix, name)) for name, value in given.items() if value is not None
+    }
     ends = [flags[name] for name in FLAGS[1:] if name in flags]
     if "done" not in flags:
         flags["done"] = torch.stack(ends).any(0) if ends else zero
@@ -44,6 +47,12 @@ def fill_flags(
     for name, value in flags.items():
         tensordict.set(joined(prefix, name), value)
     return tensordict
+
+
+def _shaped(flag: Tensor, shape: torch.Size, key: Key) -> Tensor:
+    if flag.numel() != shape.numel():
+        raise SpaceError(f"Expected {key!r} of shape {tuple(shape)}, as done_spec says, but {tuple(flag.shape)} came.")
+    return flag.reshape(shape)
 
 
 def flags_are_complete(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Sequence[int]]]) -> bool:

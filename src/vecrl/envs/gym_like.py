@@ -18,8 +18,10 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
-from .infos import BaseInfoDictReader, Info, default_info_dict_reader, specs_of
+from .check import no_action, wrong_action
+from .infos import BaseInfoDictReader, Info, check_free, default_info_dict_reader, specs_of
 from .owner import Key
+from .tuples import not_a_beginning, not_an_outcome
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
@@ -66,6 +68,8 @@ class GymLikeEnv(EnvBase):
 
     libname: str | None = None
     not_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
+    _keyed_actions = False
+    """Whether the library takes a dict of actions, even of a single one."""
 
     def __init__(
         self,
@@ -122,19 +126,32 @@ class GymLikeEnv(EnvBase):
 
     def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> Outcome:
         """Of what the library's `step` returned: obs, reward, terminated, truncated, done, info."""
+        if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
+            raise not_an_outcome(step_outputs_tuple)
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
     def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
         """Of what the library's `reset` returned: obs, info."""
+        if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
+            raise not_a_beginning(reset_outputs_tuple)
         obs, info = reset_outputs_tuple
         return obs, info
 
     def read_action(self, action: Any) -> Any:
-        """An action's tensor (of several, a TensorDict) as the library wants it: arrays and numbers."""
-        ready = self.action_spec.to_numpy(action)
-        # a number rather than an array without dimensions, which some environments cannot look up
-        return ready[()] if isinstance(ready, np.ndarray) else ready
+        """An action's tensor (of several, a TensorDict) as the library wants it: arrays and numbers.
+
+        Raises:
+            SpaceError: an action of another shape than the spec's.
+        """
+        if isinstance(action, TensorDictBase):
+            return _numbers(self.full_action_spec.to_numpy(action))
+        spec = self.action_spec
+        if action is None:
+            raise no_action(self.action_keys[0])
+        if action.shape != spec.shape and not spec._is_shape(action.shape):
+            raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
+        return _numbers(spec.to_numpy(action))
 
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """An observation as tensors by their keys, nested in dicts as `observation_spec` nests."""
@@ -189,6 +206,11 @@ class GymLikeEnv(EnvBase):
         reader = (
             default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
         )
+        if not callable(reader):
+            raise TypeError(f"Expected a function of an info and a TensorDict as a reader, but {reader!r:.80} came.")
+        if isinstance(reader, BaseInfoDictReader):
+            own = [*self.observation_keys, *self.action_keys, *self.reward_keys, *self.done_keys]
+            check_free(reader.info_spec.keys(True, True), [key for key in own if key not in self._info_keys])
         self.info_dict_reader.append(reader)
         if isinstance(reader, BaseInfoDictReader) and len(reader.info_spec):
             seen = self.observation_spec.clone().unlock_(recurse=True)
@@ -246,7 +268,8 @@ class GymLikeEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         keys = self.action_keys
-        action: Any = tensordict.get(keys[0]) if len(keys) == 1 else tensordict.select(*keys)
+        alone = len(keys) == 1 and not self._keyed_actions
+        action: Any = tensordict.get(keys[0]) if alone else tensordict.select(*keys)
         if self._convert_actions_to_numpy:
             action = self.read_action(action)
         obs, reward, terminated, truncated, done, info = self._act(action)
@@ -301,15 +324,25 @@ class GymLikeEnv(EnvBase):
         return f"{type(self).__name__}(env={self._env}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
-def quick_encoder(spec: TensorSpec, dtype: Any, copy: bool = True) -> Callable[[Any], Any]:
+def _numbers(ready: Any) -> Any:
+    """Numbers rather than arrays without dimensions, which some environments cannot look up."""
+    if isinstance(ready, np.ndarray):
+        return ready[()]
+    return {name: _numbers(part) for name, part in ready.items()} if isinstance(ready, dict) else ready
+
+
+def quick_encoder(
+    spec: TensorSpec, dtype: Any, copy: bool = True, encode: Callable[[Any], Any] | None = None
+) -> Callable[[Any], Any]:
     """`spec.encode`, quicker for arrays of the spec's own shape and dtype.
 
     Args:
         spec: of what is encoded.
         dtype: NumPy's, of the arrays that come; None where none do.
         copy: those arrays, whose owner may go on with them.
+        encode: for whatever else comes; `spec.encode` by default.
     """
-    encode, device = spec.encode, spec.device
+    encode, device = encode or spec.encode, spec.device
     plain = dtype is not None and (device is None or device.type == "cpu")
     if not plain or torch.from_numpy(np.empty(0, dtype)).dtype != spec.dtype:
         return encode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec, Unbounded
-from .owner import Key
+from .owner import FLAGS, Key
 
 Info = Mapping[str, Any]
 
@@ -77,6 +77,7 @@ class default_info_dict_reader(BaseInfoDictReader):
         """Write the entries into `tensordict`, behind its batch dimensions; returns it."""
         if self.keys is None:
             self._specs = specs_of(info_dict, self.ignore_private, tensordict.batch_dims)
+            check_free(self._specs, [*tensordict.keys(True, True), "action", "reward", *FLAGS])
             self.keys = list(self._specs)
         batch = tensordict.batch_size
         for key in self.keys:
@@ -84,6 +85,19 @@ class default_info_dict_reader(BaseInfoDictReader):
             value = _found(info_dict, key)
             tensordict.set(key, _read(value, key, spec, batch))
         return tensordict
+
+
+def check_free(keys: Iterable[Key], taken: Iterable[Key]) -> None:
+    """Raise a `SpaceError` where one of `keys`, of infos, is an entry of the environment's own, or lies above or below
+    such a one."""
+    own = [key if isinstance(key, tuple) else (key,) for key in (*taken, "next")]
+    for key in keys:
+        path = key if isinstance(key, tuple) else (key,)
+        if any(path[: len(other)] == other or other[: len(path)] == path for other in own):
+            raise SpaceError(
+                f"The info entry {key!r} would replace the environment's own of that name. Name the keys to read, "
+                "without it: env.set_info_dict_reader(default_info_dict_reader([...]))."
+            )
 
 
 def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> dict[Key, TensorSpec]:
@@ -137,8 +151,17 @@ def _read(value: Any, key: Key, spec: TensorSpec, batch: torch.Size) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype == object:  # some rows have none
         blank = np.zeros(tuple(spec.shape))
         value = np.stack([blank if row is None else np.asarray(row) for row in value])
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise SpaceError(
+            f"Expected numbers at info {key!r}, but {value!r:.80} came: leave it out of the keys."
+        ) from error
     tensor = tensor.to(device=spec.device, dtype=spec.dtype)
     if tensor.numel() != torch.Size(shape).numel():
-        raise SpaceError(f"Expected shape {tuple(shape)} at info {key!r}, but {tuple(tensor.shape)} came.")
+        own = tuple(tensor.shape[len(batch) :])
+        raise SpaceError(
+            f"Expected shape {tuple(shape)} at info {key!r}, but {tuple(tensor.shape)} came. Give its spec: "
+            f"default_info_dict_reader([{key!r}], spec={{{key!r}: Unbounded({own})}})."
+        )
     return tensor.reshape(shape)

@@ -16,6 +16,8 @@ from torch import nn
 
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded
+from ..specs.base import device_of
+from ..specs.moves import as_size
 from .access import SpecAccess
 
 Key = str | tuple[str, ...]
@@ -77,8 +79,8 @@ class SpecOwner(nn.Module):
 
     def __init__(self, device: Any, batch_size: Any, locked: bool):
         super().__init__()
-        self._device = None if device is None else torch.device(device)
-        self._batch_size = torch.Size(() if batch_size is None else batch_size)
+        self._device = None if device is None else device_of(device)
+        self._batch_size = as_size(() if batch_size is None else batch_size)
         self._locked = locked
         self._specs: dict[str, Composite] = {}
         self._cache: dict[Any, Any] = {}
@@ -91,7 +93,7 @@ class SpecOwner(nn.Module):
 
     @batch_size.setter
     def batch_size(self, value: Any) -> None:
-        self._batch_size = torch.Size(value)
+        self._batch_size = as_size(value)
         self.empty_cache()
 
     shape = batch_size

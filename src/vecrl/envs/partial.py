@@ -23,6 +23,7 @@ from tensordict import (
 from torch import Tensor
 
 from ..errors import SpaceError
+from .flags import anything
 from .owner import Key, joined, split
 
 Prefix = tuple[str, ...]
@@ -214,6 +215,26 @@ def _choose_object(mask: Tensor, new: Any, old: Any) -> Any:
     flat = mask.reshape(*new.batch_size, -1).any(-1)
     rows = [n if m else o for m, n, o in zip(flat, new.unbind(0), old.unbind(0), strict=True)]
     return torch.stack(rows, 0)
+
+
+def check_begun(first: TensorDictBase, masks: Masks | None, places: Sequence[tuple[tuple[str, ...], Key]]) -> None:
+    """Raise a `SpaceError` where a row that began anew is done already.
+
+    Args:
+        first: what the reset gave.
+        masks: of the rows that are meant; None for all.
+        places: of each "done" flag, its place and its key.
+    """
+    for _, key in places:
+        done = first.get(key)
+        if not anything(done):
+            continue
+        mask = None if masks is None else masks.of(key)
+        if mask is None or anything(done & aligned(mask, done)):
+            raise SpaceError(
+                f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
+                "Begin an episode that can go on, or give allow_done_after_reset=True."
+            )
 
 
 def aligned(mask: Tensor, value: Tensor) -> Tensor:

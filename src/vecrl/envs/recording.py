@@ -48,10 +48,10 @@ class Recording:
             self._device, self._names = data.device, list(data.names)
             self._columns = _Branch(data, self._column)
         if not self._columns.append(data):
-            changed = sorted(map(str, set(self._columns.paths()) ^ set(_paths(data))))
+            changed = sorted(repr(".".join(path)) for path in set(self._columns.paths()) ^ set(_paths(data)))
             raise SpaceError(
-                f"Expected all steps to have the same entries, but {changed} came or went at step {self._count}. "
-                "return_contiguous=False keeps steps as they are."
+                f"Expected all steps to have the same entries, but {', '.join(changed)} came or went at step "
+                f"{self._count}. Give them at every step, or keep steps as they are with return_contiguous=False."
             )
         self._count += 1
 
@@ -70,21 +70,31 @@ class Recording:
         data.names = [*self._names[: self._dim], "time", *self._names[self._dim :]]
         return data
 
-    def _nested(self, branch: _Branch) -> TensorDict:
+    def _nested(self, branch: _Branch, place: Path = ()) -> TensorDict:
         columns, size = branch.columns, branch.size
         values: dict[str, Any] = {}
         for name in list(columns):
             column = columns.pop(name)  # so that it is held no longer than it takes
-            values[name] = self._nested(column) if type(column) is _Branch else self._leaf(column)
+            here = (*place, name)
+            values[name] = self._nested(column, here) if type(column) is _Branch else self._leaf(here, column)
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
 
-    def _leaf(self, column: Any) -> Any:
+    def _leaf(self, path: Path, column: Any) -> Any:
         if isinstance(column, _Block):
             return column.filled(self._count).movedim(self._at, self._dim)
         stack: Any = torch.stack  # which takes TensorDicts and objects too
-        if isinstance(column[0], Tensor):
-            return stack(column, self._at).movedim(self._at, self._dim)
-        return stack(column, self._dim)
+        try:
+            if isinstance(column[0], Tensor):
+                return stack(column, self._at).movedim(self._at, self._dim)
+            return stack(column, self._dim)
+        except RuntimeError as error:
+            shapes = list(dict.fromkeys(tuple(value.shape) for value in column))
+            if len(shapes) < 2:
+                raise
+            raise SpaceError(
+                f"Expected one shape in every step, but at {'.'.join(path)!r} {shapes[0]} and {shapes[1]} came. Sizes "
+                "that vary are -1 in a spec's shape, and are not for return_contiguous=True."
+            ) from error
 
 
 class _Branch:

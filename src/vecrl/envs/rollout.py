@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from inspect import signature
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from .check import check_first_step
+from .check import check_actions, check_all_actions, check_first_step
 from .flags import rows_done
 from .overriding import overrides
 from .owner import joined, split
@@ -52,7 +53,8 @@ def rollout(
             them into it; random actions by default. A module over tensors gets the observations that its arguments are
             named by, or the only one there is. Gradients flow: use `torch.no_grad()` where none are wanted.
         callback: called with the environment and the TensorDict of each step, "next" included.
-        actions: one a step, instead of a policy; the rollout ends with them.
+        actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or anything else that holds one
+            action a step. The rollout ends with them.
         auto_reset: reset first; otherwise go on from `tensordict`.
         auto_cast_to_device: move what the policy gets to its device, and its actions back.
         break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
@@ -71,12 +73,16 @@ def rollout(
 
     Raises:
         ValueError, TypeError: arguments that contradict each other.
-        SpaceError: the first step has another shape, dtype or device than the specs say.
+        SpaceError: the first step, or actions that were given, have another shape, dtype or device than the specs say.
     """
     _check(max_steps, auto_reset or tensordict is not None)
     ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
+    if policy is not None and actions is not None:
+        raise TypeError("policy and actions both say what to do: give one of them.")
+    if isinstance(actions, torch.Tensor):
+        check_all_actions(env, actions)
     given, max_steps = _given(actions, env.batch_dims, max_steps, set_truncated)
     plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
     quick = plain and return_contiguous is not False and not set_truncated and (ends.stops or ends.never)
@@ -110,7 +116,7 @@ def _steps(
     for number, action in enumerate(given, 1):
         data = act(data) if action is None else _with_action(env, data, action)
         if number == 1:
-            _check_actions(env, data)
+            check_actions(env, data, action is not None)
         last, root = number == max_steps, None
         if ends.never and not last:
             data, root = env.step_and_maybe_reset(data)
@@ -167,13 +173,6 @@ class _Ends:
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
-def _check_actions(env: EnvBase, data: TensorDictBase) -> None:
-    missing = [key for key in env.action_keys if data.get(key, None) is None]
-    if missing:
-        there = list(data.keys(include_nested=True, leaves_only=True))
-        raise KeyError(f"Expected the policy to give actions at {missing}, but after it there are only {there}.")
-
-
 def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
@@ -214,8 +213,10 @@ def _device_of(policy: Any) -> torch.device | None:
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
-def _check(max_steps: int, begins: bool) -> None:
-    if max_steps < 1:
+def _check(max_steps: Any, begins: bool) -> None:
+    if not isinstance(max_steps, SupportsIndex):
+        raise TypeError(f"Expected max_steps as an int, but {max_steps!r} came.")
+    if index(max_steps) < 1:
         raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
     if not begins:
         raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
@@ -275,14 +276,26 @@ class _Kept:
         else:
             self._recording.add(data)
 
+    def _at_once(self) -> Any:
+        stack: Any = torch.stack  # which takes TensorDicts too
+        try:
+            return stack(self._steps, self._dim, out=self._out)
+        except RuntimeError as error:
+            batch = list(self._steps[0].batch_size)
+            size = [*batch[: self._dim], len(self._steps), *batch[self._dim :]]
+            where = "" if self._out is None else f" into out, of batch size {list(self._out.batch_size)}"
+            raise SpaceError(
+                f"Expected steps of one shape, which stack to a batch size of {size}{where}, but they do not. Sizes "
+                "that vary are not for return_contiguous=True."
+            ) from error
+
     def stacked(self) -> TensorDictBase:
         if self._recording is not None:
             return self._recording.stacked()
         if not self._steps:
             raise ValueError("Expected actions for one step or more, but there were none.")
         if self._contiguous or self._out is not None:
-            stack: Any = torch.stack  # which takes TensorDicts too
-            result = stack(self._steps, self._dim, out=self._out)
+            result = self._at_once()
         else:
             result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim)
         names = list(result.names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -24,3 +26,16 @@ def seed_chain(seed: int, count: int) -> list[int]:
     while len(seeds) < count:
         seeds.append(next_seed(seeds[-1]))
     return seeds
+
+
+def checked(seed: Any) -> Any:
+    """`seed` itself, where it is an integer or None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if seed is None or isinstance(seed, int | np.integer):
+        return seed
+    raise TypeError(
+        f"Expected an int as seed, or None, but {seed!r} came. A batch draws the seeds of its rows from one."
+    )

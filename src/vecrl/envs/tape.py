@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.layout import Layout
+from ..engine.layout import Layout, Leaf
+from .tuples import fitted
 
 _ROOM = 1024  # steps that a rollout of unknown length has room for at first
 
@@ -46,6 +47,9 @@ def record(
         actions: one a step.
         layout: of the observations, without opaque leaves.
         stop: end with the first episode; otherwise the next one begins with the next step.
+
+    Raises:
+        SpaceError: an observation that is not what the layout says.
     """
     room = min(len(actions), _ROOM) if stop else len(actions)
     after = layout.empty(room)
@@ -70,18 +74,37 @@ def record(
 
 
 def _copied(layout: Layout, obs: Any) -> list[np.ndarray]:
-    return [np.array(value) for value in layout.split(obs)]
+    return [np.array(fitted(value, leaf)) for leaf, value in zip(layout.leaves, layout.split(obs), strict=True)]
 
 
 def _writer(layout: Layout) -> Callable[[list[np.ndarray], int, Any], None]:
+    takers = [_taker(leaf) for leaf in layout.leaves]
+
     def write_one(leaves: list[np.ndarray], row: int, obs: Any) -> None:
-        leaves[0][row] = obs
+        leaves[0][row] = obs if type(obs) is np.ndarray and obs.shape == shape and obs.dtype == dtype else take(obs)
 
     def write(leaves: list[np.ndarray], row: int, obs: Any) -> None:
-        for leaf, value in zip(leaves, layout.split(obs), strict=True):
-            leaf[row] = value
+        for leaf, take_it, value in zip(leaves, takers, layout.split(obs), strict=True):
+            leaf[row] = take_it(value)
 
-    return write_one if layout.flat else write
+    if not layout.flat:
+        return write
+    take, shape, dtype = takers[0], layout.leaves[0].shape, layout.leaves[0].dtype
+    return write_one
+
+
+def _taker(leaf: Leaf) -> Callable[[Any], Any]:
+    """A function that lets pass what the leaf can take, for otherwise NumPy would spread it, or cut it short."""
+    shape, dtype = leaf.shape, leaf.dtype
+    assert dtype is not None
+    plain = () if shape else (int, dtype.type) if dtype.kind == "i" else (dtype.type,)
+
+    def take(value: Any) -> Any:
+        if type(value) in plain or (type(value) is np.ndarray and value.shape == shape and value.dtype == dtype):
+            return value
+        return fitted(value, leaf)
+
+    return take
 
 
 def wind(

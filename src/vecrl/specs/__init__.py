@@ -10,7 +10,7 @@ from .composite import Composite
 from .discrete import Binary, Categorical
 from .multi import MultiCategorical, MultiOneHot
 from .nontensor import Choice, NonTensor
-from .numeric import Bounded, Unbounded, UnboundedContinuous, UnboundedDiscrete
+from .numeric import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
 from .onehot import OneHot
 from .stacked import Stacked
 from .stacked_composite import StackedComposite
@@ -18,6 +18,7 @@ from .stacked_composite import StackedComposite
 __all__ = [
     "Binary",
     "Bounded",
+    "BoundedContinuous",
     "BoxList",
     "Categorical",
     "CategoricalBox",

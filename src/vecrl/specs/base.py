@@ -21,11 +21,24 @@ from .rearranged import Rearranged
 Device = torch.device | str | int | None
 
 
+def device_of(device: torch.device | str | int) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        SpaceError: there is no such kind of device.
+    """
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        hint = " A shape of several dimensions is a tuple." if isinstance(device, int) else ""
+        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', but {device!r} came.{hint}") from error
+
+
 def as_device(device: Device) -> torch.device:
     """The device that is meant; torch's default one for None."""
     if device is None:
         return torch.get_default_device()
-    device = torch.device(device)
+    device = device_of(device)
     if device.type == "cuda" and device.index is None:  # pyright: ignore[reportUnnecessaryComparison]
         return torch.device("cuda", torch.cuda.current_device())
     return device
@@ -102,7 +115,10 @@ class TensorSpec(Rearranged):
         return moves.concrete(self.shape).numel()
 
     def _sizes(self, shape: Any) -> torch.Size:
-        return torch.Size([*moves.as_size(() if shape is None else shape), *moves.concrete(self.shape)])
+        lead = moves.as_size(() if shape is None else shape)
+        if -1 in lead:
+            raise SpaceError(f"Expected the shape of a batch of values, but {tuple(lead)} came: give all sizes.")
+        return torch.Size([*lead, *moves.concrete(self.shape)])
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
         """Random values in the spec; dynamic dimensions have size 1.
@@ -214,7 +230,7 @@ class TensorSpec(Rearranged):
         try:
             return torch.tensor(np.asarray(val), dtype=dtype, device=device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise SpaceError(f"Expected a value of shape {tuple(self.shape)}, but {val!r:.80} came: {error}") from error
+            raise SpaceError(f"Expected a value of shape {tuple(self.shape)}, but {val!r:.80} came.") from error
 
     def _arranged(self, tensor: Tensor) -> Tensor:
         if -1 not in self.shape and tensor.numel() == self.shape.numel():

@@ -58,6 +58,8 @@ class Composite(SpecMapping):
         names: Sequence[str | None] | None = None,
         **kwargs: Any,
     ):
+        if not isinstance(specs, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpaceError(f"Expected a mapping of keys to specs, but {specs!r:.80} came.")
         self._shape = as_size(() if shape is None else shape)
         self._device = None if device is None else as_device(device)
         self.data_cls = data_cls

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,10 +38,16 @@ def fits(found: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def as_size(shape: Any) -> torch.Size:
-    """A shape out of an integer or a sequence of them."""
-    if isinstance(shape, int):
-        return torch.Size([shape])
-    return torch.Size([int(size) for size in shape])
+    """A shape out of an integer or a sequence of them, in which -1 is a size that is not fixed."""
+    try:
+        size = torch.Size([shape] if isinstance(shape, int) else map(index, shape))
+    except TypeError:
+        size = None
+    if size is None or any(part < -1 for part in size):
+        raise SpaceError(
+            f"Expected a shape, an int or a sequence of them (-1 for a size that is not fixed), but {shape!r:.80} came."
+        )
+    return size
 
 
 def sizes_of(args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -93,7 +100,10 @@ class Move:
         except IndexError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            raise SpaceError(f"Cannot {self.verb} a spec of shape {tuple(self.before)}: {error}") from error
+            how = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if f.name != "before")
+            raise SpaceError(
+                f"Cannot {self.verb} a spec of shape {tuple(self.before)} with {how}: the sizes do not fit."
+            ) from error
         if -1 not in self.before:
             return found
         return torch.Size([-1 if size and size % _STAND_IN == 0 else size for size in found])
@@ -290,7 +300,10 @@ def _plain(item: Any) -> list[Any]:
         return [item]
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
         return [int(item)]
-    tensor = torch.as_tensor(list(item) if isinstance(item, range) else item)
+    try:
+        tensor = torch.as_tensor(list(item) if isinstance(item, range) else item)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.ones(1)  # which is refused
     if tensor.dtype == torch.bool:
         return list(tensor.nonzero(as_tuple=True))
     if tensor.is_floating_point() and tensor.numel():

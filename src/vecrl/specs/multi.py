@@ -16,6 +16,14 @@ from .boxes import BoxList, CategoricalBox
 from .moves import Move, as_size, concrete
 
 
+def _counts(nvec: Any) -> Tensor:
+    """Numbers of options as int64."""
+    try:
+        return torch.as_tensor([nvec] if isinstance(nvec, int) else nvec).to(torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpaceError(f"Expected a number of options for each choice, but {nvec!r:.80} came.") from error
+
+
 class MultiCategorical(TensorSpec):
     """Indices along the last dimension, each among a number of options of its own.
 
@@ -56,7 +64,7 @@ class MultiCategorical(TensorSpec):
         self.device = as_device(device)
         self.dtype = torch.int64 if dtype is None else as_dtype(dtype)
         self.remove_singleton = remove_singleton
-        counts = torch.as_tensor([nvec] if isinstance(nvec, int) else nvec, device=self.device).to(torch.int64)
+        counts = _counts(nvec).to(self.device)
         self.shape = counts.shape if shape is None else as_size(shape)
         try:
             self._counts = counts.expand(concrete(self.shape))
@@ -225,7 +233,7 @@ class MultiOneHot(TensorSpec):
     ):
         if use_register:
             raise SpaceError("MultiOneHot keeps no register: use a Composite of OneHot(..., use_register=True).")
-        self.nvec = tuple(int(n) for n in torch.as_tensor(nvec).reshape(-1).tolist())
+        self.nvec = tuple(_counts(nvec).reshape(-1).tolist())
         total = sum(self.nvec)
         self.shape = as_size((total,) if shape is None else shape)
         self.device = as_device(device)

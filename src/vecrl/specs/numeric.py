@@ -73,7 +73,7 @@ class Bounded(TensorSpec):
         self.dtype = as_dtype(dtype)
         self.device = as_device(device)
         self.domain = domain or _domain(self.dtype)
-        bounds = torch.as_tensor(_plain(low)), torch.as_tensor(_plain(high))
+        bounds = _plain(low), _plain(high)
         if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
             raise SpaceError("Bounded needs a shape: give one, or bounds that have one. shape=() is a scalar.")
         try:
@@ -87,6 +87,7 @@ class Bounded(TensorSpec):
 
     def _fitted(self, bound: Tensor, shape: torch.Size) -> Tensor:
         assert self.dtype is not None
+        self._check_bound(bound)
         if bound.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
             least, most = limits(self.dtype)
             bound = bound.double().nan_to_num(nan=0.0, posinf=float(most), neginf=float(least))
@@ -94,6 +95,22 @@ class Bounded(TensorSpec):
             bound = torch.where(bound <= float(least), torch.as_tensor(least), whole)
         dtype = torch.int64 if self.dtype in _WIDE else self.dtype
         return bound.to(device=self.device, dtype=dtype).expand(shape)
+
+    def _check_bound(self, bound: Tensor) -> None:
+        """Raise where the dtype has no such numbers, which would become others."""
+        assert self.dtype is not None
+        if bound.is_meta or bound.dtype in _WIDE or not bound.numel():
+            return
+        if bool(bound.isnan().any()):
+            raise SpaceError("Expected numbers as bounds, but NaN came. Give an infinite bound where there is none.")
+        if not (self.dtype.is_floating_point or self.dtype.is_complex or bound.is_complex()):
+            finite = bound[bound.isfinite()]
+            least, most = limits(self.dtype)
+            if bool(((finite < least) | (finite > most)).any()):
+                raise SpaceError(
+                    f"Expected bounds that {self.dtype} can hold, from {int(least)} to {int(most)}, but they reach "
+                    f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
+                )
 
     def _common_ends(self) -> tuple[float, float] | None:
         """The two bounds as numbers where they are the same everywhere, which is quicker to draw from."""
@@ -188,6 +205,10 @@ class Bounded(TensorSpec):
         return {**ends, **super()._shown()}
 
 
+class BoundedContinuous(Bounded):
+    """`Bounded` under the name that TorchRL has for the one of floats; equal to it."""
+
+
 class Unbounded(TensorSpec):
     """Any number of the dtype.
 
@@ -277,8 +298,13 @@ class UnboundedDiscrete(Unbounded):
         super().__init__(shape, device, dtype, domain=domain)
 
 
-def _plain(bound: Any) -> Any:
-    return bound if isinstance(bound, Tensor) else np.array(bound)  # a copy: the array is its owner's to change
+def _plain(bound: Any) -> Tensor:
+    if isinstance(bound, Tensor):
+        return bound
+    try:
+        return torch.as_tensor(np.array(bound))  # a copy: the array is its owner's to change
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"Expected numbers as bounds, but {bound!r:.80} came.") from error
 
 
 def _finite_range(low: float, high: float, dtype: torch.dtype) -> bool:

@@ -157,18 +157,34 @@ class OneHot(TensorSpec):
         return self._register.index(thing) + self.min
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded."""
+        """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded.
+
+        Raises:
+            SpaceError: for another number of options than the spec's, or a row in which none is chosen.
+        """
         if safe:
             self.assert_is_in(val)
         if val.ndim == 1 and self.n <= _FEW and not val.is_floating_point():
             row: list[int] = val.tolist()
-            index = np.asarray(row.index(max(row)) + self.min)
+            hot = max(row, default=0)
+            if not hot or len(row) != self.n:
+                raise self._not_one_hot(val)
+            index = np.asarray(row.index(hot) + self.min)
         else:
-            index = np.asarray(val.detach().cpu().numpy().argmax(-1) + self.min)
+            rows = val.detach().cpu().numpy()
+            if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+                raise self._not_one_hot(val)
+            index = np.asarray(rows.argmax(-1) + self.min)
         if not self.use_register:
             return index
         things = [self._register[i - self.min] for i in np.ravel(index)]
         return things if index.ndim else things[0]
+
+    def _not_one_hot(self, val: Tensor) -> SpaceError:
+        return SpaceError(
+            f"Expected one-hot rows of {self.n} options, but {val!r:.80} came, of shape {tuple(val.shape)}. "
+            "spec.encode makes such rows of indices."
+        )
 
     def index(self, index: Tensor, tensor_to_index: Any) -> Any:
         """What each row chooses along the last dimension of `tensor_to_index`, which stays with size 1."""

@@ -108,7 +108,13 @@ class Rearranged:
         return dim
 
     def __getitem__(self, index: Any) -> Any:
-        return self._moved(moves.Index.of(self._without_depth(index), self._lead()))
+        try:
+            move = moves.Index.of(self._without_depth(index), self._lead())
+        except IndexError as error:
+            if not self._depth:
+                raise
+            raise IndexError(f"{error} The last dimension of {self!r} is one choice, and cannot be indexed.") from error
+        return self._moved(move)
 
     def _without_depth(self, index: Any) -> Any:
         """`index` without the full slices that it may have for the dimensions of one choice."""

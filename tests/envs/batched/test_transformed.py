@@ -8,19 +8,26 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from vecrl.envs import ParallelEnv, SerialEnv
+from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
     CatFrames,
+    CatTensors,
     Compose,
+    FiniteTensorDictCheck,
     GrayScale,
+    ObservationNorm,
+    RenameTransform,
     Resize,
+    RewardSum,
     StepCounter,
     TensorDictPrimer,
     ToTensorImage,
     TransformedEnv,
     UnsqueezeTransform,
+    VecNorm,
 )
-from vecrl.specs import Categorical, Unbounded
+from vecrl.errors import SpaceError
+from vecrl.specs import Categorical, Composite, Unbounded
 
 from .zoo import MAKERS, Talking, Tally, assert_same, flat
 
@@ -172,3 +179,51 @@ def _adding(env: Any) -> Any:
         return torch.stack(rows) if type(data) is TensorDict else type(data).lazy_stack(rows, 0)
 
     return policy
+
+
+class Wide(EnvBase):
+    """Observes so many zeros."""
+
+    def __init__(self, width: int, first: float = 0.0):
+        super().__init__()
+        self.observation_spec = Composite(seen=Unbounded((width,)))
+        self.action_spec = Unbounded((1,))
+        self.first = torch.full((width,), first)
+
+    def _reset(self, tensordict: Any = None) -> Any:
+        return TensorDict({"seen": self.first})
+
+    def _step(self, tensordict: Any) -> Any:
+        return TensorDict({"seen": self.first, "reward": torch.ones(1), "done": torch.zeros(1, dtype=torch.bool)})
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+def wide(first: float = 0.0) -> SerialEnv:
+    return SerialEnv(2, [lambda: Wide(2), lambda: Wide(3, first)])
+
+
+def test_rows_of_unlike_shapes_may_be_renamed_counted_and_checked() -> None:
+    transform = Compose(RenameTransform(["seen"], ["other"]), StepCounter(), RewardSum(), FiniteTensorDictCheck())
+    env = TransformedEnv(wide(), transform)
+    check_env_specs(env)
+    played = env.rollout(3)
+    assert [row["other"].shape for row in played.unbind(0)] == [(3, 2), (3, 3)]
+    assert played[1]["next", "step_count"].flatten().tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match=r"'seen' \(3 of 3\)"):
+        TransformedEnv(wide(float("nan")), FiniteTensorDictCheck()).reset()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ObservationNorm(0.0, 2.0, in_keys=["seen"]),
+        lambda: CatTensors(["seen"], "joined"),
+        lambda: Compose(StepCounter(), UnsqueezeTransform(-1, in_keys=["seen"])),
+        lambda: VecNorm(in_keys=["seen"]),
+        lambda: lambda td: td.set("twice", 2 * td["seen"]),
+    ],
+)
+def test_other_transforms_of_unlike_rows_are_told_to_be_put_into_each(make: Any) -> None:
+    with pytest.raises(SpaceError, match=r"(?s)Expected environments that are alike, .*lambda: TransformedEnv\("):
+        TransformedEnv(wide(), make()).rollout(2)

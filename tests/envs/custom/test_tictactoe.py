@@ -101,3 +101,12 @@ def test_seeds() -> None:
     torch.manual_seed(0)
     env.set_seed(4)
     assert not env.rollout(5, tensordict=start, break_when_any_done=False)["next", "board"].equal(games[0])
+
+
+def test_a_taken_cell_is_told_by_its_row_or_itself() -> None:
+    for batch, said in (((), "but 4 is taken"), ((3,), r"rows \[\[0\], \[1\], \[2\]\] are taken")):
+        env = TicTacToeEnv()
+        move = torch.full(batch, 4)
+        data = env.step_mdp(env.step(env.reset(TensorDict({}, batch)).set("action", move)))
+        with pytest.raises(SpaceError, match=said):
+            env.step(data.set("action", move))

@@ -381,3 +381,25 @@ def test_a_reset_mask_on_another_key_is_refused() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
     with pytest.raises(SpaceError, match="no done flag beside it"):
         env.reset(TensorDict({"deep": TensorDict({"_reset": torch.ones(3, 1, dtype=torch.bool)}, [3])}, [3]))
+
+
+def test_graphs_stay_graphs() -> None:
+    graphs = spaces.Graph(spaces.Box(-1, 1, (2,)), spaces.Discrete(3))
+
+    class Web(Count):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.observation_space = graphs
+
+        def reset(self, **kwargs: Any) -> Any:
+            return self.observation_space.sample(), super().reset(**kwargs)[1]
+
+        def step(self, action: Any) -> Any:
+            return self.observation_space.sample(), *super().step(action)[1:]
+
+    vectors: Any = gymnasium.vector
+    for vector in (vectors.SyncVectorEnv([Web] * 2), VectorEnv([Web] * 2)):
+        env = GymWrapper(vector)
+        check_env_specs(env)
+        seen = env.rollout(2)["next", "observation"]
+        assert all(graphs.contains(graph) for row in seen for graph in row)

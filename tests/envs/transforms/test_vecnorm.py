@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from vecrl.envs import ParallelEnv, check_env_specs
+from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
 from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
 from vecrl.envs.transforms.shared import _remove
 from vecrl.errors import SpaceError
@@ -318,3 +318,28 @@ def test_what_is_frozen_is_so_in_the_parents_of_others_and_in_slices() -> None:
         on()
         env.reset()
         assert count() > before
+
+
+def test_shared_statistics_are_known_to_who_saw_nothing() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"])
+    late = VecNorm(in_keys=["observation"], shared_td=shared)
+    with pytest.raises(RuntimeError, match="has seen nothing yet"):
+        _ = late.loc
+    assert late.get_extra_state() == {}
+    early = VecNorm(in_keys=["observation"], shared_td=shared)
+    for _ in range(2):
+        TransformedEnv(GymEnv("Pendulum-v1"), early.clone()).rollout(20)
+        assert late.loc["observation"].equal(early.loc["observation"])
+        assert late.scale["observation"].equal(early.scale["observation"])
+        assert late.to_observation_norm().loc.equal(early.loc["observation"])
+        assert late.get_extra_state().keys() == early.get_extra_state().keys() != set()
+        assert late.frozen_copy().loc["observation"].equal(early.loc["observation"])
+
+
+def test_arguments_that_will_not_do_are_told() -> None:
+    with pytest.raises(ValueError, match=r"decay above 0 and up to 1.*2\.0"):
+        VecNorm(decay=2.0)
+    with pytest.raises(TypeError, match="build_td_for_shared_vecnorm"):
+        VecNorm(shared_td={})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KeyError, match=r"reward.*leave them out"):
+        VecNorm(shared_td=VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"]))

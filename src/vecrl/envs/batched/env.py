@@ -22,15 +22,16 @@ from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
-from ..base import EnvBase, next_seed
+from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS
 from ..partial import Masks, overlaid
+from ..seeds import checked, next_seed
 from .codecs import BareCodec, PathCodec
 from .makers import Kwargs, makers_of, merged_kwargs, share_out, start_method_of
 from .metadata import EnvMetaData
 from .playing import fits, play
 from .simulator import METHOD, MISSING, agree, alike
-from .some import spread, standing_still, whom
+from .some import drawn, fake_rows, spread, standing_still, whom
 from .wiring import is_by_path, stacked
 
 EnvFn = Callable[..., EnvBase]
@@ -78,6 +79,7 @@ class BatchedEnv(EnvBase):
 
     _backend: BackendName = "serial"
     not_state = ("_codec", "meta_data", "create_env_fn", "create_env_kwargs", "_how", "_wish", "_name", "num_workers")
+    _draws: Any = False
 
     def __init__(
         self,
@@ -155,9 +157,7 @@ class BatchedEnv(EnvBase):
         except BaseException:
             pool.close()
             raise
-        self._pool = pool
-        self._seeds = {}
-        self.is_closed = False
+        self._pool, self._seeds, self.is_closed = pool, {}, False
 
     def _take_metadata(self, metas: list[EnvMetaData], pool: Pool) -> None:
         first = metas[0]
@@ -167,6 +167,7 @@ class BatchedEnv(EnvBase):
         self.meta_data = first if all(meta is first or alike(meta, first) for meta in metas) else metas
         self._device = self._wish or (first.device if len({meta.device for meta in metas}) == 1 else None)
         self.supports_set_state = any(meta.supports_set_state for meta in metas)
+        self._draws = any(meta.draws for meta in metas)
         self.batch_size = torch.Size([len(metas), *first.batch_size])
         for name in (*INPUTS, *OUTPUTS):
             self._set_full(name, stacked(metas, name))
@@ -180,8 +181,7 @@ class BatchedEnv(EnvBase):
         """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
         if raise_if_closed:
             self._running()
-        pool, self._pool = self._pool, None
-        self.is_closed = True
+        pool, self._pool, self.is_closed = self._pool, None, True
         if pool is not None:
             pool.close()
 
@@ -268,12 +268,7 @@ class BatchedEnv(EnvBase):
         """A TensorDict that looks like one of a step, filled with zeros."""
         if not any(isinstance(self._full(name), StackedComposite) for name in (*INPUTS, *OUTPUTS)):
             return super().fake_tensordict()
-        rows: list[Any] = []
-        for row in range(self.num_workers):
-            roots = [self._full(name)[row] for name in (*INPUTS, "observation", "done")]
-            following = standing_still([self._full(name)[row] for name in OUTPUTS])
-            rows.append(standing_still(roots).set("next", following))
-        return LazyStackedTensorDict.lazy_stack(rows, 0)
+        return fake_rows(self._full, self.num_workers)
 
     # -- steps
 
@@ -303,8 +298,7 @@ class BatchedEnv(EnvBase):
             raise
 
     def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        flat = mask.reshape(self.num_workers, -1)
-        ids = flat.any(1).nonzero()[:, 0].cpu().numpy()
+        ids = mask.reshape(self.num_workers, -1).any(1).nonzero()[:, 0].cpu().numpy()
         fine = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
         self._running().send(ids, self._codec.inputs(tensordict, ids, fine))
         transition = self._asked(self._codec.following, "recv")
@@ -319,11 +313,17 @@ class BatchedEnv(EnvBase):
         data = self._complete_flags(data)  # of which there are more than the environments' after add_truncated_keys
         return data if self.device is None else data.to(self.device)
 
-    # -- a rollout at once
+    # -- random actions, a rollout at once
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """See `EnvBase.rand_action`; environments with a way of their own to draw them are asked."""
+        return drawn(self._running(), tensordict, self) if self._draws else super().rand_action(tensordict)
 
     def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
         codec = self._codec
-        if isinstance(codec, PathCodec) or not fits(codec.layout, self.num_workers, steps, stop):
+        if isinstance(codec, PathCodec) or (self._draws and actions is None):
+            return None
+        if not fits(codec.layout, self.num_workers, steps, stop):
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
         ready = list(codec.actions(actions))
@@ -341,6 +341,7 @@ class BatchedEnv(EnvBase):
             static_seed: the same for all.
         """
         self.start()
+        checked(seed)
         for row in range(self.num_workers):
             if isinstance(self._codec, BareCodec):
                 self._seeds[row] = seed
@@ -398,8 +399,8 @@ class BatchedEnv(EnvBase):
 
     def __repr__(self) -> str:
         state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
-        kind = f"num_workers={self.num_workers}, backend={self._name!r}, {state}"
-        return f"{type(self).__name__}({kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
+        kind = f"{type(self).__name__}(num_workers={self.num_workers}, backend={self._name!r}, {state}"
+        return f"{kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
 class SerialEnv(BatchedEnv):

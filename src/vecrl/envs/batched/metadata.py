@@ -28,6 +28,7 @@ class EnvMetaData:
         batch_locked: whether only this batch size will do.
         device_map: the device of every leaf, by its key.
         supports_set_state: whether a state can be given to `reset`.
+        draws: whether random actions are more than values of its action specs.
 
     >>> from vecrl.envs import GymEnv
     >>> meta = EnvMetaData.metadata_from_env(GymEnv("CartPole-v1"))
@@ -43,6 +44,7 @@ class EnvMetaData:
     batch_locked: bool
     device_map: dict[Any, torch.device | None] = field(repr=False)
     supports_set_state: bool = False
+    draws: bool = False
 
     @classmethod
     def metadata_from_env(cls, env: EnvBase, *, fake: bool = True) -> EnvMetaData:
@@ -60,6 +62,7 @@ class EnvMetaData:
             device=env.device,
             batch_locked=env.batch_locked,
             supports_set_state=env.supports_set_state,
+            draws=env._draws,
             device_map={key: None if leaf is None else leaf.device for key, leaf in specs.items(True, True)},
         )
 

@@ -135,6 +135,7 @@ class EnvSimulator:
 
 
 _NOTHING: Any = object()
+_OUTSIDE = ("batch_size", "device", "batch_locked", "supports_set_state", "draws")
 
 
 def spaces_by_path(metas: Sequence[EnvMetaData]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -176,8 +177,8 @@ def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
 
 def alike(a: EnvMetaData, b: EnvMetaData) -> bool:
     """Whether two environments look the same from outside."""
-    same = (getattr(a, name) == getattr(b, name) for name in ("batch_size", "device", "batch_locked"))
-    return all(same) and a.supports_set_state == b.supports_set_state and a.specs == b.specs
+    same = (getattr(a, name) == getattr(b, name) for name in _OUTSIDE)
+    return all(same) and a.specs == b.specs
 
 
 def _lifted(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> list[Lifted] | None:

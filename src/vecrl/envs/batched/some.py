@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
+from ...engine.pool import Pool
 from ...specs import Composite
-from ..owner import joined
-from ..partial import Masks, is_leaf
+from ..owner import INPUTS, OUTPUTS, SpecOwner, joined
+from ..partial import Masks, is_leaf, overlaid
+from ..successor import leaves_of
 
 Still = Callable[[int], TensorDictBase]
 """What stands in a row that is left alone, of its number."""
@@ -52,6 +54,32 @@ def spread(some: Any, ids: np.ndarray, count: int, still: Still) -> TensorDictBa
     place = torch.zeros(count, dtype=torch.int64)  # others repeat the first of some, which changes no any() nor all()
     place[torch.from_numpy(ids)] = torch.arange(len(ids))
     return some[place]
+
+
+def drawn(pool: Pool, tensordict: TensorDictBase | None, env: SpecOwner) -> TensorDictBase:
+    """Random actions that the environments of a pool draw for their rows of `tensordict`, written into it.
+
+    Args:
+        pool: of `env`'s environments.
+        tensordict: what they are drawn for; None for nothing known.
+        env: all of them, with the keys of what they may go by.
+    """
+    data = TensorDict({}, env.batch_size, device=env.device) if tensordict is None else tensordict
+    known = leaves_of(env.full_observation_spec, env.full_state_spec, env.full_done_spec)
+    rows = data.select(*known, strict=False).to("cpu").unbind(0)
+    seeds = torch.randint(2**62, (len(rows),)).tolist()  # so that they do not depend on who draws, and where
+    found: Any = pool.invoke("call", "_drawn", [(pair, {}) for pair in zip(rows, seeds, strict=True)])
+    actions = LazyStackedTensorDict.maybe_dense_stack(found, 0)
+    return overlaid(data, actions if env.device is None else actions.to(env.device))
+
+
+def fake_rows(full: Callable[[str], Composite], count: int) -> TensorDictBase:
+    """`fake_tensordict` of a batch of unlike environments, whose specs of a name `full` gives."""
+    rows: list[Any] = []
+    for row in range(count):
+        roots = [full(name)[row] for name in (*INPUTS, "observation", "done")]
+        rows.append(standing_still(roots).set("next", standing_still([full(name)[row] for name in OUTPUTS])))
+    return LazyStackedTensorDict.lazy_stack(rows, 0)
 
 
 def standing_still(specs: Sequence[Composite], before: TensorDictBase | None = None) -> TensorDictBase:

@@ -72,8 +72,9 @@ class TicTacToeEnv(EnvBase):
         board, turn, action = tensordict["board"].flatten(-2), tensordict["turn"], tensordict["action"].unsqueeze(-1)
         taken = board.gather(-1, action) >= 0
         if bool(taken.any()):
+            rows = f"those of the rows {taken.nonzero()[:5, :-1].tolist()} are" if shape else f"{action.item()} is"
             raise SpaceError(
-                f"Expected moves to free cells, but those of the rows {taken.nonzero()[:5, :-1].tolist()} are taken: "
+                f"Expected moves to free cells, but {rows} taken: "
                 'choose among those where "mask" is True, and begin anew when a game is done.'
             )
         board, won = self._moved(board, action)

@@ -7,6 +7,7 @@ the space is discrete, unless asked otherwise. What an environment hands out is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,24 +17,33 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.layout import Layout
+from ...engine.layout import Layout, Leaf
 from ...errors import SpaceError
 from ...simulators.gym_making import dressed, make, make_row, modern
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.conversions import spec_from_gym
 from ...specs.conversions.dtypes import numpy_dtype
-from ..gym_like import GymLikeEnv, Outcome, quick_encoder
+from ..gym_like import GymLikeEnv, Outcome, default_info_dict_reader, quick_encoder
 from ..lifting import Lifted
 from ..overriding import overrides
 from ..owner import FLAGS
 from ..partial import Masks
 from ..seeds import next_seed, seed_chain
 from ..tape import record
+from ..tuples import fitted, not_an_outcome, number
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
-from .gym_spaces import as_tuples, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, is_vector, vector_of
+from .gym_spaces import as_tuples, observed_keys, register_gym_spec_conversion, with_tuples
+from .gym_vector import VectorSteps, check_env, is_vector, spaces_of, vector_of
 
-__all__ = ["DEFAULT_GYM", "GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"]
+__all__ = [
+    "DEFAULT_GYM",
+    "GymEnv",
+    "GymWrapper",
+    "default_info_dict_reader",
+    "gym_backend",
+    "register_gym_spec_conversion",
+    "set_gym_backend",
+]
 
 
 class GymWrapper(GymLikeEnv):
@@ -89,7 +99,8 @@ class GymWrapper(GymLikeEnv):
             below["frame_skip"], frame_skip = frame_skip, None
         super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
 
-    def _build_env(self, env: Any, below: dict[str, Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def _build_env(self, below: dict[str, Any], env: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_env(env)
         if not is_vector(env):
             if self.batch_size:
                 raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
@@ -109,27 +120,32 @@ class GymWrapper(GymLikeEnv):
         rows = self._rows
         where = self.device or torch.device("cpu")
         how: dict[str, Any] = {"device": where, "categorical": self._categorical}
-        observed, acted = _spaces_of(env)
+        observed, acted = spaces_of(env)
         self._layout = Layout(observed) if rows is None else rows.layout
         seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
         self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
-        self.action_spec = self._batched(spec_from_gym(acted, **how))
+        action_spec = spec_from_gym(acted, **how)
+        self.action_spec = self._batched(action_spec)
+        self._keyed_actions = isinstance(action_spec, Composite)
         self._tuples = with_tuples(acted)
         self.reward_spec = self._batched(self._reward_spec(where))
         flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
-        keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in self._layout.leaves]
+        keys = observed_keys(self._layout)
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
-        fresh = rows is not None and rows.fresh
         self._action_key = next(iter(self.action_keys), "action")
         own = not overrides(self, GymWrapper, _READ)
-        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1
+        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._keyed_actions
         self._quick = own and plain and rows is None  # whether a step may go without detours
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
-        self._encoders = [
-            (key, quick_encoder(spec.to("cpu"), leaf.dtype, copy=not fresh))
-            for (key, spec), leaf in zip(self._leaves, self._layout.leaves, strict=True)
-        ]
+        pairs = zip(self._leaves, self._layout.leaves, strict=True)
+        self._encoders = [(key, self._encoder(spec.to("cpu"), leaf)) for (key, spec), leaf in pairs]
+
+    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
+        """From an observation's leaf, of all rows where there are several, to its tensor."""
+        rows = self._rows
+        count = () if rows is None else (rows.num_envs,)
+        return quick_encoder(spec, leaf.dtype, rows is None or not rows.fresh, partial(_checked, spec, leaf, count))
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
@@ -177,9 +193,10 @@ class GymWrapper(GymLikeEnv):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase._advance`: what a quick step gives has all flags, and all in the shapes of the specs."""
-        if self.run_type_checks or self._begun is not None or not self._cached("whole", self._is_whole):
-            return super()._advance(tensordict)
-        return self._step(tensordict)
+        plain = not (self.run_type_checks or self.info_dict_reader) and self._begun is None
+        if plain and self._cached("whole", self._is_whole):
+            return self._step(tensordict)
+        return super()._advance(tensordict)
 
     def _is_whole(self) -> bool:
         """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
@@ -246,13 +263,19 @@ class GymWrapper(GymLikeEnv):
     # -- a rollout at once
 
     def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
-        obs, reward, terminated, truncated, _ = self._env.step(action)
-        for _ in range(self.frame_skip - 1):
-            if terminated or truncated:
-                break
-            obs, more, terminated, truncated, _ = self._env.step(action)
-            reward = reward + more  # which may be the environment's own array
-        return obs, float(reward), bool(terminated), bool(truncated)
+        result, paid, skipped = self._acted(action), 0.0, self.frame_skip - 1
+        while skipped and not (result[2] or result[3]):
+            paid, skipped = paid + result[1], skipped - 1
+            result = self._acted(action)
+        return (result[0], paid + result[1], *result[2:]) if paid else result
+
+    def _acted(self, action: Any) -> tuple[Any, float, bool, bool]:
+        outcome = self._env.step(action)
+        try:
+            obs, reward, terminated, truncated, _ = outcome
+        except (TypeError, ValueError):
+            raise not_an_outcome(outcome) from None
+        return obs, reward if type(reward) is float else number(reward), bool(terminated), bool(truncated)
 
     def _lifted(self) -> Lifted | None:
         overridden = overrides(self, GymWrapper, (*_TAPED, *_LIFTED))
@@ -265,8 +288,9 @@ class GymWrapper(GymLikeEnv):
         plain = self._quick and not self.info_dict_reader and not self._layout.opaque and self._begun is None
         if not plain or overrides(self, GymWrapper, _TAPED):
             return None
-        actions = self.action_spec.rand((steps,)) if actions is None else actions[:steps].clone()
-        ready = self.action_spec.expand(len(actions), *self.action_spec.shape).to_numpy(actions)
+        spec = self.action_spec
+        actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
+        ready = spec.expand(len(actions), *spec.shape).to_numpy(actions)
         tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
         n = len(tape.reward)
         ends = torch.from_numpy(tape.terminated), torch.from_numpy(tape.truncated)
@@ -361,8 +385,8 @@ class GymEnv(GymWrapper):
         own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
         below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
         kwargs.update(library=self._library(), from_pixels=from_pixels)
-        many = num_envs or (num_workers if (num_workers or 1) > 1 else None)
-        if many:
+        many = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
+        if many is not None:
             make_env = partial(make_row, env_name, kwargs, below, self._objectives)
             env, below = vector_of(make_env, many, backend, num_workers, ray_options), {}
         else:
@@ -386,11 +410,8 @@ _READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "
 _TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
 
 
-def _spaces_of(env: Any) -> tuple[Any, Any]:
-    """Of a single environment, or of one row of a vector."""
-    if is_vector(env):
-        return env.single_observation_space, env.single_action_space
-    return env.observation_space, env.action_space
+def _checked(spec: TensorSpec, leaf: Leaf, rows: tuple[int, ...], value: Any) -> Any:
+    return spec.encode(fitted(value, leaf, *rows))
 
 
 def _as_it_is(spec: TensorSpec, values: Any) -> bool:

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ...engine.layout import Layout
 from ...errors import SpaceError
 from ...specs import TensorSpec
 from ...specs.conversions import space_from_spec
 from ...specs.conversions.from_gym import How, register
+from ..owner import FLAGS
 
 Rule = Callable[..., Any]
 
@@ -62,6 +64,22 @@ def _as_rule(fn: Rule) -> Callable[[Any, How], Any]:
         return fn(space, **{name: value for name, value in keywords.items() if anything or name in taken})
 
     return rule
+
+
+def observed_keys(layout: Layout) -> list[tuple[str, ...]]:
+    """Where the leaves of observations lie in TensorDicts.
+
+    Raises:
+        SpaceError: a name is taken by what a step gives beside observations.
+    """
+    keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in layout.leaves]
+    taken = sorted({key[0] for key in keys} & {*FLAGS, "next", "reward"})
+    if taken:
+        raise SpaceError(
+            f"Expected observations of other names than {', '.join(map(repr, taken))}, which TensorDicts have for the "
+            "rest of a step. Rename them, as by gymnasium.wrappers.TransformObservation."
+        )
+    return keys
 
 
 def with_tuples(space: Any) -> Any:

@@ -39,6 +39,42 @@ def is_vector(env: Any) -> bool:
     )
 
 
+def check_env(env: Any) -> None:
+    """Raise a `TypeError` unless this is an environment, single or a vector, of gymnasium's or gym's kind."""
+    kinds = ("observation", "action")
+    spaces = all(hasattr(env, f"{kind}_space") or hasattr(env, f"single_{kind}_space") for kind in kinds)
+    if isinstance(env, type) or not spaces:
+        raise TypeError(
+            f"Expected an environment of gymnasium, or a vector of them, but {env!r:.80} came. GymEnv makes one by its "
+            "name."
+        )
+    if hasattr(env, "full_observation_spec"):
+        raise TypeError(
+            f"Expected an environment of gymnasium, but {env!r:.80} came, which is over TensorDicts already."
+        )
+
+
+def spaces_of(env: Any) -> tuple[Any, Any]:
+    """The spaces of observations and actions of a single environment, or of one row of a vector."""
+    if is_vector(env):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def vector_of(
+    make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None, ray_options: Any = None
+) -> Any:
+    """`count` environments as a vector, over worker processes where there are to be several workers."""
+    from ...vector import VectorEnv
+
+    if count < 1:
+        raise ValueError(f"Expected one environment or more, but num_envs={count} came.")
+    if backend is None:
+        backend = "serial" if (num_workers or 1) == 1 else "processes"
+    there = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
+    return VectorEnv([make_env] * count, autoreset_mode="same_step", **there)
+
+
 def mode_of(env: Any) -> AutoresetMode:
     """When rows of a vector environment begin anew; those that do not say are as gymnasium's were at the time."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
@@ -208,7 +244,8 @@ def _as_arrays(given: Any) -> Any:
     if isinstance(given, np.ndarray):
         return given
     if isinstance(given, tuple):
-        return tuple(map(_as_arrays, given))
+        made = map(_as_arrays, given)
+        return type(given)(*made) if hasattr(given, "_fields") else tuple(made)  # graphs are tuples with names
     if isinstance(given, dict):
         return {key: _as_arrays(value) for key, value in given.items()}
     return given.detach().cpu().numpy() if hasattr(given, "detach") else given
@@ -231,13 +268,3 @@ def _with_rows(leaf: Any, rows: np.ndarray, values: list[Any]) -> Any:
 def _blank(leaf: Any, rows: np.ndarray, missing: Any) -> Any:
     kind = leaf.dtype.kind if isinstance(leaf, np.ndarray) else "O"
     return _with_rows(leaf, rows, [missing if kind == "f" else None if kind == "O" else 0] * len(rows))
-
-
-def vector_of(make_env: Any, count: int, backend: Any, num_workers: int | None, ray_options: Any = None) -> Any:
-    """`count` environments in a vector environment: over processes where there are several workers."""
-    from ...vector import VectorEnv
-
-    if backend is None:
-        backend = "serial" if (num_workers or 1) == 1 else "processes"
-    there = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
-    return VectorEnv([make_env] * count, autoreset_mode="same_step", **there)

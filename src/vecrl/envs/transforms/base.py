@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor, nn
 
-from ...specs import Composite, TensorSpec, Unbounded
+from ...specs import Composite, TensorSpec
 from ..owner import Key
 from ..successor import as_keys
+from .trying import inferred
 
 if TYPE_CHECKING:
     from .env import TransformedEnv
@@ -49,7 +50,7 @@ class Transform(nn.Module):
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`, each from a Composite to a Composite, or `transform_output_spec` and
       `transform_input_spec` for all at once. Without them, entries that `_apply_transform` makes have specs of the
-      shape and dtype that it gives, without bounds.
+      shape and dtype that it gives, without bounds; sizes that follow from such as are not fixed (-1) are not either.
 
     Args:
         in_keys: what it reads, of what comes out.
@@ -320,6 +321,12 @@ class Transform(nn.Module):
         """The action specs, as they are for `tensordict`."""
         return specs
 
+    def __call__(self, tensordict: Any) -> Any:
+        """See `forward`."""
+        if not is_tensor_collection(tensordict):
+            raise TypeError(f"{type(self).__name__} changes TensorDicts, but {tensordict!r:.80} came.")
+        return super().__call__(tensordict)
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Change stored data: the entries `in_keys` of the root, in place; returns it."""
         return self._call(tensordict)
@@ -366,7 +373,7 @@ class Transform(nn.Module):
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_apply_transform` makes of values of `spec`."""
-        return inferred(spec, self._apply_transform(spec.zero()))
+        return inferred(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_inv_apply_transform` makes values of `spec` of."""
@@ -435,10 +442,3 @@ class Transform(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys})"
-
-
-def inferred(spec: TensorSpec, value: Any) -> TensorSpec:
-    """A spec without bounds for what was made of a value of `spec`."""
-    if not isinstance(value, Tensor):
-        return spec
-    return Unbounded(value.shape, dtype=value.dtype, device=spec.device)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tensordict import TensorDictBase
+from collections.abc import Iterator
+from typing import Any
+
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from .throughout import Throughout
@@ -25,12 +28,20 @@ class FiniteTensorDictCheck(Throughout):
     pointwise = True
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        bad: list[str] = []
-        for key, value in next_tensordict.items(include_nested=True, leaves_only=True):
-            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-                finite = value.isfinite()
-                if not bool(finite.all()):
-                    bad.append(f"{key!r} ({int((~finite).sum())} of {value.numel()})")
+        bad = [f"{key!r} ({count} of {size})" for key, count, size in _not_finite(next_tensordict)]
         if bad:
             raise ValueError(f"Expected finite numbers alone, but some are NaN or infinite in {', '.join(bad)}.")
         return next_tensordict
+
+
+def _not_finite(td: TensorDictBase) -> Iterator[tuple[Any, int, int]]:
+    """The entries with numbers that are not finite, how many of these there are, and how many in all."""
+    if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
+        for row in td.tensordicts:
+            yield from _not_finite(row)
+        return
+    for key, value in td.items(include_nested=True, leaves_only=True):
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            finite = value.isfinite()
+            if not bool(finite.all()):
+                yield key, int((~finite).sum()), value.numel()

@@ -59,6 +59,8 @@ class Compose(Transform):
         if not -len(self) <= index <= len(self):
             raise IndexError(f"Expected an index between {-len(self)} and {len(self)}, but {index} came.")
         transform = as_transform(transform)
+        if any(part is self for part in transform.modules()):
+            raise ValueError("Expected another transform, but a Compose cannot hold itself. clone() gives one it can.")
         transform.set_container(self)
         self.transforms.insert(index if index >= 0 else len(self) + index, transform)
         self._changed()

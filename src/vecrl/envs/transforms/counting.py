@@ -6,6 +6,7 @@ and a transform keeps nothing between steps.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -144,8 +145,8 @@ class StepCounter(Tracker):
         step_count_key: str | None = "step_count",
         update_done: bool = True,
     ):
-        if max_steps is not None and max_steps < 1:
-            raise ValueError(f"Expected max_steps of 1 or more, or None, but {max_steps} came.")
+        if max_steps is not None and (not isinstance(max_steps, Integral) or max_steps < 1):
+            raise ValueError(f"Expected max_steps of 1 or more, an int, or None, but {max_steps!r} came.")
         super().__init__()
         self.max_steps = max_steps
         self.truncated_key = truncated_key or "truncated"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import EnvBase
@@ -20,6 +20,7 @@ from .base import Part, Transform
 from .compose import Compose
 from .counting import beginnings
 from .functions import as_transform
+from .unlike import told
 
 
 class TransformedEnv(EnvBase):
@@ -147,7 +148,8 @@ class TransformedEnv(EnvBase):
         """The specs of the environment, seen through the transform."""
         base = self.base_env
         given = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
-        seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
+        with told(self.transform, base.specs):
+            seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
         for names, specs in zip((INPUTS, OUTPUTS), seen, strict=True):
             for name in names:
                 part = specs[f"full_{name}_spec"]
@@ -204,7 +206,10 @@ class TransformedEnv(EnvBase):
         given = self.transform._reset_env_preprocess(tensordict)
         first = self.base_env._begin_rows(given if given is None else self._for_base(given), **kwargs)
         asked = TensorDict({}, first.batch_size, device=self.device) if given is None else given
-        return self.transform._reset(asked, first)
+        if type(first) is not LazyStackedTensorDict:
+            return self.transform._reset(asked, first)
+        with told(self.transform, self.base_env.specs):
+            return self.transform._reset(asked, first)
 
     def _for_base(self, given: TensorDictBase) -> TensorDictBase:
         """What the environment's reset is given: without its observations in the shape or dtype that users see."""
@@ -224,7 +229,11 @@ class TransformedEnv(EnvBase):
         """What follows from `tensordict`, of which `_on_the_way_in` has made the others."""
         if mask is not None:
             return self._skipping(tensordict, inner, mask)
-        return self.transform._step(tensordict, self.base_env._advance(inner))
+        following = self.base_env._advance(inner)
+        if type(following) is not LazyStackedTensorDict:
+            return self.transform._step(tensordict, following)
+        with told(self.transform, self.base_env.specs):
+            return self.transform._step(tensordict, following)
 
     def _on_the_way_in(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
         """What the environment gets, and the rows that a transform asks to step, where one does."""
@@ -288,9 +297,16 @@ class TransformedEnv(EnvBase):
         base, specs = self.base_env, self.full_action_spec
         if tensordict is not None and self._cached("restricts", lambda: self.transform._restricts):
             return overlaid(tensordict, self.transform._allowed(specs, tensordict).rand())
-        if self._same_actions and type(base).rand_action is not EnvBase.rand_action:
+        if self._same_actions and base._draws:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)
+
+    @property
+    def _draws(self) -> bool:
+        if type(self).rand_action is not TransformedEnv.rand_action or self.transform._restricts:
+            return True
+        self._full("action")  # which also says whether they are the same
+        return self.base_env._draws and self._same_actions
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the environment; returns the seed for the next one."""

@@ -207,6 +207,11 @@ class CatFrames(Tracker):
         for key, out_key in self._routes:
             spec = observation_spec.get(key, None)
             if spec is not None:
+                if spec.ndim - observation_spec.ndim < -self.dim:
+                    raise SpaceError(
+                        f"Expected {key!r} to have a dimension {self.dim} behind the batch, but its shape is "
+                        f"{tuple(spec.shape)}. UnsqueezeTransform gives it one."
+                    )
                 observation_spec[out_key] = self._spec(spec)
         return observation_spec
 

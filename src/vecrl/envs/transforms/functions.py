@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
-from ...specs import Composite, Unbounded
+from ...specs import Composite, TensorSpec, Unbounded
 from ..owner import Key
-from .base import Transform, inferred
+from .base import Transform
+from .trying import between, enlarged
 
 
 class FunctionTransform(Transform):
@@ -38,18 +40,23 @@ class FunctionTransform(Transform):
         for part in parts.values():
             zeros.update(part.zero())
         before = dict(_leaves(zeros))
-        made = dict(_leaves(self._call(zeros.copy())))
+        made = {key: (value, tuple(value.shape)) for key, value in _leaves(self._call(zeros.copy()))}
+        if any(-1 in leaf.shape for part in parts.values() for leaf in part.values(True, True)):
+            for part in parts.values():
+                enlarged(part, zeros)
+            larger = dict(_leaves(self._call(zeros)))
+            made = {key: (value, between(shape, larger[key].shape)) for key, (value, shape) in made.items()}
         for name, part in parts.items():
             for key in list(part.keys(include_nested=True, leaves_only=True)):
                 if key not in made:
                     del part[key]
-                elif made[key] is not before[key] and not part[key].is_in(made[key]):
-                    part[key] = inferred(part[key], made[key])
+                elif made[key][0] is not before[key]:
+                    part[key] = _spec(part[key], *made[key])
             output_spec[f"full_{name}_spec"] = part
         seen = output_spec["full_observation_spec"]
-        for key, value in made.items():
+        for key, (value, dims) in made.items():
             if key not in before:
-                seen[key] = Unbounded(value.shape, dtype=value.dtype, device=device)
+                seen[key] = Unbounded(dims, dtype=value.dtype, device=device)
         assert seen.shape == shape
         return output_spec
 
@@ -62,9 +69,17 @@ def as_transform(transform: Any) -> Transform:
     """
     if isinstance(transform, Transform):
         return transform
+    if isinstance(transform, type):
+        raise TypeError(f"Expected a transform, but the class {transform.__name__} came: make one of it.")
     if callable(transform):
         return FunctionTransform(transform)
     raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, but {transform!r} came.")
+
+
+def _spec(spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> TensorSpec:
+    """The spec of an entry of which `value` was made, and values of `shape` are."""
+    fits = tuple(spec.shape) == shape and spec.is_in(value)
+    return spec if fits or not isinstance(value, Tensor) else Unbounded(shape, dtype=value.dtype, device=spec.device)
 
 
 def _leaves(td: TensorDictBase) -> Iterator[tuple[Key, Any]]:

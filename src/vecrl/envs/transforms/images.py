@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
 from .throughout import ObservationTransform
+from .trying import tried
 
 _GREY = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
@@ -28,6 +30,7 @@ class ImageTransform(ObservationTransform):
     """
 
     pointwise = True
+    _least = 3  # dimensions of an image
     _monotonous = True  # whether brighter images never become darker ones, so that bounds are mapped like values
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None):
@@ -38,9 +41,13 @@ class ImageTransform(ObservationTransform):
         return False  # for which all frames of a rollout would have to be held at their first, full size
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        value = self._apply_transform(spec.zero())
-        lead = spec.shape[:-3] if value.ndim == spec.ndim else value.shape[:-3]  # whose sizes may be dynamic
-        shape = (*lead, *value.shape[-3:])
+        parent = self.parent
+        if spec.ndim - (0 if parent is None else parent.batch_dims) < self._least:
+            raise SpaceError(
+                f"{type(self).__name__} expects images of {self._least} dimensions or more behind the batch, but a "
+                f"shape of {tuple(spec.shape)} came: name others with in_keys."
+            )
+        value, shape = tried(self._apply_transform, spec)
         if not (isinstance(spec, Bounded) and self._monotonous):
             return Unbounded(shape, dtype=value.dtype, device=spec.device)
         low, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
@@ -129,6 +136,8 @@ class Resize(ImageTransform):
     torch.Size([3, 84, 84])
     """
 
+    _least = 2
+
     def __init__(
         self,
         w: int,
@@ -141,7 +150,7 @@ class Resize(ImageTransform):
         if mode not in _MODES:
             raise ValueError(f"Expected an interpolation of {_MODES}, but {interpolation!r} came.")
         super().__init__(in_keys, out_keys)
-        self.w, self.h = int(w), int(w if h is None else h)
+        self.w, self.h = _sizes(w, h)
         self.interpolation = mode
         self._monotonous = mode != "bicubic"  # which overshoots at edges
 
@@ -215,6 +224,8 @@ class Crop(ImageTransform):
     torch.Size([3, 4, 2])
     """
 
+    _least = 2
+
     def __init__(
         self,
         w: int,
@@ -225,8 +236,13 @@ class Crop(ImageTransform):
         out_keys: Any = None,
     ):
         super().__init__(in_keys, out_keys)
-        self.w, self.h = int(w), int(w if h is None else h)
+        self.w, self.h = _sizes(w, h)
         self.top, self.left = int(top), int(left)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        if -1 in spec.shape:  # where it reaches beyond, there are zeros whatever the bounds
+            spec = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
+        return super()._spec(spec)
 
     def _begins(self, height: int, width: int) -> tuple[int, int]:
         return self.top, self.left
@@ -262,6 +278,13 @@ class CenterCrop(Crop):
 
     def _begins(self, height: int, width: int) -> tuple[int, int]:
         return _margin(height - self.w), _margin(width - self.h)
+
+
+def _sizes(w: int, h: int | None) -> tuple[int, int]:
+    sizes = int(w), int(w if h is None else h)
+    if min(sizes) < 1:
+        raise ValueError(f"Expected sizes of 1 or more, but w={w} and h={h} came.")
+    return sizes
 
 
 def _margin(spare: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
@@ -14,6 +14,8 @@ from ..owner import FLAGS, Key, split
 from ..successor import as_keys
 from .base import Transform
 from .throughout import ObservationTransform, Throughout
+from .trying import tried
+from .unlike import unlike
 
 
 class CatTensors(ObservationTransform):
@@ -101,23 +103,34 @@ class CatTensors(ObservationTransform):
         specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
         if not specs:
             return observation_spec
-        joined = self._joined([spec.zero() for spec in specs], observation_spec.ndim)
+        dims = observation_spec.ndim
+        try:
+            joined, shape = tried(lambda *values: self._joined(list(values), dims), *specs)
+        except (RuntimeError, IndexError) as error:
+            if any(map(unlike, specs)):  # which is told where all transforms are applied
+                raise
+            found = ", ".join(f"{key!r} of {tuple(spec.shape)}" for key, spec in zip(self.in_keys, specs, strict=True))
+            raise SpaceError(
+                f"Expected entries that go behind one another along dim={self.dim}, but they are {found}. "
+                "unsqueeze_if_oor=True gives the dimension to those without it."
+            ) from error
         for key in self._gone:
             del observation_spec[key]
-        observation_spec[self.out_key] = self._spec_of(specs, joined, observation_spec.ndim)
+        observation_spec[self.out_key] = self._spec_of(specs, joined, shape, dims)
         return observation_spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """As they are: observations are joined."""
         return reward_spec
 
-    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, batch_dims: int) -> TensorSpec:
+    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, shape: tuple[int, ...], batch_dims: int) -> TensorSpec:
         bounded = [spec for spec in specs if isinstance(spec, Bounded)]
-        if len(bounded) < len(specs):
-            return Unbounded(joined.shape, dtype=joined.dtype, device=joined.device)
+        open_end = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1  # behind which bounds have no place
+        if len(bounded) < len(specs) or open_end:
+            return Unbounded(shape, dtype=joined.dtype, device=joined.device)
         low = self._joined([spec.low for spec in bounded], batch_dims)
         high = self._joined([spec.high for spec in bounded], batch_dims)
-        return Bounded(low, high, joined.shape, dtype=joined.dtype, device=joined.device)
+        return Bounded(low, high, shape, dtype=joined.dtype, device=joined.device)
 
 
 def _not_needed(transform: Transform, keys: list[Key]) -> list[Key]:
@@ -157,6 +170,10 @@ class RenameTransform(Throughout):
         return self._renamed(tensordict, self._routes_inv)
 
     def _renamed(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
+        if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
+            for row in td.tensordicts:
+                self._renamed(row, routes)
+            return td
         found: list[tuple[Key, Any]] = []
         for before, after in routes:
             value = td.get(before, None)
@@ -193,7 +210,11 @@ class RenameTransform(Throughout):
         if not self.create_copy:
             for before, _, _ in found:
                 del specs[before]
-        for _, after, spec in found:
+        for before, after, spec in found:
+            place = split(after)[0]
+            for above in (place[:n] for n in range(1, len(place) + 1)):
+                if not isinstance(specs.get(above, None), Composite | None):
+                    raise SpaceError(f"{before!r} cannot be named {after!r}, since {above!r} is a value itself.")
             specs[after] = spec.clone()
         return specs
 
@@ -291,6 +312,8 @@ class ExcludeTransform(Throughout):
             return output_spec
         parts: list[Any] = list(output_spec.values())
         for key in self.excluded_keys:
+            if split(key)[1] == "done" and key in output_spec["full_done_spec"]:
+                raise SpaceError(f"{key!r} says where episodes end, so it cannot be left out.")
             holders = [part for part in parts if key in part]
             if not holders:
                 there = [found for part in parts for found in part.keys(include_nested=True, leaves_only=True)]

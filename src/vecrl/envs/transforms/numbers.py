@@ -10,9 +10,12 @@ import torch
 from tensordict import NonTensorStack, is_non_tensor
 from torch import Tensor
 
+from ...errors import SpaceError
 from ...specs import Bounded, NonTensor, TensorSpec, Unbounded
+from ...specs.moves import concrete
 from ..owner import Key
 from .throughout import ObservationTransform
+from .trying import tried
 
 
 class UnaryTransform(ObservationTransform):
@@ -67,9 +70,9 @@ class UnaryTransform(ObservationTransform):
         return self._of(self._inv_fn, value)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        made = self._apply_transform(spec.zero())
+        made, shape = tried(self._apply_transform, spec)
         if isinstance(made, Tensor):
-            return Unbounded(made.shape, dtype=made.dtype, device=spec.device)
+            return Unbounded(shape, dtype=made.dtype, device=spec.device)
         return NonTensor(spec.shape, device=spec.device)
 
     _inv_spec = _spec  # the outer values are what fn makes of inner ones
@@ -150,6 +153,8 @@ class ObservationNorm(ObservationTransform):
             RuntimeError: loc and scale are known already, or the values have no finite mean or deviation.
             ValueError: `key` or `cat_dim` is needed.
         """
+        if num_iter < 1:
+            raise ValueError(f"Expected num_iter of 1 or more, but {num_iter} came.")
         if self.initialized:
             raise RuntimeError("loc and scale are known already: init_stats would replace them.")
         keys = self.in_keys
@@ -179,7 +184,15 @@ class ObservationNorm(ObservationTransform):
             played = parent.rollout(left)
             found.append(played.get(key))
             left -= played.shape[-1]
-        return torch.cat(found, dim)
+        try:
+            return torch.cat(found, dim)
+        except RuntimeError as error:
+            shapes = ", ".join(str(tuple(part.shape)) for part in found[:3])
+            raise ValueError(
+                f"Expected rollouts that go behind one another along dimension {dim}, but they have the shapes "
+                f"{shapes}. Give the dimension of time, cat_dim={parent.batch_dims}, and as reduce_dim all dimensions "
+                "over which mean and deviation are taken."
+            ) from error
 
     def _known(self) -> tuple[Tensor, Tensor]:
         loc, scale = self.loc, self.scale
@@ -200,7 +213,17 @@ class ObservationNorm(ObservationTransform):
         return (value - loc) / scale
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self._apply_transform) if self.initialized else spec
+        if not self.initialized:
+            return spec
+        loc, scale = self._known()
+        try:
+            torch.broadcast_shapes(concrete(spec.shape), loc.shape, scale.shape)
+        except RuntimeError as error:
+            raise SpaceError(
+                f"Expected loc and scale that broadcast with values of shape {tuple(spec.shape)}, but they have "
+                f"{tuple(loc.shape)} and {tuple(scale.shape)}."
+            ) from error
+        return mapped(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """The outer values are those that the inverse maps into `spec`."""
@@ -239,6 +262,8 @@ class ClipTransform(ObservationTransform):
     ):
         if low is None and high is None:
             raise ValueError("Expected low, high or both, but neither came.")
+        if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
+            raise ValueError(f"Expected low <= high, but low={low} and high={high} came.")
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.register_buffer("low", torch.as_tensor(-torch.inf if low is None else low))
         self.register_buffer("high", torch.as_tensor(torch.inf if high is None else high))

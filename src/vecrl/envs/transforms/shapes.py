@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
-from .base import inferred
 from .throughout import ObservationTransform
+from .trying import inferred
 
 
 class ShapeTransform(ObservationTransform):
@@ -74,7 +74,7 @@ class ShapeTransform(ObservationTransform):
         try:
             return self._turned(spec, spec.ndim - self._batch_dims)
         except SpaceError:  # a dimension that is one choice is merged or moved
-            return inferred(spec, self._apply_transform(spec.zero()))
+            return inferred(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         return self._turned(spec, spec.ndim - self._batch_dims)

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -44,6 +44,18 @@ def mapped_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
     mapped = data.memmap_(prefix=folder)
     weakref.finalize(mapped, _remove, folder, os.getpid())
     return mapped
+
+
+def check_shared(shared: Any, keys: Sequence[Key]) -> None:
+    """Raise unless `shared` is a TensorDict with the statistics of all `keys`."""
+    if not isinstance(shared, TensorDictBase):
+        raise TypeError(f"Expected shared_td to be of VecNorm.build_td_for_shared_vecnorm, but {shared!r:.80} came.")
+    missing = [key for key in keys if any(shared.get(part_key(key, part), None) is None for part in PARTS)]
+    if missing:
+        raise KeyError(
+            f"Expected statistics of {missing} in shared_td, but they are not there: give them as "
+            "keys to VecNorm.build_td_for_shared_vecnorm, or leave them out of in_keys."
+        )
 
 
 def _remove(folder: str, owner: int) -> None:

@@ -24,7 +24,7 @@ from ..successor import as_keys
 from .base import Transform
 from .compose import Compose
 from .numbers import ObservationNorm, is_floating
-from .shared import PARTS, guard_of, mapped_statistics, part_key
+from .shared import PARTS, check_shared, guard_of, mapped_statistics, part_key
 
 DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 
@@ -70,6 +70,10 @@ class VecNorm(Transform):
         new_api: bool | None = None,
     ):
         super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
+        if not 0 < decay <= 1:
+            raise ValueError(f"Expected a decay above 0 and up to 1, which forgets nothing, but {decay} came.")
+        if shared_td is not None:
+            check_shared(shared_td, self.in_keys)
         if shapes is not None and len(shapes) != len(self.in_keys):
             raise ValueError(f"Expected a shape for each of {self.in_keys}, but {shapes} came.")
         self.decay = decay
@@ -129,6 +133,18 @@ class VecNorm(Transform):
                 stats.update(rows, mask)
                 _write(self._shared, self._table.state())
 
+    @property
+    def _known(self) -> Table:
+        """The table, with what others have gathered meanwhile that share its statistics."""
+        if self._shared is not None:
+            with self.lock:
+                state = _read(self._shared, self.in_keys)
+                if self._table.stats is None and any(state[part_key(key, "count")].any() for key in self.in_keys):
+                    self._table.open([torch.Size(state[part_key(key, "mean")].shape) for key in self.in_keys], None)
+                if self._table.stats is not None:
+                    self._table.load(state)
+        return self._table
+
     def _open(self, values: Sequence[Tensor | None], batch_dims: int) -> None:
         """Begin the statistics, now that it is known where they are to live."""
         shapes = self._table.shapes or [
@@ -186,7 +202,7 @@ class VecNorm(Transform):
 
     def _affine(self) -> tuple[TensorDict, TensorDict]:
         loc, scale = TensorDict({}), TensorDict({})
-        for key, mean, deviation in self._table.affine():
+        for key, mean, deviation in self._known.affine():
             loc.set(key, mean)
             scale.set(key, deviation)
         return loc, scale
@@ -195,14 +211,14 @@ class VecNorm(Transform):
         """What it does now, fixed: an `ObservationNorm`, or a `Compose` of one an entry."""
         norms = [
             ObservationNorm(mean, scale, in_keys=[in_key], out_keys=[out_key], standard_normal=True)
-            for (in_key, out_key), (_, mean, scale) in zip(self._routes, self._table.affine(), strict=True)
+            for (in_key, out_key), (_, mean, scale) in zip(self._routes, self._known.affine(), strict=True)
         ]
         return norms[0] if len(norms) == 1 else Compose(*norms)
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """The statistics, for `state_dict`: of each entry its "count", "mean" and "m2", float64; empty before the
         first data."""
-        if self._table.stats is None:
+        if self._known.stats is None:
             return {}
         return {_flat(key): torch.from_numpy(value) for key, value in self._table.state().items()}
 

@@ -1,0 +1,109 @@
+"""What is told of transforms that do not fit their environment, or their arguments."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from vecrl.envs import EnvBase, GymEnv, SerialEnv, TransformedEnv
+from vecrl.envs.transforms import (
+    CatFrames,
+    CatTensors,
+    CenterCrop,
+    ClipTransform,
+    Compose,
+    ExcludeTransform,
+    FlattenObservation,
+    GrayScale,
+    ObservationNorm,
+    RenameTransform,
+    Resize,
+    StepCounter,
+    ToTensorImage,
+)
+from vecrl.errors import SpaceError
+from vecrl.specs import Composite, Unbounded
+
+
+class Mixed(EnvBase):
+    """Observes entries of unlike dimensions; only its specs matter."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_size=[3])
+        self.observation_spec = Composite(
+            row=Unbounded((3, 2)), number=Unbounded((3,)), image=Unbounded((3, 4, 5, 3)), shape=[3]
+        )
+
+
+def over(transform: Any) -> Callable[[], Any]:
+    return lambda: TransformedEnv(Mixed(), transform()).observation_spec
+
+
+def holding_itself() -> None:
+    whole = Compose(StepCounter())
+    whole.append(whole)
+
+
+def normed(env: Any, steps: int, **how: Any) -> None:
+    norm = ObservationNorm(in_keys=["observation"])
+    transformed = TransformedEnv(env, norm)
+    norm.init_stats(steps, **how)
+    transformed.close()
+
+
+TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "dimensions that differ": (
+        over(lambda: CatTensors(["row", "number"], "all")),
+        SpaceError,
+        r"'number' of \(3,\), 'row' of \(3, 2\). unsqueeze_if_oor",
+    ),
+    "frames of a number": (over(lambda: CatFrames(2, -1, ["number"])), SpaceError, r"dimension -1.*\(3,\)"),
+    "frames along too few": (over(lambda: CatFrames(2, -3, ["row"])), SpaceError, r"dimension -3.*\(3, 2\)"),
+    "no image": (over(lambda: ToTensorImage(in_keys=["row"])), SpaceError, r"3 dimensions or more.*\(3, 2\)"),
+    "no image to be grey": (over(lambda: GrayScale(["number"])), SpaceError, r"3 dimensions or more.*\(3,\)"),
+    "no image to be smaller": (over(lambda: Resize(2, in_keys=["row"])), SpaceError, "2 dimensions or more"),
+    "too few to be flat": (over(lambda: FlattenObservation(-3, -1, ["number"])), IndexError, "to flatten, but -3"),
+    "loc of another shape": (
+        over(lambda: ObservationNorm(torch.zeros(5), 1.0, ["row"])),
+        SpaceError,
+        r"values of shape \(3, 2\), but they have \(5,\) and \(\)",
+    ),
+    "no size": (lambda: Resize(0), ValueError, "1 or more, but w=0"),
+    "no size either": (lambda: CenterCrop(3, -1), ValueError, "h=-1"),
+    "no steps": (lambda: normed(GymEnv("CartPole-v1"), 0), ValueError, "num_iter of 1 or more, but 0"),
+    "rollouts of unlike length": (
+        lambda: normed(SerialEnv(2, lambda: GymEnv("CartPole-v1")), 200),
+        ValueError,
+        "cat_dim=1, and as reduce_dim",
+    ),
+    "without done": (over(lambda: ExcludeTransform("done")), SpaceError, "'done' says where episodes end"),
+    "a class": (
+        lambda: TransformedEnv(Mixed()).append_transform(StepCounter),
+        TypeError,
+        "the class StepCounter came: make one",
+    ),
+    "below a value": (
+        over(lambda: RenameTransform(["number"], [("row", "number")])),
+        SpaceError,
+        r"'number' cannot be named \('row', 'number'\), since \('row',\) is a value",
+    ),
+    "itself": (holding_itself, ValueError, "cannot hold itself"),
+    "low above high": (lambda: ClipTransform(["row"], low=2, high=1), ValueError, "low=2 and high=1"),
+    "no TensorDict": (lambda: ClipTransform(["row"], low=2)(5), TypeError, "changes TensorDicts, but 5"),
+    "half a step": (lambda: StepCounter(2.5), ValueError, "an int, or None, but 2.5"),  # pyright: ignore[reportArgumentType]
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told(case: str) -> None:
+    call, kind, said = TOLD[case]
+    with pytest.raises(kind, match=f"(?s){said}"):
+        call()
+
+
+def test_rollouts_of_unlike_length_may_go_behind_one_another() -> None:
+    norm = ObservationNorm(in_keys=["observation"])
+    env = TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), norm)
+    norm.init_stats(100, cat_dim=1, reduce_dim=(0, 1))
+    assert env.rollout(2)["observation"].shape == (2, 2, 4)
