@@ -30,7 +30,7 @@ class Config:
 
     >>> config = Config(seed=3)
     >>> section = config.new_section("model", layers=(64, 64), lr=1e-3)
-    >>> config.model.lr, config["model"]["layers"], list(config)
+    >>> config.model.lr, config["model"].layers, list(config)
     (0.001, (64, 64), ['seed', 'model'])
     >>> config.modle
     Traceback (most recent call last):
