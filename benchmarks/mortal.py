@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -79,8 +80,9 @@ def _strike(env: Any, number: int, goes_on: bool) -> float:
 def _end(env: Any, victim: int) -> None:
     """Close what can be closed. Peers may wait for the dead: their processes end with this one."""
     signal.setitimer(signal.ITIMER_REAL, 1.0)
-    with suppress(Exception):
-        env.close()
+    how = {"terminate": True} if isinstance(env, gymnasium.vector.AsyncVectorEnv) else {}
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
+        env.close(**how)
     signal.setitimer(signal.ITIMER_REAL, 0)
     with suppress(OSError):
         os.kill(victim, signal.SIGKILL)

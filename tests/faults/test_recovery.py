@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from vecrl.engine.pool import Pool
-from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
+from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.seeding import seed_for
 
 from .zoo import (
@@ -240,8 +241,12 @@ def test_the_budget_is_kept(on_failure: Any, caplog: pytest.LogCaptureFixture) -
         pool.step(ACTIONS)
     assert caught.value.env_ids == (2,)
     assert caught.value.transition.truncated.tolist() == [True, True, False]
+    with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
+        pool.step(ACTIONS)
+    with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
+        pool.send([2], [0])
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        f"environments ({i},) failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
+        f"environments [{i}] failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
         f"({i + 1} of 2 within an hour)"
         for i in range(2)
     ]
@@ -388,3 +393,62 @@ def test_restarts_go_on_with_the_seeds_of_a_restored_state(tmp_path: Any) -> Non
         pool.close()
     assert infos[0] == infos[1]
     assert infos[0][0]["seed"] == seed_for(11, 0, 1)
+
+
+@pytest.mark.parametrize("on_failure", ["restart", "mask"])
+def test_a_crash_beyond_the_budget_is_told_by_every_command(on_failure: Any) -> None:
+    makers = [lambda i=i: Counting(i, "step", is_killed) for i in range(3)]
+    pool = make_pool(makers, "processes", 3, on_failure=on_failure, restarts_per_hour=2)
+    pool.reset()
+    with pytest.raises(WorkerCrash) as caught:
+        pool.step(ACTIONS)
+    (left,) = caught.value.env_ids
+    for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([left], [0]), lambda: pool.reset(ids=[left])):
+        with pytest.raises(WorkerCrash, match=f"environment {left} "):
+            use()
+    pool.close()
+
+
+def test_workers_that_cannot_be_made_again_are_told_by_every_command(tmp_path: Any) -> None:
+    mark = tmp_path / "made"
+
+    def make() -> Counting:
+        if mark.exists():
+            raise OSError("the licence server is gone")
+        mark.touch()
+        return Counting(1, "step", is_killed)
+
+    pool = make_pool([Counting, make], "processes", 2, on_failure="restart")
+    pool.reset()
+    with pytest.raises(WorkerError, match="the licence server is gone"):
+        pool.step(ACTIONS[:2])
+    for use in (lambda: pool.step(ACTIONS[:2]), pool.reset):
+        with pytest.raises(WorkerError, match="the licence server is gone"):
+            use()
+    mark.unlink()
+    pool.reset()
+    np.testing.assert_array_equal(pool.send([0], [0]) or pool.recv().reward, [1])
+    pool.close()
+
+
+def test_who_is_left_out_is_told_so_once(tmp_path: Any) -> None:
+    makers = [
+        partial(Counting, 0, "step", raises, 2),
+        partial(Counting, 1, "step", is_killed, 4),
+        partial(Counting, 2),
+    ]
+    pool = make_pool(makers, "processes", 2, on_failure="mask")  # the first two share a worker, or the last two do
+    pool.reset()
+    ends = np.array([pool.step(ACTIONS).truncated for _ in range(6)])
+    assert ends[1, 0]
+    assert ends[3, 1]
+    assert (ends.sum(0) <= 1).all()
+    pool.close()
+
+
+@pytest.mark.parametrize("wrong", [[99], [-1], [0.5], []])
+def test_only_ids_of_its_own_are_cancelled(wrong: Any) -> None:
+    pool = make_pool([Counting] * 2, "serial", 1)
+    with pytest.raises((IndexError, ValueError), match="Expected ids"):
+        pool.cancel(wrong)
+    pool.close()

@@ -148,3 +148,31 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(WorkerError, match=r"Expected shape \(1,\) at the root"):
         own.rollout(1)
     own.close()
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Raises at its third step."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 3:
+            raise ArithmeticError("went wrong on purpose")
+        return np.full(1, self.count, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_failures_are_made_good_where_they_happen(backend: Any) -> None:
+    with RolloutWorkers(
+        [Fragile] * 2, lambda obs: np.zeros(len(obs), int), backend=backend, on_failure="restart"
+    ) as own:
+        rollout = own.rollout(5)
+    assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]
+    assert rollout.obs[:, 1, 0].tolist() == [0, 1, 2, 0, 1]
+    assert rollout.final_obs.tolist() == [[2], [2]]

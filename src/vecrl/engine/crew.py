@@ -55,8 +55,8 @@ class Crew:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
         if on_failure not in ("raise", "restart", "mask"):
             raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
-        if restarts_per_hour < 1:
-            raise ValueError(f"Expected restarts_per_hour to be 1 or more, but {restarts_per_hour!r} came.")
+        if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
+            raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
         self._roster = roster = Roster(k for _, k in makers)
         starts = roster.starts.tolist()
         plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
@@ -172,7 +172,7 @@ class Crew:
         """
         if self._closed:
             raise ClosedError("This object is closed; make a new one.")
-        flights, wanted = self._flights, set(np.atleast_1d(ids).tolist())
+        flights, wanted = self._flights, set(self._roster.known(ids).tolist())
         waited = {worker for flight in flights.open.values() for worker in flight.waiting}
         workers = sorted(worker for worker in waited if wanted.intersection(flights.ids_of([worker])))
         if late := [worker for worker in workers if not self._backend.end(worker)]:
@@ -367,7 +367,9 @@ class Crew:
         dead = self._flights.dead
         gone = [dead[w] for w in workers if w in dead] if dead else []
         if gone and self._recovery is not None:
+            alive, ids_of = self._recovery.alive, self._flights.ids_of
             gone = self._recovery.mend_idle(gone)
+            gone = gone or [dead[w] for w in workers if w in dead and alive[list(ids_of([w]))].any()]
         if gone:
             raise failures_to_error(gone)
 

@@ -193,7 +193,7 @@ class Flights:
 
     def late(self, limit: float | None, workers: Container[int] | None = None) -> StepTimeout:
         """The error that names all (of these) who have not answered within `limit` seconds."""
-        text = f"no answer within {limit:g} s"
+        text = "no answer" if limit is None else f"no answer within {limit:g} s"
         late: list[Failure] = []
         for flight in self.open.values():
             for worker in sorted(w for w in flight.waiting if workers is None or w in workers):

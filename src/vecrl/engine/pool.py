@@ -105,8 +105,7 @@ class Pool(Crew):
         self._check_idle()
         if not self._well or self._flights.dead:
             self._check_alive(self._workers)
-            if self._recovery is None:
-                self._roster.check_whole(slice(None), begin)
+            self._roster.check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
         if begin is not None:
             self._arena.begin[:] = begin
@@ -183,8 +182,7 @@ class Pool(Crew):
             PendingError: some of them are under way, or failed and were not reset.
         """
         chosen = self._check_ids(ids)
-        if self._recovery is None:
-            self._roster.check_whole(chosen)
+        self._roster.check_whole(chosen)
         objects = self._write_actions(actions, chosen, len(chosen))
 
         def extra_of(places: np.ndarray) -> Any:

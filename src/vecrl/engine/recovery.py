@@ -127,6 +127,7 @@ class Recovery:
         self._seeds: list[int | None] = [None] * n
         self._restarts = [0] * n  # since that seed was given
         self._times: deque[float] = deque()  # of failures within the last hour
+        self._told = np.zeros(n, bool)  # those that were left out, and heard so
         self._mending: Sequence[Flight] = ()
         self._handled: deque[Failure] = deque(maxlen=2 * n)  # one crash is reported to all who waited for the worker
 
@@ -209,14 +210,14 @@ class Recovery:
     def _handle(self, failures: Sequence[Failure]) -> list[Failure]:
         left: list[Failure] = []
         for failure in failures:
-            if any(failure is known for known in self._handled):
+            if any(failure is known for known in (*self._handled, *left)):
+                continue
+            ids = [i for i in failure.env_ids if self.alive[i]]
+            if ids and not self._within_budget(ids, failure.error):
+                left.append(failure)  # and no more than that: what is done next finds it as it was
                 continue
             self._handled.append(failure)
-            ids = [i for i in failure.env_ids if self.alive[i]]
             if not ids:
-                continue
-            if not self._within_budget(failure):
-                left.append(failure)
                 continue
             self._texts |= dict.fromkeys(ids, failure.error)
             if self._policy == "mask":
@@ -224,6 +225,8 @@ class Recovery:
                 self._lose(ids, [failure])
             elif problems := self._restart(failure, _ATTEMPTS):
                 left += [failure, *problems]
+                dead = self._flights.dead.get(failure.worker)
+                self._handled = deque((f for f in self._handled if f is not dead), self._handled.maxlen)
         return left
 
     def _lose(self, ids: Sequence[int], failures: Sequence[Failure]) -> None:
@@ -237,7 +240,7 @@ class Recovery:
                     )
         self.lost[[i for i in ids if i not in told]] = True
 
-    def _within_budget(self, failure: Failure) -> bool:
+    def _within_budget(self, ids: Sequence[int], error: str) -> bool:
         now = time.monotonic()
         while self._times and now - self._times[0] > _HOUR:
             self._times.popleft()
@@ -246,7 +249,7 @@ class Recovery:
         self._times.append(now)
         done = "left out" if self._policy == "mask" else "made anew"
         count = f"{len(self._times)} of {self._per_hour} within an hour"
-        _log.warning("environments %s failed and are %s (%s): %s", failure.env_ids, done, count, failure.error)
+        _log.warning("environments %s failed and are %s (%s): %s", ids, done, count, error)
         return True
 
     def _restart(self, failure: Failure, attempts: int) -> list[Failure]:
@@ -294,7 +297,9 @@ class Recovery:
         flight.failed = [*failed, *left_out]
         for ids in (failed, left_out):
             for env_id in ids:
-                self._write_one(flight, env_id, ends=env_id in failed or bool(self.lost[env_id]))
+                ends = env_id in failed or bool(self.lost[env_id])
+                self._write_one(flight, env_id, ends and not self._told[env_id])
+                self._told[env_id] = not self.alive[env_id]
         self.lost[flight.failed] = False
 
     def _write_one(self, flight: Flight, i: int, ends: bool) -> None:

@@ -34,12 +34,11 @@ class Roster:
         self._asked = 0  # how many were asked so far
         self._owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
-    def check(self, ids: Ids) -> np.ndarray:
-        """`ids` as an array `[m]` of int64, from here on the latest to be asked.
+    def known(self, ids: Ids) -> np.ndarray:
+        """`ids` as an array `[m]` of int64.
 
         Raises:
-            SpaceError, IndexError: they are no ids of ours, or some come twice.
-            PendingError: some are under way.
+            SpaceError, IndexError: they are no ids of ours.
         """
         chosen = np.atleast_1d(ids)
         if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not len(chosen):
@@ -47,6 +46,16 @@ class Roster:
         chosen = chosen.astype(np.int64)
         if chosen.view(np.uint64).max() >= self.num_envs:  # negative ones are huge then
             raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {chosen.tolist()} came.")
+        return chosen
+
+    def check(self, ids: Ids) -> np.ndarray:
+        """`ids` as an array `[m]` of int64, from here on the latest to be asked.
+
+        Raises:
+            SpaceError, IndexError: they are no ids of ours, or some come twice.
+            PendingError: some are under way.
+        """
+        chosen = self.known(ids)
         if self.busy[chosen].any():
             raise PendingError(f"{name_ids(np.flatnonzero(self.busy))} are still under way; receive them first.")
         numbers = np.arange(self._asked, self._asked + len(chosen))

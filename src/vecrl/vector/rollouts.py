@@ -20,6 +20,7 @@ from gymnasium import spaces
 from ..engine.layout import Layout, Tree
 from ..engine.opening import BackendName
 from ..engine.pool import Pool
+from ..engine.recovery import OnFailure
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
 from ..errors import SpaceError
@@ -77,6 +78,8 @@ class RolloutWorkers:
             One that takes new parameters has a method `set_parameters` or, as torch's modules, `load_state_dict`.
         backend: "processes", "threads", "serial" or "ray".
         num_workers: how many workers share the environments; by default as many as there are cores.
+        on_failure, restarts_per_hour: what becomes of an environment that raises, in each worker, see `VectorEnv`. A
+            worker that dies is a `WorkerCrash` in any case, and these workers are to be closed then.
         pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `step_timeout` (for a whole
             rollout), see `VectorEnv`.
 
@@ -93,13 +96,16 @@ class RolloutWorkers:
         *,
         backend: BackendName = "processes",
         num_workers: int | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
         **pool_options: Any,
     ):
         parts = split_env_fns(env_fns, backend, num_workers)
         counts = [count for _, count in parts]
         self.num_envs = sum(counts)
         self._starts = [0, *itertools.accumulate(counts)]
-        self._pool = Pool([(partial(_Player, *part, policy), 1) for part in parts], backend, **pool_options)
+        inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
+        self._pool = Pool([(partial(_Player, *part, policy, inner), 1) for part in parts], backend, **pool_options)
         [first, *rest] = self._ask("spaces")
         for start, other in zip(self._starts[1:], rest, strict=False):
             if other != first:
@@ -177,9 +183,9 @@ class _Player:
     reset: Any
     step: Any
 
-    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act):
+    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act, options: Any):
         self._policy = policy
-        self._pool = Pool([(make, count)], "serial", infos=False)
+        self._pool = Pool([(make, count)], "serial", infos=False, **options)
         self._obs: Tree = None
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
