@@ -294,3 +294,10 @@ def _closed():
     envs = MAKERS["serial"]()
     envs.close()
     return envs
+
+
+@pytest.mark.parametrize("nothing", [len, lambda: 1, dict, object()], ids=["builtin", "function", "class", "object"])
+def test_what_has_no_state_is_refused(nothing, tmp_path):
+    with pytest.raises(StateError, match=r"'a' cannot be saved: .* has no state"):
+        checkpoint.save(tmp_path / "f", a=nothing)
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,8 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
     except StateError as error:
         raise StateError(f"{name!r} cannot be saved: {error}") from error
     if not _is_value(value):
+        if isinstance(value, FunctionType | BuiltinFunctionType | type) or type(value) is object:
+            raise StateError(f"{name!r} cannot be saved: {value!r:.80} has no state. Leave it out, and make it again.")
         return {"kind": "object", "data": state}
     if odd := next((node for node in state["nodes"] if node["is"] in _MADE), None):
         what = odd.get("of", "something that is code, a file or a window")

@@ -328,10 +328,12 @@ class Putter:
             look = Taker(names_itself(self._value), lenient=True)
             look.walk(self._value)
             self._classes = look.classes
-        found = next((cls for known, cls in self._classes.items() if same_name(known, name)), None)
+        found, asked = next((cls for known, cls in self._classes.items() if same_name(known, name)), None), None
         if found is None:
             asked = next((one for known, one in self._allow.items() if same_name(known, name)), None)
             found = self._looked_up(asked) if isinstance(asked, str) else asked
+        if found is None and isinstance(asked, str):
+            raise UnknownClassError(f"{asked} is allowed, but its module is not imported here: import it first.")
         if found is None:
             raise UnknownClassError(
                 f"This state of {names_itself(self._value)} holds a {name}, of which there is none here now. Reset it "
