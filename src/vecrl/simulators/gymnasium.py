@@ -6,8 +6,7 @@ are gathered and written as one block, flags only where they are set. Knows no w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..engine.simulator import Notes, ObjectRows, Rows, RowsFailed
 from ..errors import SpaceError
 from ..states.putting import UnknownClassError, put
 from ..states.taking import take
-from .shortcuts import Shortcuts
+from .shortcuts import Shortcuts, Shown
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 RAISED = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
@@ -242,14 +241,9 @@ class GymnasiumSimulator:
         with self.shown(row):
             return _invoke(self.envs[row], kind, name, value)
 
-    @contextmanager
-    def shown(self, row: int) -> Iterator[None]:
+    def shown(self, row: int) -> Shown:
         """While somebody looks at an environment, or changes it, its wrappers are up to date."""
-        self._ways.show(row)
-        try:
-            yield
-        finally:
-            self._ways.look_again(row)
+        return Shown(self._ways, row)
 
     def remake(self, row: int) -> None:
         """See `Simulator`."""

@@ -97,6 +97,22 @@ class Shortcuts:
             self._slack = 0
 
 
+class Shown:
+    """While it lasts, the wrappers of `row` are up to date, and may be changed. (No generator: if Ctrl-C strikes one that
+    was just begun, it ends where nobody hears of a second.)"""
+
+    __slots__ = ("_row", "_ways")
+
+    def __init__(self, ways: Shortcuts, row: int):
+        self._ways, self._row = ways, row
+
+    def __enter__(self) -> None:
+        self._ways.show(self._row)
+
+    def __exit__(self, *_: object) -> None:
+        self._ways.look_again(self._row)
+
+
 def shortcut(env: Env) -> tuple[Env, TimeLimit[Any, Any] | None]:
     """What to step and reset instead of `env`, and the time limit that this leaves out, to be counted by the caller."""
     limit = None
