@@ -98,8 +98,10 @@ class Shortcuts:
 
 
 class Shown:
-    """While it lasts, the wrappers of `row` are up to date, and may be changed. (No generator: if Ctrl-C strikes one that
-    was just begun, it ends where nobody hears of a second.)"""
+    """While it lasts, the wrappers of `row` are up to date, and may be changed.
+
+    (No generator: if Ctrl-C strikes one that was just begun, it ends where nobody hears of a second.)
+    """
 
     __slots__ = ("_row", "_ways")
 
