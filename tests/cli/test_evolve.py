@@ -99,7 +99,7 @@ def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(vecrl, tmp_path, clust
         assert "lived through again in others" in caplog.text, "the node had some of the seven"
     folders = [tmp_path / f"CartPole-v1-{n}" for n in (1, 2)]
     assert rows(folders[0]) == rows(folders[1])
-    states = [torch.load(folder / "state.pt", weights_only=True)["search"] for folder in folders]
+    states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in folders]
     assert torch.equal(states[0]["center"], states[1]["center"])
 
 
