@@ -205,11 +205,8 @@ class Crew:
         if failures := self._replacements.replace(workers):
             raise failures_to_error(failures)
 
-    def remember_seeds(self, seeds: Sequence[int | None], ids: Ids) -> None:
-        """Note seeds that environments got by another way than `reset`: what restarts go on from."""
-        self._remember_seeds(np.atleast_1d(ids).tolist(), seeds)
-
-    def _remember_seeds(self, ids: Iterable[int], seeds: Sequence[int | None] | None) -> None:
+    def remember_seeds(self, seeds: Sequence[int | None] | None, ids: Iterable[int]) -> None:
+        """Note seeds that `ids` are given, by a `reset` or another way: what restarts go on from."""
         if self._recovery is not None and seeds is not None:
             self._recovery.seeded(ids, seeds)
 

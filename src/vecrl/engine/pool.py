@@ -82,12 +82,13 @@ class Pool(Crew):
         check_length("seeds", seeds, self.num_envs)
         self.drain()
         self._check_alive(self._workers)
-        self._remember_seeds(range(self.num_envs), seeds)
+        self.remember_seeds(seeds, range(self.num_envs))
 
         def extra_of(ids: np.ndarray) -> Any:
             return _of_reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
 
-        self._ask_all(Op.RESET, False, None, extra_of)
+        out = None if self._recovery is None else self._recovery.left_out(slice(None))
+        self._ask_all(Op.RESET, False, None, out, extra_of)
 
     def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
         """Step all environments.
@@ -109,8 +110,10 @@ class Pool(Crew):
         objects = self._write_actions(actions, slice(None), self.num_envs)
         if begin is not None:
             self._arena.begin[:] = begin
-        if objects is None and self._recovery is None:
+        out = None if self._recovery is None else self._recovery.left_out(begin)
+        if objects is None and out is None:
             flight = self._flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
+            flight.begin = begin
             self._backend.broadcast(Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None))
             return
 
@@ -118,11 +121,17 @@ class Pool(Crew):
             stepped = (ids if begin is None else ids[~begin[ids]]).tolist()
             return None if objects is None else {leaf: [v[i] for i in stepped] for leaf, v in objects.items()}
 
-        self._ask_all(Op.STEP, eager, begin, extra_of)
+        self._ask_all(Op.STEP, eager, begin, out, extra_of)
 
-    def _ask_all(self, op: Op, eager: bool, begin: np.ndarray | None, extra_of: Callable[[np.ndarray], Any]) -> None:
-        """Ask every worker for all its environments, but for those of whom there is nobody left to ask."""
-        out = None if self._recovery is None else self._recovery.left_out(slice(None) if op == Op.RESET else begin)
+    def _ask_all(
+        self,
+        op: Op,
+        eager: bool,
+        begin: np.ndarray | None,
+        out: np.ndarray | None,
+        extra_of: Callable[[np.ndarray], Any],
+    ) -> None:
+        """Ask every worker for all its environments, but for those that are left `out`."""
         asked = np.arange(self.num_envs) if out is None else np.flatnonzero(~out)
         parts = self._roster.split(asked)
         flight = self._flights.launch(op, [part[0] for part in parts], slot=self._arena.lease(), eager=eager)
@@ -168,7 +177,7 @@ class Pool(Crew):
         """Begin an episode in `ids`, without waiting."""
         chosen = self._check_ids(ids)
         check_length("seeds", seeds, len(chosen))
-        self._remember_seeds(chosen.tolist(), seeds)
+        self.remember_seeds(seeds, chosen.tolist())
 
         def extra_of(places: np.ndarray) -> Any:
             return _of_reset(None if seeds is None else [seeds[int(p)] for p in places], options)

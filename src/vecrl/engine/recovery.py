@@ -308,17 +308,17 @@ class Recovery:
         asked_to_begin = flight.op == Op.RESET or (flight.begin is not None and bool(flight.begin[i]))
         anew = bool(self.alive[i]) and (asked_to_begin or flight.eager)
         if anew and not asked_to_begin:
-            self._copy(self._last, self._arena.final_obs, i)
+            _copy(self._last, self._arena.final_obs, i)
             report.final_infos.dicts.append((i, info))
             report.final_objects = {leaf: [(i, self._assembly.latest(leaf, i))] for leaf in self._objects}
             info = self._infos.get(i, {})
         elif anew:
             info = {**self._infos.get(i, {}), **info}
         if anew:
-            self._copy(self._spare.obs, slot.obs, i)
+            _copy(self._spare.obs, slot.obs, i)
             report.objects = {leaf: [(i, first[i])] for leaf, first in self._objects.items()}
         else:
-            self._copy(self._last, slot.obs, i)
+            _copy(self._last, slot.obs, i)
         report.infos.dicts.append((i, info))
         if not self._tell:
             report.infos, report.final_infos = Infos(), Infos()
@@ -330,10 +330,11 @@ class Recovery:
             _forget(said, i)
         flight.reports.append((0, report))
 
-    def _copy(self, source: Sequence[Any], target: Sequence[Any], i: int) -> None:
-        for old, new in zip(source, target, strict=True):
-            if new is not None:
-                new[i] = old[i]
+
+def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
+    for old, new in zip(source, target, strict=True):
+        if new is not None:
+            new[i] = old[i]
 
 
 def _forget(report: Report, i: int) -> None:
