@@ -120,8 +120,10 @@ class WorkerError(VecrlError, RuntimeError):
         failures: one `Failure` a thing that went wrong, in the order of the environments.
         env_ids: all environments concerned.
         transition: what the other environments yielded, where the command was a step or a reset.
+        results: what the other environments gave, None for those that failed, where the command was a call.
     """
 
+    results: list[Any] | None = None
     advice = "The other environments are unharmed; reset the failed ones (or all) to go on."
 
     def __init__(self, failures: Sequence[Failure], transition: Any = None):

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from vecrl import checkpoint
 from vecrl.cli.app import app
 from vecrl.cli.runs import COLUMNS
-from vecrl.policy.lasting import LastingPool
+from vecrl.engine.pool import Pool
 from vecrl.policy.saved import SavedPolicy
+from vecrl.vector.residents import Residents
 
 SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
 
@@ -80,23 +81,28 @@ def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
 
 
 @pytest.mark.ray
-def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(vecrl, tmp_path, cluster, monkeypatch, caplog):
+@pytest.mark.parametrize(("size", "asks", "ask", "fatal"), [([], Pool, "send", 40), ([1], Residents, "ask", 3)])
+def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(
+    vecrl, tmp_path, cluster, monkeypatch, caplog, size, asks, ask, fatal
+):
+    """In the middle of a generation, where environments are stepped from here; before one, where workers do."""
     once = ["evolve", "CartPole-v1", *SMALL, "--generations", 3, "--no-video", "--out", tmp_path]
+    once += [part for one in size for part in ("--subbatch-size", one)]
     assert vecrl(*once).code == 0
     with cluster.node() as node:
-        steps, step = [], LastingPool.step
+        asked, original = [], getattr(asks, ask)
 
-        def killing(self, *args):
-            steps.append(1)
-            if len(steps) == 40:
+        def killing(self, *args, **kwargs):
+            asked.append(1)
+            if len(asked) == fatal:
                 cluster.kill(node)
-            return step(self, *args)
+            return original(self, *args, **kwargs)
 
-        monkeypatch.setattr(LastingPool, "step", killing)
+        monkeypatch.setattr(asks, ask, killing)
         answer = vecrl(*once, "--backend", "ray", "--workers", 7)
         assert answer.code == 0, answer.out
-        assert len(steps) > 60
-        assert "lived through again in others" in caplog.text, "the node had some of the seven"
+        assert len(asked) > fatal
+        assert "played again in others" in caplog.text, "the node had some of the seven"
     folders = [tmp_path / f"CartPole-v1-{n}" for n in (1, 2)]
     assert rows(folders[0]) == rows(folders[1])
     states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in folders]
@@ -116,7 +122,7 @@ def test_every_option_reaches_the_search(vecrl, tmp_path):
     network = "RNN(obs_length, 4) >> Linear(4, act_length)"
     options = ["--network", network, "--no-obs-norm", "--action-noise", 0.1, "--decrease-rewards-by", 1]
     options += ["--alive-bonus", 2, 5, 10, "--env-arg", "g=3.0", "--episodes", 2, "--stdev", 0.5, "--max-speed", 0.2]
-    options += ["--backend", "processes", "--workers", 2]
+    options += ["--backend", "processes", "--workers", 2, "--subbatch-size", 4]
     answer = vecrl("evolve", "Pendulum-v1", *SMALL, *options, "--generations", 2, "--out", tmp_path)
     assert answer.code == 0, answer.out
     folder = tmp_path / "Pendulum-v1-1"

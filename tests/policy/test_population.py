@@ -1,6 +1,7 @@
 """Populations are judged as one member after another would be, wherever and by however many workers."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +20,13 @@ from vecrl.vector.torch_wrapper import TorchWrapper
 
 NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"
 RECURRENT = "RNN(obs_length, 3) >> Linear(3, act_length)"
-PLACES = [("serial", 3), ("threads", 2), ("processes", 1), ("processes", 2)]
+PLACES = [
+    ("serial", 3),
+    ("threads", 2),
+    ("processes", 1),
+    ("processes", 2),
+    pytest.param("ray", 2, marks=pytest.mark.ray),
+]
 
 
 @pytest.fixture
@@ -154,12 +161,13 @@ def test_discrete_spaces_are_one_hot_and_arg_max():
 
 
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
+@pytest.mark.parametrize("size", [128, 4, 1])
 @pytest.mark.parametrize("net", [NET, RECURRENT])
-def test_backend_and_workers_do_not_matter(backend, num_workers, net):
-    """Row Population evaluation: in this process or over worker processes."""
+def test_backend_and_workers_do_not_matter(backend, num_workers, net, size):
+    """Row Population evaluation: in this process or over worker processes, which play subbatches by themselves."""
 
     def run(**place):
-        options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5}
+        options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5, "subbatch_size": size}
         with PopulationEvaluator(Walk, net, 9, **options, **place) as evaluator:
             population = members(evaluator)
             return [evaluator(population) for _ in range(3)]
@@ -179,6 +187,42 @@ def test_a_population_in_parts_is_the_same_population(env, walks):
             assert a.interactions == b.interactions
         torch.testing.assert_close(whole.norm.mean, parts.norm.mean)
         assert len(whole(population[:2]).returns) == 2
+
+
+def test_who_else_plays_does_not_matter_to_a_subbatch():
+    options = {"num_episodes": 2, "action_noise": 0.3, "seed": 6, "subbatch_size": 3}
+    with PopulationEvaluator(Walk, RECURRENT, 9, **options) as evaluator:
+        population = members(evaluator)
+        whole = evaluator(population)
+        evaluator.calls = 0
+        three = evaluator(population[:3])
+        changed = population.clone()
+        changed[:6] = 0
+        evaluator.calls = 0
+        last = evaluator(changed)
+    assert torch.equal(whole.returns[:3], three.returns)
+    assert torch.equal(whole.returns[6:], last.returns[6:])
+    assert not torch.equal(whole.returns[:6], last.returns[:6])
+
+
+def test_networks_use_one_thread_wherever_they_are():
+    class Counting(torch.nn.Linear):
+        threads: ClassVar[list[int]] = []
+
+        def forward(self, x):
+            self.threads.append(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with PopulationEvaluator(Walk, Counting(2, 1), 3, seed=1) as evaluator:
+            Counting.threads.clear()
+            evaluator(members(evaluator, 3))
+        assert set(Counting.threads) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_noise_is_each_members_own_and_follows_from_the_seed():
@@ -340,6 +384,7 @@ def test_after_close():
         (Pictures, {}, SpaceError, "FlattenObservation"),
         ("nowhere::x", {}, ValueError, "unknown prefix"),
         (Walk, {"popsize": 0}, ValueError, "popsize"),
+        (Walk, {"subbatch_size": 0}, ValueError, "subbatch_size"),
         (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
         (Walk, {"device": "cuda"}, ValueError, "CPU"),
         (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),

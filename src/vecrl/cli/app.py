@@ -106,6 +106,7 @@ def evolve(
     ),
     generations: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     popsize: Annotated[int, typer.Option(min=2, help="Members a generation, an even number.")] = 64,
+    subbatch_size: Annotated[int, typer.Option(min=1, help="Members that act together, in a worker.")] = 128,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes a member and generation.")] = 1,
     max_steps: Annotated[Optional[int], typer.Option(min=1, help="Steps a member and generation.")] = None,  # noqa: UP045
     stdev: Annotated[float, typer.Option(help="Of the noise on parameters, at first.")] = 0.3,

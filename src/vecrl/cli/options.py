@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from vecrl.policy.population import PopulationEvaluator
 
 CHANGEABLE = {"generations", "stop_at", "test_episodes", "video", "backend", "workers", "device", "compile", "threads"}
-COUNTS = "generations", "episodes", "max_steps", "workers", "test_episodes", "threads"
+COUNTS = "generations", "subbatch_size", "episodes", "max_steps", "workers", "test_episodes", "threads"
 LEAST = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNTS, 1)}
 
 
@@ -24,6 +24,7 @@ class Options:
     network: str
     generations: int
     popsize: int
+    subbatch_size: int
     episodes: int
     max_steps: int | None
     stdev: float
@@ -86,6 +87,7 @@ class Options:
             self.env,
             self.network,
             self.popsize + 1,
+            subbatch_size=self.subbatch_size,
             backend=self.backend,  # type: ignore[arg-type]
             num_workers=self.workers,
             num_episodes=self.episodes,

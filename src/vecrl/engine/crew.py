@@ -138,16 +138,25 @@ class Crew:
         self._send([flight], commands)
 
     def invoke_wait(self, timeout: float | None = None) -> list[Any]:
-        """The results of `invoke_async`."""
+        """The results of `invoke_async`.
+
+        Raises:
+            WorkerError: environments failed; what the others gave is in its `results`.
+        """
         flight = self._flights.of_all
         if flight is None or flight.op != Op.INVOKE:
             raise PendingError("Nothing was called; call invoke_async first.")
-        self._finish(flight, self.step_timeout if timeout is None else timeout)
+        failures = self._flights.gather(flight, self.step_timeout if timeout is None else timeout)
         count, places = self._asked
         results: list[Any] = [None] * count
         for worker, report in flight.reports:
-            for place, result in zip(places[worker].tolist(), report.result, strict=True):
-                results[place] = result
+            if report.result is not None:  # as it is of those that are gone
+                for place, result in zip(places[worker].tolist(), report.result, strict=True):
+                    results[place] = result
+        if failures:
+            error = failures_to_error(failures)
+            error.results = results
+            raise error
         return results
 
     # -- faults ------------------------------------------------------------------------------------

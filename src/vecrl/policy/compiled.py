@@ -58,7 +58,7 @@ class CompiledPlay:
 
     @torch.no_grad()
     def __call__(
-        self, policy: Policy, rules: Rules, seeds: Seeding, normaliser: Normaliser, generator: torch.Generator
+        self, policy: Policy, rules: Rules, seeds: Seeding, normaliser: Normaliser, generator: torch.Generator | None
     ) -> Evaluation:
         """See `play_batch`."""
         members, size = len(policy.parameters), self._sizes[0]
@@ -88,7 +88,7 @@ class CompiledPlay:
                 parameters, rows = parameters[chosen], Rows(*(value[..., chosen] for value in rows))
                 scores.keep(chosen)
 
-    def _noise(self, rules: Rules, ids: Tensor, generator: torch.Generator) -> Tensor:
+    def _noise(self, rules: Rules, ids: Tensor, generator: torch.Generator | None) -> Tensor:
         shape = CHUNK, self._sizes[0] if rules.action_noise else 0, self._interface.act_length
         noise = torch.randn(shape, generator=generator, device=ids.device)
         return noise[:, ids] if rules.action_noise else noise

@@ -1,26 +1,30 @@
-"""How a population plays episodes over a `Pool`: whoever is done is stepped no more, and costs nothing any more.
+"""How members of a population play episodes over a `Pool`: whoever is done is stepped no more, and costs nothing.
 
-Members act in lock step, in the order of their numbers, so that nothing hangs on who steps them where or who is first.
-What a batched simulator on one device does instead is in `vecrl.policy.fused`.
+Members act in subbatches, each a batch of its own, in the order of their numbers: what comes out hangs on who is in a
+subbatch, not on who else plays, on who steps them where or who is first. What a batched simulator on one device does
+instead is in `vecrl.policy.fused`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vecrl.engine.pool import Pool
 from vecrl.policy.interface import Interface
-from vecrl.policy.lasting import LastingPool, Seeding
 from vecrl.policy.norm import RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.shaping import AliveBonus
+from vecrl.seeding import stream_for
 
+Seeding = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Seeds of the episodes `(members, episodes)`, which broadcast."""
 SHRINK = 0.8  # a selection of the policies is made anew once no more than this share of it is left
 BUFFER = 4096  # observations that statistics take in at once
 
@@ -42,6 +46,11 @@ class Rules:
     decrease_rewards_by: float = 0.0
     alive_bonus: AliveBonus | None = None
     action_noise: float = 0.0
+
+    @property
+    def most_episodes(self) -> int:
+        """How many episodes a member can begin."""
+        return self.num_episodes if self.max_steps is None else min(self.num_episodes, self.max_steps)
 
     @property
     def shaping(self) -> bool:
@@ -119,25 +128,108 @@ class Normaliser:
             self._rows, self._masks, self._count = [], [], 0
 
 
-class Crowd:
-    """The policies of the members that still play: those that left are dropped in a few goes, not one by one."""
+class Noise:
+    """Gaussian noise on outputs: a member's own, whoever else still plays."""
 
-    def __init__(self, policy: Policy):
+    def __init__(self, stdev: float, members: int, generator: torch.Generator | None):
+        self.stdev, self.members, self.generator = stdev, members, generator
+
+    def __call__(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Outputs `[k, ...]` of the members `rows`, with noise."""
+        if not self.stdev:
+            return outputs
+        shape = self.members, *outputs.shape[1:]
+        return outputs + self.stdev * torch.randn(shape, generator=self.generator, device=outputs.device)[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """How every subbatch of a call is judged.
+
+    Attributes:
+        rules: what counts.
+        layer: what members look through; None lets observations through.
+        learns: whether what they see is wanted.
+    """
+
+    rules: Rules
+    layer: Callable[[Tensor], Tensor] | None
+    learns: bool
+
+    def normaliser(self, obs_length: int | tuple[int, ...], device: torch.device | str = "cpu") -> Normaliser:
+        """A new one, which has seen nothing."""
+        return Normaliser(self.layer, RunningNorm(shape=obs_length, device=device) if self.learns else None)
+
+    def noise(self, members: int, first_seed: int, device: torch.device | str = "cpu") -> Noise:
+        """That of so many members, the first of whom begins with this seed."""
+        generator = torch.Generator(device)
+        generator.manual_seed(stream_for(first_seed, "noise"))
+        return Noise(self.rules.action_noise, members, generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Subbatch:
+    """Members who act together.
+
+    Attributes:
+        parameters: `[k, L]` float32.
+        seeds: `[k, e]`, of all episodes that each may play.
+    """
+
+    parameters: np.ndarray
+    seeds: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a subbatch came to, in arrays, since it may travel.
+
+    Attributes:
+        scores: `[3, k]` float64: fitness, returns and lengths as in `Evaluation`.
+        interactions: steps of environments.
+        seen: state of the statistics of what they saw; None where nothing is learnt.
+    """
+
+    scores: np.ndarray
+    interactions: int
+    seen: dict[str, np.ndarray] | None
+
+    def evaluation(self) -> Evaluation:
+        """As tensors."""
+        fitness, returns, lengths = torch.from_numpy(self.scores)
+        return Evaluation(fitness, returns, lengths, self.interactions)
+
+
+class Crowd:
+    """The policies of a subbatch's members that still play: those that left are dropped in a few goes, not singly.
+
+    From features `[k, obs_length]` of those who play to outputs `[k, act_length]`.
+    """
+
+    def __init__(self, policy: Policy, normaliser: Normaliser, noise: Noise):
+        self.normaliser = normaliser
         self._policy = policy
+        self._noise = noise
         self._size = len(policy.parameters)
-        self._places: Tensor | None = None  # of those who play among those selected; None while they are the same
+        self._rows = torch.arange(self._size)  # of those who play
+        self._places: Tensor | None = None  # of those among the policies at hand; None while they are the same
         self._x = torch.empty(0)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        x = self.normaliser(features)
         if self._places is None:
-            return self._policy(x)
+            return self._noise(self._policy(x), self._rows)
         if self._x.shape != (self._size, x.shape[1]):
             self._x = x.new_zeros(self._size, x.shape[1])
         self._x[self._places] = x
-        return self._policy(self._x)[self._places]
+        return self._noise(self._policy(self._x)[self._places], self._rows)
 
     def keep(self, mask: Tensor) -> None:
         """Go on with those for whom the bool `mask` holds, of those who play."""
+        self._rows = self._rows[mask]
         places = torch.arange(self._size)[mask] if self._places is None else self._places[mask]
         if 0 < len(places) <= SHRINK * self._size:
             self._policy, self._size, places = self._policy.select(places), len(places), None
@@ -147,6 +239,33 @@ class Crowd:
         """Forget the hidden states of those who play and for whom `mask` holds."""
         if self._policy.h is not None:
             self._policy.reset(mask.nonzero().squeeze(1) if self._places is None else self._places[mask])
+
+
+class Crowds:
+    """Those of several subbatches, side by side."""
+
+    def __init__(self, crowds: Sequence[Crowd]):
+        self._crowds = [*crowds]
+        self._sizes = [len(crowd) for crowd in crowds]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if len(self._crowds) == 1:
+            return self._crowds[0](features)
+        parts = zip(self._crowds, features.split(self._sizes), strict=True)
+        return torch.cat([crowd(part) for crowd, part in parts])
+
+    def keep(self, mask: Tensor) -> None:
+        """See `Crowd`."""
+        for crowd, part in zip(self._crowds, mask.split(self._sizes), strict=True):
+            if not part.all():
+                crowd.keep(part)
+        self._crowds = [crowd for crowd in self._crowds if len(crowd)]
+        self._sizes = [len(crowd) for crowd in self._crowds]
+
+    def begin(self, mask: Tensor) -> None:
+        """See `Crowd`."""
+        for crowd, part in zip(self._crowds, mask.split(self._sizes), strict=True):
+            crowd.begin(part)
 
 
 class Tally:
@@ -164,12 +283,10 @@ class Tally:
         self._steps = np.zeros(members, np.int64)
         self._begun_at = np.zeros(members, np.int64)
         self._sums = np.zeros((2, members))  # fitness and returns; the first stays zero without shaping
-        self._results = np.zeros((3, members))
-        self.interactions = 0
+        self._results = np.zeros((4, members))
 
     def add(self, reward: np.ndarray, terminated: np.ndarray, done: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Count a step of all who play: masks `[k]` of who ended an episode, and of who is thereby over."""
-        self.interactions += len(self.ids)
         self._steps += 1
         self._sums[1] += reward
         if self.rules.shaping:
@@ -191,69 +308,74 @@ class Tally:
         episodes = self.episodes[over]
         self._results[:2, self.ids[over]] = self._sums[:, over] / episodes
         self._results[2, self.ids[over]] = self._steps[over] / episodes
+        self._results[3, self.ids[over]] = self._steps[over]
         keep = ~over
         self.ids, self.episodes, self._steps = self.ids[keep], self.episodes[keep], self._steps[keep]
         self._begun_at, self._sums = self._begun_at[keep], self._sums[:, keep]
 
-    def result(self) -> Evaluation:
-        """When nobody plays any more."""
-        fitness, returns, lengths = torch.from_numpy(self._results)
-        return Evaluation(fitness if self.rules.shaping else returns, returns, lengths, self.interactions)
+    def outcome(self, start: int, stop: int, seen: RunningNorm | None) -> Outcome:
+        """Of some who play no more."""
+        fitness, returns, lengths, steps = self._results[:, start:stop]
+        scores = np.stack([fitness if self.rules.shaping else returns, returns, lengths])
+        learnt = None if seen is None else {name: value.numpy() for name, value in seen.state_dict().items()}
+        return Outcome(scores, int(steps.sum()), learnt)
 
 
-class Noise:
-    """Gaussian noise on outputs: a member's own, whoever else still plays."""
-
-    def __init__(self, stdev: float, members: int, generator: torch.Generator | None):
-        self.stdev, self.members, self.generator = stdev, members, generator
-
-    def __call__(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """Outputs `[k, ...]` of the members `rows`, with noise."""
-        if not self.stdev:
-            return outputs
-        shape = self.members, *outputs.shape[1:]
-        return outputs + self.stdev * torch.randn(shape, generator=self.generator, device=outputs.device)[rows]
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch use one thread, as it does in workers: how it shares work out may show in the last bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()
 def play_pool(
-    pool: Pool,
-    policy: Policy,
-    interface: Interface,
-    rules: Rules,
-    seeds: Seeding,
-    normaliser: Normaliser,
-    generator: torch.Generator | None = None,
-) -> Evaluation:
-    """Let each of the policy's members, no more than the pool has environments, play its episodes.
+    pool: Pool, net: nn.Module, interface: Interface, judging: Judging, subbatches: Sequence[Subbatch]
+) -> list[Outcome]:
+    """Let the members of subbatches, no more than the pool has environments in all, play their episodes.
 
-    Args:
-        seeds: of the episodes `(ids, episodes)`.
-        generator: of the action noise.
+    Raises:
+        WorkerError: environments failed. Everything begins anew with the next call.
     """
-    members = len(policy.parameters)
-    tally, crowd = Tally(members, rules), Crowd(policy)
-    noise = Noise(rules.action_noise, members, generator)
+    bounds = np.cumsum([0, *(len(subbatch.seeds) for subbatch in subbatches)]).tolist()
+    seeds = np.concatenate([subbatch.seeds for subbatch in subbatches])
+    crowds = [_crowd(net, interface, judging, subbatch) for subbatch in subbatches]
+    tally, acting = Tally(bounds[-1], judging.rules), Crowds(crowds)
 
-    stage = LastingPool(pool, seeds, members)
-    obs = stage.begin(tally.ids, tally.episodes)
-    while len(tally.ids):
-        outputs = crowd(normaliser(interface.features(obs)))
-        if rules.action_noise:
-            outputs = noise(outputs, torch.from_numpy(tally.ids))
-        step = stage.step(tally.ids, interface.actions(outputs).numpy())
-        obs, done = step.obs, step.done
-        ended, over = tally.add(step.reward, step.terminated, done)
-        if not ended.any():
-            continue
-        if over.any():
-            keep = ~over
-            obs, ended = obs[keep], ended[keep]
-            tally.drop(over)
-            crowd.keep(torch.from_numpy(keep))
-        if ended.any():
-            obs[ended] = stage.begin(tally.ids[ended], tally.episodes[ended])
-            tally.begin(ended)
-            crowd.begin(torch.from_numpy(ended))
-    normaliser.flush()
-    return tally.result()
+    def begin(ids: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+        return pool.reset(seeds[ids, episodes].tolist(), ids=ids).obs
+
+    with one_thread():
+        obs = begin(tally.ids, tally.episodes)
+        while len(tally.ids):
+            outputs = acting(interface.features(obs))
+            pool.send(tally.ids, interface.actions(outputs).numpy())
+            step = pool.recv()
+            obs = step.obs
+            ended, over = tally.add(step.reward, step.terminated, step.done)
+            if not ended.any():
+                continue
+            if over.any():
+                keep = ~over
+                obs, ended = obs[keep], ended[keep]
+                tally.drop(over)
+                acting.keep(torch.from_numpy(keep))
+            if ended.any():
+                obs[ended] = begin(tally.ids[ended], tally.episodes[ended])
+                tally.begin(ended)
+                acting.begin(torch.from_numpy(ended))
+        for crowd in crowds:
+            crowd.normaliser.flush()
+    parts = zip(bounds, bounds[1:], crowds, strict=False)
+    return [tally.outcome(start, stop, crowd.normaliser.norm) for start, stop, crowd in parts]
+
+
+def _crowd(net: nn.Module, interface: Interface, judging: Judging, subbatch: Subbatch) -> Crowd:
+    policy = Policy(net)
+    policy.set_parameters(torch.from_numpy(subbatch.parameters))
+    noise = judging.noise(len(subbatch.seeds), int(subbatch.seeds[0, 0]))
+    return Crowd(policy, judging.normaliser(interface.obs_length), noise)

@@ -7,7 +7,6 @@ environment a member over a pool of workers (`vecrl.policy.episodes`), or all me
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,26 +20,21 @@ from torch import Tensor, nn
 
 from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName
-from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerCrash
-from vecrl.policy.compiled import CompiledPlay
-from vecrl.policy.episodes import Evaluation, Normaliser, Rules, play_pool
-from vecrl.policy.fused import play_batch
+from vecrl.errors import ClosedError, SpaceError, VecrlError
+from vecrl.policy.episodes import Evaluation, Judging, Rules
 from vecrl.policy.interface import Interface
 from vecrl.policy.norm import ObsNormLayer, RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.shaping import AliveBonus
+from vecrl.policy.stages import BatchStage, Place, PoolStage
 from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
-from vecrl.simulators.native import NativeSimulator
 from vecrl.vector.batched import BatchedVectorEnv
 from vecrl.vector.makers import make_vector_env
 from vecrl.vector.registry import find
-from vecrl.vector.vector_env import EnvFn, split_env_fns
+from vecrl.vector.vector_env import EnvFn
 
 CLIP = 10.0  # normalised observations end at this many standard deviations
-Make = Callable[[int], BatchSimulator]
-Place = tuple[BackendName, int | None, RayOptions | None]
 Net = str | nn.Module | Policy | Callable[[Interface], nn.Module]
 
 
@@ -48,7 +42,7 @@ class PopulationEvaluator:
     """Runs populations of policies in environments that it keeps.
 
     Members act in lock step, and one that is done costs nothing any more. What comes out hangs on the parameters, the
-    seed, `popsize` and the number of earlier calls; never on the backend, the number of workers or who is first.
+    seed, the sizes and the number of earlier calls; never on the backend, the number of workers or who is first.
 
     Args:
         env: a name as `vecrl.vector.make_vector_env` takes it ("CartPole-v1", "native::CartPole-v1",
@@ -57,6 +51,9 @@ class PopulationEvaluator:
         net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
             whose module is used; or a function that makes a module for an `Interface`.
         popsize: how many members act at once; a larger population is run in parts.
+        subbatch_size: how many of them act together over Python environments, their networks in one call and on one
+            thread. With as many subbatches as workers, or more, worker processes and actors play whole ones by
+            themselves, which is the quickest; with fewer, environments are stepped from here, by all workers.
         backend, num_workers, ray_options: of Python environments, as `VectorEnv` takes them.
         num_episodes: how many episodes each member plays.
         max_steps: steps that a member may take over all its episodes; the one under way counts as it then stands.
@@ -108,8 +105,10 @@ class PopulationEvaluator:
         compile: bool = False,  # noqa: A002 -- the word that torch's users look for
         env_kwargs: Mapping[str, Any] | None = None,
         ray_options: RayOptions | None = None,
+        subbatch_size: int = 128,
     ):
-        for name, value in (("popsize", popsize), ("num_episodes", num_episodes), ("max_steps", max_steps)):
+        counts = {"popsize": popsize, "num_episodes": num_episodes, "max_steps": max_steps}
+        for name, value in {**counts, "subbatch_size": subbatch_size}.items():
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} of 1 or more, but {value!r} came.")
         if not 0 <= action_noise < math.inf:
@@ -122,7 +121,7 @@ class PopulationEvaluator:
         self.calls = 0
         self.popsize = popsize
         place = backend, num_workers, ray_options
-        self._stage = _build_stage(env, popsize, place, device, dict(env_kwargs or {}))
+        self._stage = _build_stage(env, popsize, subbatch_size, place, device, dict(env_kwargs or {}))
         try:
             self.interface = self._stage.interface
             self.policy = _build_policy(net, self.interface)
@@ -202,20 +201,21 @@ class PopulationEvaluator:
         if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
             raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
         parameters = parameters.detach().to(self._stage.device, torch.float32)
-        seen = None if norm is None else RunningNorm(shape=norm.shape, device=norm.device)
-        normaliser = Normaliser(layer, seen)
+        judging = Judging(rules, layer, norm is not None)
         results: list[Evaluation] = []
+        seen: list[RunningNorm] = []
         for start in range(0, len(parameters), self.popsize):
 
             def seeding(ids: np.ndarray, episodes: np.ndarray, start: int = start) -> np.ndarray:
                 return seeds(ids + start, episodes + first)
 
-            self.policy.set_parameters(parameters[start : start + self.popsize])
-            noise = torch.Generator(self._stage.device)
-            noise.manual_seed(stream_for(int(seeding(np.zeros(1, np.int64), np.zeros(1, np.int64))[0]), "noise"))
-            results.append(self._stage.play(self.policy, rules, seeding, normaliser, noise))
-        if norm is not None and seen is not None:
-            norm.update(seen)
+            part = parameters[start : start + self.popsize]
+            result, learnt = self._stage.play(self.policy, part, judging, seeding)
+            results.append(result)
+            seen += learnt
+        for one in seen:
+            assert norm is not None
+            norm.update(one)
         return Evaluation.joined(results)
 
     def _named_seeds(self, name: str) -> SeedRule:
@@ -245,87 +245,10 @@ class PopulationEvaluator:
         return f"PopulationEvaluator({self._stage!r}, popsize={self.popsize}, rules={self.rules})"
 
 
-class PoolStage:
-    """Python environments over a pool, one a member."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, env_fn: EnvFn, popsize: int, place: Place):
-        backend, num_workers, options = place
-        makers = split_env_fns([env_fn] * popsize, backend, num_workers)
-        self._pool = Pool(makers, backend, infos=False, ray_options=options)
-        self.interface = _interface_of(self._pool.card, self._pool.close)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._pool.closed
-
-    def compile(self, policy: Policy) -> None:
-        """Not here."""
-        raise ValueError("Only native tasks are compiled; leave compile out.")
-
-    def play(self, policy: Policy, *args: Any) -> Evaluation:
-        """See `play_pool`."""
-        self._pool.drain()  # what an interrupted call left under way
-        return play_pool(self._pool, policy, self.interface, *args)
-
-    def close(self) -> None:
-        """End the workers. That some are gone is no harm any more."""
-        try:
-            self._pool.close()
-        except WorkerCrash as error:
-            if any(failure.kind != "crashed" for failure in error.failures):
-                raise
-            logging.getLogger("vecrl").warning("%s", str(error).splitlines()[0])
-
-    def __repr__(self) -> str:
-        return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"
-
-
-class BatchStage:
-    """All members in one batched simulator."""
-
-    def __init__(self, make: Make, popsize: int):
-        self._make = make
-        self._simulator = make(popsize)
-        plain = isinstance(self._simulator, NativeSimulator) and not self._simulator.compile
-        self._resize = make if plain else None  # compiled ones are compiled for each size
-        self.device = torch.device(self._simulator.device)
-        self.interface = _interface_of(self._simulator, self._simulator.close)
-        self.closed = False
-        self._compiled: CompiledPlay | None = None
-
-    def compile(self, policy: Policy) -> None:
-        """From now on, play by compiled regions for this policy's network."""
-        if not isinstance(self._simulator, NativeSimulator):
-            raise ValueError("Only native tasks are compiled; leave compile out.")
-        self._compiled = CompiledPlay(self._simulator, policy, self.interface)
-
-    def play(self, policy: Policy, *args: Any) -> Evaluation:
-        """See `play_batch`. Where the size cannot be had, the last member fills up the rows, and counts once."""
-        if self._compiled is not None:
-            return self._compiled(policy, *args)
-        size, members = self._simulator.num_envs, len(policy.parameters)
-        simulator = self._simulator
-        if members < size and self._resize is not None:
-            simulator = self._resize(members)
-        elif members < size:
-            policy.set_parameters(policy.parameters[torch.arange(size).clamp(max=members - 1)])
-        return play_batch(simulator, policy, self.interface, *args, members=members, resize=self._resize)
-
-    def close(self) -> None:
-        """Close the simulator."""
-        self.closed = True
-        self._simulator.close()
-
-    def __repr__(self) -> str:
-        return repr(self._simulator)
-
-
 def _build_stage(
     env: str | EnvFn,
     popsize: int,
+    subbatch_size: int,
     place: Place,
     device: str | torch.device | None,
     kwargs: dict[str, Any],
@@ -341,7 +264,7 @@ def _build_stage(
         make = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
         raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
-    return PoolStage(make, popsize, place)
+    return PoolStage(make, popsize, subbatch_size, place)
 
 
 def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
@@ -377,14 +300,6 @@ def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSim
     if not isinstance(made, BatchedVectorEnv):
         raise ValueError(f"{env!r} is no batched simulator: give a function that makes one environment instead.")
     return made.simulator
-
-
-def _interface_of(spaces: Any, close: Callable[[], None]) -> Interface:
-    try:
-        return Interface(spaces.observation_space, spaces.action_space)
-    except SpaceError:
-        close()
-        raise
 
 
 def _build_policy(net: Net, interface: Interface) -> Policy:

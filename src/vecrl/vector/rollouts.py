@@ -15,15 +15,14 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-from gymnasium import spaces
 
 from ..engine.layout import Layout, Tree
 from ..engine.opening import BackendName
-from ..engine.pool import Pool
 from ..engine.recovery import OnFailure
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
 from ..errors import SpaceError
+from .residents import Resident, Residents
 from .vector_env import EnvFn, split_env_fns
 
 Act = Callable[[Any], Any]
@@ -101,15 +100,15 @@ class RolloutWorkers:
         **pool_options: Any,
     ):
         parts = split_env_fns(env_fns, backend, num_workers)
-        counts = [count for _, count in parts]
-        self.num_envs = sum(counts)
-        self._starts = [0, *itertools.accumulate(counts)]
         inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
-        self._pool = Pool([(partial(_Player, *part, policy, inner), 1) for part in parts], backend, **pool_options)
-        [first, *rest] = self._ask("spaces")
+        makers = [(partial(_Player, *part, policy, inner), part[1]) for part in parts]
+        self._workers = Residents(makers, backend, **pool_options)
+        self._starts = [0, *itertools.accumulate(self._workers.counts)]
+        self.num_envs = self._starts[-1]
+        [first, *rest] = self._workers.ask("spaces")
         for start, other in zip(self._starts[1:], rest, strict=False):
             if other != first:
-                self._pool.close()
+                self._workers.close()
                 raise SpaceError(f"environment {start}: its spaces are {other}, but those before have {first}.")
         self.single_observation_space, self.single_action_space = first
 
@@ -124,7 +123,8 @@ class RolloutWorkers:
             seed = [int(seed) + i for i in range(self.num_envs)]
         if seed is not None and len(seed) != self.num_envs:
             raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
-        self._ask("begin", *([None if seed is None else list(seed[a:b])] for a, b in itertools.pairwise(self._starts)))
+        parts = [None if seed is None else list(seed[a:b]) for a, b in itertools.pairwise(self._starts)]
+        self._workers.ask("begin", [(part,) for part in parts])
 
     def set_parameters(self, parameters: Any) -> None:
         """Give every copy of the policy these parameters, by its `set_parameters` or `load_state_dict`.
@@ -133,7 +133,7 @@ class RolloutWorkers:
             WorkerError: the policy has neither, or does not take these.
         """
         shipped = cloudpickle.dumps(parameters)  # once, not once a worker
-        self._ask("learn", *([shipped] for _ in self._starts[1:]))
+        self._workers.ask("learn", [(shipped,)] * len(self._workers.counts))
 
     def rollout(self, steps: int, parameters: Any = None) -> Rollout:
         """Play on for some steps; begins with `reset()` where there was none.
@@ -149,16 +149,12 @@ class RolloutWorkers:
             raise ValueError(f"Expected steps to be 1 or more, but {steps!r} came.")
         if parameters is not None:
             self.set_parameters(parameters)
-        parts: list[Rollout] = self._ask("play", *([steps] for _ in self._starts[1:]))
+        parts: list[Rollout] = self._workers.ask("play", [(steps,)] * len(self._workers.counts))
         return _beside(parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space))
-
-    def _ask(self, name: str, *arguments: Any) -> list[Any]:
-        given = [(tuple(own), {}) for own in arguments] or [((), {})] * self._pool.num_envs
-        return self._pool.invoke("call", name, given)
 
     def close(self) -> None:
         """Close every environment and end every worker; twice is harmless."""
-        self._pool.close()
+        self._workers.close()
 
     def __enter__(self) -> RolloutWorkers:
         return self
@@ -167,40 +163,24 @@ class RolloutWorkers:
         self.close()
 
     def __repr__(self) -> str:
-        kind = f"backend={self._pool.backend_name!r}, num_workers={self._pool.num_workers}"
+        pool = self._workers.pool
+        kind = f"backend={pool.backend_name!r}, num_workers={pool.num_workers}"
         return f"{type(self).__name__}(num_envs={self.num_envs}, {kind})"
 
 
-class _Player:
-    """One worker's share, as a simulator of a single row of which nothing is asked but to play."""
-
-    num_envs = 1
-    observation_space: spaces.Space[Any] = spaces.Discrete(1)
-    action_space: spaces.Space[Any] = observation_space
-    metadata: dict[str, Any] = {}
-    render_mode: str | None = None
-    spec: Any = None
-    reset: Any
-    step: Any
+class _Player(Resident):
+    """One worker's environments, and its copy of the policy."""
 
     def __init__(self, make: Callable[[], Simulator], count: int, policy: Act, options: Any):
+        super().__init__(make, count, **options)
         self._policy = policy
-        self._pool = Pool([(make, count)], "serial", infos=False, **options)
         self._obs: Tree = None
 
-    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """Have it do something by name."""
-        return getattr(self, f"_{name}")(*value[0])
-
-    def _spaces(self) -> tuple[Any, Any]:
-        """Of one environment."""
-        return self._pool.card.observation_space, self._pool.card.action_space
-
-    def _begin(self, seeds: Sequence[int | None] | None) -> None:
+    def begin(self, seeds: Sequence[int | None] | None) -> None:
         """Begin episodes."""
-        self._obs = self._pool.reset(seeds).obs
+        self._obs = self.pool.reset(seeds).obs
 
-    def _learn(self, shipped: bytes) -> None:
+    def learn(self, shipped: bytes) -> None:
         """Take new parameters. (They come from the process that made this one, not from a file or the network.)"""
         take: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
         if take is None:
@@ -208,18 +188,18 @@ class _Player:
             raise TypeError(f"Expected a policy with set_parameters or load_state_dict, but {kind} has neither.")
         take(cloudpickle.loads(shipped))
 
-    def _play(self, steps: int) -> Rollout:
+    def play(self, steps: int) -> Rollout:
         """Play on."""
         if self._obs is None:
-            self._begin(None)
-        observed, done = self._pool.obs_layout, self._pool.action_layout
+            self.begin(None)
+        observed, done = self.pool.obs_layout, self.pool.action_layout
         obs, actions = _Track(observed, steps), _Track(done, steps)
         lived: list[Transition] = []
         for step in range(steps):
-            action = done.build(done.batch(_arrays(self._policy(self._obs)), self._pool.num_envs))
+            action = done.build(done.batch(_arrays(self._policy(self._obs)), self.pool.num_envs))
             obs.put(step, self._obs)
             actions.put(step, action)
-            lived.append(self._pool.step(action, eager=True))
+            lived.append(self.pool.step(action, eager=True))
             self._obs = lived[-1].obs
             lived[-1].obs = None  # or every slot of the arena would be held
         finals = [t.final_obs for t in lived if len(t.ended)]
@@ -236,10 +216,6 @@ class _Player:
             returns=np.concatenate([t.episodes.returns for t in lived]),
             lengths=np.concatenate([t.episodes.lengths for t in lived]),
         )
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._pool.close()
 
 
 class _Track:

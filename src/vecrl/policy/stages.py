@@ -1,0 +1,265 @@
+"""Where a population acts: over workers, stepped from here or by themselves, or as one batch in a simulator.
+
+A stage has a device, an interface, and plays members. It knows no names of environments, and keeps no statistics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vecrl.engine.backends.cluster import RayOptions
+from vecrl.engine.opening import BackendName, Spaces
+from vecrl.engine.pool import Pool
+from vecrl.engine.simulator import BatchSimulator, Simulator
+from vecrl.errors import SpaceError, WorkerCrash
+from vecrl.policy.compiled import CompiledPlay
+from vecrl.policy.episodes import Evaluation, Judging, Outcome, Seeding, Subbatch, play_pool
+from vecrl.policy.fused import play_batch
+from vecrl.policy.interface import Interface
+from vecrl.policy.norm import RunningNorm
+from vecrl.policy.policy import Policy
+from vecrl.simulators.native import NativeSimulator
+from vecrl.vector.residents import Resident, Residents
+from vecrl.vector.vector_env import EnvFn, split_env_fns
+
+PATIENCE = 3  # how often a member may lose its worker within one evaluation, before that is its own doing
+Make = Callable[[int], BatchSimulator]
+Place = tuple[BackendName, int | None, RayOptions | None]
+_log = logging.getLogger("vecrl")
+
+
+class Stepped:
+    """Python environments over workers, one a member, that are stepped from here: all subbatches in lock step."""
+
+    def __init__(self, shares: Sequence[tuple[Callable[[], Simulator], int]], place: Place):
+        self.pool = Pool(shares, place[0], infos=False, ray_options=place[2])
+        self.close = self.pool.close
+        self.spaces: Spaces = self.pool.card.observation_space, self.pool.card.action_space
+
+    def settle(self) -> None:
+        """Be done with what an interrupted call left under way."""
+        self.pool.drain()
+
+    def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
+        """Play what is left, and put down in `found` how it came out.
+
+        Raises:
+            WorkerError: environments failed; `found` has what is over nevertheless.
+        """
+        found |= zip(left, play_pool(self.pool, net, Interface(*self.spaces), judging, [*left.values()]), strict=True)
+
+
+class Troupe(Resident):
+    """Plays subbatches in a worker, with as many environments as they have members."""
+
+    def __init__(self, make: Callable[[], Simulator], count: int):
+        super().__init__(make, count)
+        self._interface = Interface(*self.spaces())
+        self._shipped, self._net = b"", nn.Module()
+
+    def play(self, net: bytes, judging: bytes, subbatches: list[Subbatch]) -> list[Outcome]:
+        """See `play_pool`. (The bytes come from the process that made this one, not from a file or the network.)"""
+        if net != self._shipped:
+            self._shipped, self._net = net, cloudpickle.loads(net)
+        return play_pool(self.pool, self._net, self._interface, cloudpickle.loads(judging), subbatches)
+
+
+class Sent:
+    """Python environments over workers, each of which plays whole subbatches by itself.
+
+    Args:
+        size: how many members a subbatch has.
+        subbatches, workers: how many of them there are.
+    """
+
+    def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, place: Place):
+        backend, _, options = place
+        self._size = size
+        most = -(-subbatches // workers) * size
+        [(make, _)] = split_env_fns([env_fn] * most, backend, 1)
+        self._troupes = Residents([(partial(Troupe, make, most), most)] * workers, backend, ray_options=options)
+        self.pool, self.close = self._troupes.pool, self._troupes.close
+        self.spaces: Spaces = self._troupes.ask("spaces", [()])[0]
+        self._shipped = b""
+
+    def settle(self) -> None:
+        """Be done with what an interrupted call left under way: whoever is at it is replaced, for it may take long."""
+        if len(under_way := self.pool.pending):
+            self.pool.cancel(under_way)
+        self.pool.drain()
+
+    def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
+        """See `Stepped.play`."""
+        self._shipped = self._shipped or cloudpickle.dumps(net)
+        judging_shipped = cloudpickle.dumps(judging)
+        count = min(self.pool.num_envs, len(left))
+        shares = [[*left][worker::count] for worker in range(count)]
+        ids = [[self._size * i + k for i in share for k in range(len(left[i].seeds))] for share in shares]
+        plays = [(self._shipped, judging_shipped, [left[i] for i in share]) for share in shares]
+        crash: WorkerCrash | None = None
+        try:
+            results = self._troupes.ask("play", plays, ids)
+        except WorkerCrash as error:
+            results, crash = error.results or [], error
+        for share, outcomes in zip(shares, results, strict=False):
+            found |= zip(share, outcomes or (), strict=False)
+        if crash is not None:
+            raise crash
+
+
+class PoolStage:
+    """Python environments over workers. Whoever loses its worker plays again from the beginning.
+
+    Args:
+        env_fn: makes an environment.
+        popsize: the most members that play at once.
+        subbatch_size: how many of them act together.
+        place: backend, workers, cluster.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, place: Place):
+        self._size = min(subbatch_size, popsize)
+        subbatches = -(-popsize // self._size)
+        backend, num_workers, _ = place
+        shares = split_env_fns([env_fn] * popsize, backend, num_workers)
+        if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
+            self._acts = Sent(env_fn, self._size, subbatches, len(shares), place)
+        else:
+            self._acts = Stepped(shares, place)
+        self._pool = self._acts.pool
+        self.interface = interface_of(*self._acts.spaces, self.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._pool.closed
+
+    def compile(self, policy: Policy) -> None:
+        """Not here."""
+        raise ValueError("Only native tasks are compiled; leave compile out.")
+
+    def play(
+        self, policy: Policy, parameters: Tensor, judging: Judging, seeds: Seeding
+    ) -> tuple[Evaluation, list[RunningNorm]]:
+        """Let members play.
+
+        Args:
+            policy: whose network acts.
+            parameters: `[k, L]` float32 on the stage's device.
+            seeds: of episodes `(members, episodes)`.
+
+        Returns:
+            What they are worth, and the statistics of what they saw, to be joined in this order.
+        """
+        self._acts.settle()
+        outcomes = self._play(policy.wrapped_module, judging, self._split(parameters, judging, seeds), len(parameters))
+        learnt: list[RunningNorm] = []
+        for outcome in outcomes:
+            if outcome.seen is not None:
+                learnt.append(RunningNorm(shape=self.interface.obs_length))
+                learnt[-1].load_state_dict(outcome.seen)
+        return Evaluation.joined([outcome.evaluation() for outcome in outcomes]), learnt
+
+    def _split(self, parameters: Tensor, judging: Judging, seeds: Seeding) -> dict[int, Subbatch]:
+        count, episodes = len(parameters), judging.rules.most_episodes
+        ids, numbers = np.arange(count).repeat(episodes), np.tile(np.arange(episodes), count)
+        table, rows = seeds(ids, numbers).reshape(count, episodes), parameters.numpy()
+        places = [slice(start, start + self._size) for start in range(0, count, self._size)]
+        return {i: Subbatch(rows[place], table[place]) for i, place in enumerate(places)}
+
+    def _play(self, net: nn.Module, judging: Judging, subbatches: dict[int, Subbatch], members: int) -> list[Outcome]:
+        """Play them all, whatever becomes of workers."""
+        found: dict[int, Outcome] = {}
+        losses = np.zeros(members, np.int64)
+        while left := {i: subbatch for i, subbatch in subbatches.items() if i not in found}:
+            try:
+                if losses.any():
+                    self._pool.replace_lost()
+                self._acts.play(net, judging, left, found)
+            except WorkerCrash as error:
+                losses[[i for i in error.env_ids if i < members]] += 1
+                if (losses > PATIENCE).any() or any(failure.kind != "crashed" for failure in error.failures):
+                    raise
+                _log.warning("%s What was not over is played again in others.", str(error).splitlines()[0])
+        return [found[i] for i in subbatches]
+
+    def close(self) -> None:
+        """End the workers. That some are gone is no harm any more."""
+        try:
+            self._acts.close()
+        except WorkerCrash as error:
+            if any(failure.kind != "crashed" for failure in error.failures):
+                raise
+            _log.warning("%s", str(error).splitlines()[0])
+
+    def __repr__(self) -> str:
+        return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"
+
+
+class BatchStage:
+    """All members in one batched simulator."""
+
+    def __init__(self, make: Make, popsize: int):
+        self._make = make
+        self._simulator = simulator = make(popsize)
+        plain = isinstance(simulator, NativeSimulator) and not simulator.compile
+        self._resize = make if plain else None  # compiled ones are compiled for each size
+        self.device = torch.device(simulator.device)
+        self.interface = interface_of(simulator.observation_space, simulator.action_space, simulator.close)
+        self.closed = False
+        self._compiled: CompiledPlay | None = None
+
+    def compile(self, policy: Policy) -> None:
+        """From now on, play by compiled regions for this policy's network."""
+        if not isinstance(self._simulator, NativeSimulator):
+            raise ValueError("Only native tasks are compiled; leave compile out.")
+        self._compiled = CompiledPlay(self._simulator, policy, self.interface)
+
+    def play(
+        self, policy: Policy, parameters: Tensor, judging: Judging, seeds: Seeding
+    ) -> tuple[Evaluation, list[RunningNorm]]:
+        """See `PoolStage`. Where the size cannot be had, the last member fills up the rows, and counts once."""
+        size, members = self._simulator.num_envs, len(parameters)
+        zero = np.zeros(1, np.int64)
+        noise = judging.noise(size, int(seeds(zero, zero)[0]), self.device)
+        normaliser = judging.normaliser(self.interface.obs_length, self.device)
+        policy.set_parameters(parameters)
+        told = judging.rules, seeds, normaliser, noise.generator
+        if self._compiled is not None:
+            evaluation = self._compiled(policy, *told)
+        else:
+            simulator = self._simulator
+            if members < size and self._resize is not None:
+                simulator = self._resize(members)
+            elif members < size:
+                policy.set_parameters(parameters[torch.arange(size).clamp(max=members - 1)])
+            more: Any = {"members": members, "resize": self._resize}
+            evaluation = play_batch(simulator, policy, self.interface, *told, **more)
+        return evaluation, [] if normaliser.norm is None else [normaliser.norm]
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.closed = True
+        self._simulator.close()
+
+    def __repr__(self) -> str:
+        return repr(self._simulator)
+
+
+def interface_of(observation_space: Any, action_space: Any, close: Callable[[], None]) -> Interface:
+    """The interface to environments, which are closed where there is none to them."""
+    try:
+        return Interface(observation_space, action_space)
+    except SpaceError:
+        close()
+        raise

@@ -1,0 +1,121 @@
+"""Workers that have environments of their own: they are not stepped from here, but told what to do with them.
+
+What travels is a call there and its result back, so the caller is no limit of how many steps there are a second. Knows
+no policy, nor what is asked of whom.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ..engine.opening import BackendName
+from ..engine.pool import Pool
+from ..engine.simulator import Simulator
+from ..errors import Failure, WorkerError, failures_to_error
+
+
+class Resident:
+    """Has k environments in its worker, and looks like a simulator of a single row that is never stepped.
+
+    Args:
+        make: makes the simulator of the environments.
+        count: k.
+        options: of the `Pool` that they make up, in its own thread.
+    """
+
+    num_envs = 1
+    observation_space: spaces.Space[Any] = spaces.Discrete(1)
+    action_space: spaces.Space[Any] = observation_space
+    metadata: dict[str, Any] = {}
+    render_mode: str | None = None
+    spec: Any = None
+    reset: Any
+    step: Any
+
+    def __init__(self, make: Callable[[], Simulator], count: int, **options: Any):
+        self.pool = Pool([(make, count)], "serial", infos=False, **options)
+
+    def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Of observations and of actions, of one environment."""
+        return self.pool.card.observation_space, self.pool.card.action_space
+
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """Have it do something by name."""
+        return getattr(self, name)(*value)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.pool.close()
+
+
+class Residents:
+    """A `Resident` in each of some workers.
+
+    Args:
+        makers: `(make, k)` a worker: makes its resident, of k environments.
+        pool_options: of the `Pool` of workers.
+
+    Attributes:
+        counts: how many environments each has.
+
+    Raises:
+        WorkerError: environments cannot be made. Here as elsewhere they have their numbers among all of them.
+    """
+
+    def __init__(self, makers: Sequence[tuple[Callable[[], Resident], int]], backend: BackendName, **pool_options: Any):
+        self.counts = [count for _, count in makers]
+        starts = itertools.accumulate(self.counts, initial=0)
+        self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
+        try:
+            self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
+        except WorkerError as error:
+            raise _renamed(error, self._ids) from error.__cause__
+
+    def ask(
+        self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
+    ) -> list[Any]:
+        """What each worker's method of that name gives.
+
+        Args:
+            arguments: for each of the first so many workers, the others are left alone; None asks all, without any.
+            ids: what to call the environments of each in errors, by default their numbers.
+
+        Raises:
+            WorkerError: environments failed; `results` has what the other workers gave.
+        """
+        given = [()] * len(self.counts) if arguments is None else arguments
+        try:
+            return self.pool.invoke("call", name, given, np.arange(len(given)))
+        except WorkerError as error:
+            raise _renamed(error, self._ids if ids is None else ids) from error.__cause__
+
+    def close(self) -> None:
+        """Close every environment and end every worker; twice is harmless."""
+        try:
+            self.pool.close()
+        except WorkerError as error:
+            raise _renamed(error, self._ids) from error.__cause__
+
+
+def _renamed(error: WorkerError, ids: Sequence[Sequence[int]]) -> WorkerError:
+    """An error of workers as one of their environments, which worker i knows by their places in `ids[i]`."""
+    failures: list[Failure] = []
+    for failure in error.failures:
+        for worker in failure.env_ids:
+            if isinstance(failure.exception, WorkerError):
+                where = {"worker": failure.worker, "pid": failure.pid}
+                failures += [
+                    replace(inner, env_ids=tuple(ids[worker][i] for i in inner.env_ids), **where)
+                    for inner in failure.exception.failures
+                ]
+            else:
+                failures.append(replace(failure, env_ids=tuple(ids[worker])))
+    renamed = failures_to_error(failures)
+    renamed.results = error.results
+    return renamed

@@ -1,0 +1,217 @@
+"""A population that loses workers is worth what it would have been worth without that, to the bit."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.clusters import TestCluster
+from tests.policy.population_envs import Walk
+
+from vecrl.engine.backends.cluster import RayOptions
+from vecrl.errors import WorkerCrash, WorkerError
+from vecrl.policy.population import PopulationEvaluator
+
+NET = "RNN(obs_length, 3) >> Linear(3, act_length)"
+RULES: dict[str, Any] = {"num_episodes": 3, "obs_norm": True, "action_noise": 0.3, "seed": 5}
+
+
+class Mortal(Walk):
+    """Kills its process at the given moments of its life, each once: a file says which of them came."""
+
+    def __init__(self, folder: str, deaths: dict[str, int]):
+        self.folder, self.deaths, self.ages = Path(folder), deaths, {"reset": 0, "step": 0}
+
+    def _live(self, what: str) -> None:
+        self.ages[what] += 1
+        for place, age in self.deaths.items():
+            mark = self.folder / f"{place}-{age}"
+            if place.partition(" ")[0] == what and self.ages[what] == age and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._live("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self._live("step")
+        return super().step(action)
+
+
+def evaluated(env: Any, subbatch_size: int = 128, **place: Any) -> list[Any]:
+    """What two populations are worth, and the statistics afterwards."""
+    with PopulationEvaluator(env, NET, 6, **RULES, subbatch_size=subbatch_size, **place) as evaluate:
+        size = (8, evaluate.parameter_length)
+        populations = [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+        results = [evaluate(population) for population in populations]
+        assert evaluate.norm is not None
+        state = evaluate.norm.state_dict()
+    found = [getattr(r, name).tolist() for r in results for name in ("fitness", "returns", "lengths")]
+    return [*found, [r.interactions for r in results], {k: v.tolist() for k, v in state.items()}]
+
+
+@pytest.mark.parametrize(
+    "deaths", [{"step": 4}, {"reset": 1}, {"reset": 2}, {"step": 9, "reset": 3, "step again": 10, "step more": 40}]
+)
+@pytest.mark.parametrize(("workers", "size"), [(1, 128), (2, 128), (3, 128), (3, 4), (1, 4), (2, 3), (3, 1)])
+def test_killed_workers_change_nothing(
+    deaths: dict[str, int], workers: int, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stepped from here (the first four), and where workers play whole subbatches."""
+    mortal = partial(Mortal, str(tmp_path), deaths)
+    with caplog.at_level(logging.WARNING, "vecrl"):
+        found = evaluated(mortal, size, backend="processes", num_workers=workers)
+    assert found == evaluated(Walk, size)
+    assert len(list(tmp_path.iterdir())) == len(deaths), "they were killed"
+    assert "was killed by SIGKILL" in caplog.text
+    assert "played again in others" in caplog.text
+
+
+def test_what_kills_every_worker_is_told() -> None:
+    class Doomed(Walk):
+        def step(self, action: Any) -> Any:
+            os._exit(3)
+
+    evaluate = PopulationEvaluator(Doomed, NET, 4, seed=1, backend="processes", num_workers=2)
+    with pytest.raises(WorkerCrash, match="exited with code 3"):
+        evaluate(torch.zeros(4, evaluate.parameter_length))
+    evaluate.close()
+
+
+def test_what_raises_beside_a_death_is_told(tmp_path: Path) -> None:
+    """Two members, one a worker: whoever comes first raises, the other is killed."""
+
+    class Either(Mortal):
+        def step(self, action: Any) -> Any:
+            try:
+                (self.folder / "taken").touch(exist_ok=False)
+            except FileExistsError:
+                return super().step(action)
+            raise ArithmeticError("on purpose")
+
+    either = partial(Either, str(tmp_path), {"step": 1})
+    evaluate = PopulationEvaluator(either, NET, 2, backend="processes", num_workers=2)
+    with pytest.raises(WorkerError, match="ArithmeticError: on purpose"):
+        evaluate(torch.zeros(2, evaluate.parameter_length))
+    evaluate.close()
+
+
+def test_closing_what_is_gone_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Closing(Walk):
+        def close(self) -> None:
+            if not (tmp_path / "closed").exists():
+                (tmp_path / "closed").touch()
+                os._exit(3)
+            raise ArithmeticError("on purpose")
+
+    with PopulationEvaluator(Closing, NET, 1, backend="processes"), caplog.at_level(logging.WARNING, "vecrl"):
+        pass
+    assert "exited with code 3" in caplog.text
+    with pytest.raises(WorkerError, match="on purpose"), PopulationEvaluator(Closing, NET, 1, backend="processes"):
+        pass
+
+
+def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
+    """Each environment notes its steps in a file of its process; those of the killed one count twice, no others."""
+
+    class Noted(Mortal):
+        def step(self, action: Any) -> Any:
+            with (tmp_path / f"steps {os.getpid()}").open("a") as file:
+                file.write(".")
+            return super().step(action)
+
+    noted = partial(Noted, str(tmp_path), {"step": 2})
+    place: dict[str, Any] = {"backend": "processes", "num_workers": 3, "subbatch_size": 2}
+    with PopulationEvaluator(noted, NET, 6, seed=1, **place) as evaluate:
+        result = evaluate(torch.zeros(6, evaluate.parameter_length))
+    steps = sorted(path.stat().st_size for path in tmp_path.glob("steps *"))
+    assert len(steps) == 4, "three workers, and one that took the place of another"
+    per_worker = result.lengths.reshape(3, 2).sum(1).tolist()
+    assert sum(steps[1:]) == sum(per_worker) == result.interactions
+    assert sorted(per_worker) == steps[1:]
+    assert steps[0] <= 4, "what the killed one did"
+
+
+def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> None:
+    """The third of three subbatches of two, which the second worker plays, or the first."""
+
+    class Failing(Walk):
+        def step(self, action: Any) -> Any:
+            if action[0] > 0:
+                raise ArithmeticError("on purpose")
+            return super().step(action)
+
+    for workers in (1, 2, 3):
+        place: dict[str, Any] = {"backend": "processes", "num_workers": workers, "subbatch_size": 2}
+        with PopulationEvaluator(Failing, "Linear(obs_length, act_length)", 6, seed=1, **place) as evaluate:
+            population = torch.zeros(6, 3)
+            population[5, 2] = 1.0  # the bias
+            with pytest.raises(WorkerError, match="on purpose") as caught:
+                evaluate(population)
+            assert caught.value.env_ids == (5,)
+            assert evaluate(-population).interactions > 6, "the evaluator goes on"
+
+
+def test_an_interrupted_evaluation_is_over_at_once() -> None:
+    class Slow(Walk):
+        def step(self, action: Any) -> Any:
+            if action[0] > 0:
+                time.sleep(60.0)
+            return super().step(action)
+
+    place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": 2}
+    with PopulationEvaluator(Slow, "Linear(obs_length, act_length)", 4, seed=1, **place) as evaluate:
+        expected = evaluate(torch.zeros(4, 3)).returns
+        evaluate.calls = 0
+        began = time.monotonic()
+        timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(torch.tensor([0.0, 0.0, 1.0]).expand(4, 3))
+        assert torch.equal(evaluate(torch.zeros(4, 3)).returns, expected)
+        assert time.monotonic() - began < 30.0
+
+
+class Waiting(Walk):
+    """Touches a file as it first steps, and waits there until another is there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        if self.t == 2 and not (self.folder / "on").exists():
+            (self.folder / "here").touch()
+            while not (self.folder / "on").exists():
+                time.sleep(0.01)
+        return super().step(action)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("size", [128, 3, 1])
+def test_a_killed_node_changes_nothing(
+    size: int, cluster: TestCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = evaluated(Walk, size)
+    with cluster.node() as node:
+
+        def kill() -> None:
+            while not (tmp_path / "here").exists():
+                time.sleep(0.01)
+            cluster.kill(node)
+            (tmp_path / "on").touch()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        options = RayOptions(placement_strategy="STRICT_SPREAD")
+        place: dict[str, Any] = {"backend": "ray", "num_workers": 2, "ray_options": options}
+        with caplog.at_level(logging.WARNING, "vecrl"):
+            assert evaluated(partial(Waiting, tmp_path), size, **place) == expected
+        killer.join()
+        assert "played again in others" in caplog.text
