@@ -133,14 +133,14 @@ def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
         result = evaluate(torch.zeros(6, evaluate.parameter_length))
     steps = sorted(path.stat().st_size for path in tmp_path.glob("steps *"))
     assert len(steps) == 4, "three workers, and one that took the place of another"
-    per_worker = result.lengths.reshape(3, 2).sum(1).tolist()
+    per_worker = result.lengths.reshape(2, 3).sum(0).tolist()  # members are dealt like cards
     assert sum(steps[1:]) == sum(per_worker) == result.interactions
     assert sorted(per_worker) == steps[1:]
     assert steps[0] <= 4, "what the killed one did"
 
 
 def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> None:
-    """The third of three subbatches of two, which the second worker plays, or the first."""
+    """The third of three subbatches of two, which one of one to three workers plays."""
 
     class Failing(Walk):
         def step(self, action: Any) -> Any:

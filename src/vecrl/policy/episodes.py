@@ -172,10 +172,12 @@ class Subbatch:
     """Members who act together.
 
     Attributes:
+        members: `[k]`, their numbers.
         parameters: `[k, L]` float32.
         seeds: `[k, e]`, of all episodes that each may play.
     """
 
+    members: np.ndarray
     parameters: np.ndarray
     seeds: np.ndarray
 
@@ -193,11 +195,6 @@ class Outcome:
     scores: np.ndarray
     interactions: int
     seen: dict[str, np.ndarray] | None
-
-    def evaluation(self) -> Evaluation:
-        """As tensors."""
-        fitness, returns, lengths = torch.from_numpy(self.scores)
-        return Evaluation(fitness, returns, lengths, self.interactions)
 
 
 class Crowd:
@@ -334,9 +331,12 @@ def one_thread() -> Iterator[None]:
 
 @torch.no_grad()
 def play_pool(
-    pool: Pool, net: nn.Module, interface: Interface, judging: Judging, subbatches: Sequence[Subbatch]
+    pool: Pool, net: nn.Module, interface: Interface, judging: Judging, subbatches: Sequence[Subbatch], envs: np.ndarray
 ) -> list[Outcome]:
-    """Let the members of subbatches, no more than the pool has environments in all, play their episodes.
+    """Let the members of subbatches play their episodes.
+
+    Args:
+        envs: `[m]`, the pool's environments that they play in, in their order.
 
     Raises:
         WorkerError: environments failed. Everything begins anew with the next call.
@@ -347,13 +347,13 @@ def play_pool(
     tally, acting = Tally(bounds[-1], judging.rules), Crowds(crowds)
 
     def begin(ids: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        return pool.reset(seeds[ids, episodes].tolist(), ids=ids).obs
+        return pool.reset(seeds[ids, episodes].tolist(), ids=envs[ids]).obs
 
     with one_thread():
         obs = begin(tally.ids, tally.episodes)
         while len(tally.ids):
             outputs = acting(interface.features(obs))
-            pool.send(tally.ids, interface.actions(outputs).numpy())
+            pool.send(envs[tally.ids], interface.actions(outputs).numpy())
             step = pool.recv()
             obs = step.obs
             ended, over = tally.add(step.reward, step.terminated, step.done)

@@ -51,7 +51,7 @@ class PopulationEvaluator:
         net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
             whose module is used; or a function that makes a module for an `Interface`.
         popsize: how many members act at once; a larger population is run in parts.
-        subbatch_size: how many of them act together over Python environments, their networks in one call and on one
+        subbatch_size: how many of them may act together over Python environments, their networks in one call and on one
             thread. With as many subbatches as workers, or more, worker processes and actors play whole ones by
             themselves, which is the quickest; with fewer, environments are stepped from here, by all workers.
         backend, num_workers, ray_options: of Python environments, as `VectorEnv` takes them.

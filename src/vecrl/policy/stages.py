@@ -54,7 +54,9 @@ class Stepped:
         Raises:
             WorkerError: environments failed; `found` has what is over nevertheless.
         """
-        found |= zip(left, play_pool(self.pool, net, Interface(*self.spaces), judging, [*left.values()]), strict=True)
+        envs = np.concatenate([subbatch.members for subbatch in left.values()])
+        told = net, Interface(*self.spaces), judging, [*left.values()], envs
+        found |= zip(left, play_pool(self.pool, *told), strict=True)
 
 
 class Troupe(Resident):
@@ -69,20 +71,20 @@ class Troupe(Resident):
         """See `play_pool`. (The bytes come from the process that made this one, not from a file or the network.)"""
         if net != self._shipped:
             self._shipped, self._net = net, cloudpickle.loads(net)
-        return play_pool(self.pool, self._net, self._interface, cloudpickle.loads(judging), subbatches)
+        envs = np.arange(sum(len(subbatch.members) for subbatch in subbatches))
+        return play_pool(self.pool, self._net, self._interface, cloudpickle.loads(judging), subbatches, envs)
 
 
 class Sent:
     """Python environments over workers, each of which plays whole subbatches by itself.
 
     Args:
-        size: how many members a subbatch has.
+        size: how many members a subbatch may have.
         subbatches, workers: how many of them there are.
     """
 
     def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, place: Place):
         backend, _, options = place
-        self._size = size
         most = -(-subbatches // workers) * size
         [(make, _)] = split_env_fns([env_fn] * most, backend, 1)
         self._troupes = Residents([(partial(Troupe, make, most), most)] * workers, backend, ray_options=options)
@@ -102,7 +104,7 @@ class Sent:
         judging_shipped = cloudpickle.dumps(judging)
         count = min(self.pool.num_envs, len(left))
         shares = [[*left][worker::count] for worker in range(count)]
-        ids = [[self._size * i + k for i in share for k in range(len(left[i].seeds))] for share in shares]
+        ids = [[member for i in share for member in left[i].members.tolist()] for share in shares]
         plays = [(self._shipped, judging_shipped, [left[i] for i in share]) for share in shares]
         crash: WorkerCrash | None = None
         try:
@@ -121,19 +123,20 @@ class PoolStage:
     Args:
         env_fn: makes an environment.
         popsize: the most members that play at once.
-        subbatch_size: how many of them act together.
+        subbatch_size: how many of them may act together.
         place: backend, workers, cluster.
     """
 
     device = torch.device("cpu")
 
     def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, place: Place):
-        self._size = min(subbatch_size, popsize)
-        subbatches = -(-popsize // self._size)
+        self._size = subbatch_size
+        subbatches = -(-popsize // subbatch_size)
+        self._popsize = popsize
         backend, num_workers, _ = place
         shares = split_env_fns([env_fn] * popsize, backend, num_workers)
         if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
-            self._acts = Sent(env_fn, self._size, subbatches, len(shares), place)
+            self._acts = Sent(env_fn, subbatch_size, subbatches, len(shares), place)
         else:
             self._acts = Stepped(shares, place)
         self._pool = self._acts.pool
@@ -162,36 +165,43 @@ class PoolStage:
             What they are worth, and the statistics of what they saw, to be joined in this order.
         """
         self._acts.settle()
-        outcomes = self._play(policy.wrapped_module, judging, self._split(parameters, judging, seeds), len(parameters))
+        subbatches = self._split(parameters, judging, seeds)
+        scores, interactions = np.empty((3, len(parameters))), 0
         learnt: list[RunningNorm] = []
-        for outcome in outcomes:
+        for i, outcome in self._play(policy.wrapped_module, judging, subbatches):
+            scores[:, subbatches[i].members] = outcome.scores
+            interactions += outcome.interactions
             if outcome.seen is not None:
                 learnt.append(RunningNorm(shape=self.interface.obs_length))
                 learnt[-1].load_state_dict(outcome.seen)
-        return Evaluation.joined([outcome.evaluation() for outcome in outcomes]), learnt
+        fitness, returns, lengths = torch.from_numpy(scores)
+        return Evaluation(fitness, returns, lengths, interactions), learnt
 
     def _split(self, parameters: Tensor, judging: Judging, seeds: Seeding) -> dict[int, Subbatch]:
+        """As few subbatches as may be, alike in size, to which members are dealt like cards: neighbours are often as
+        good as each other, and the good ones take long."""
         count, episodes = len(parameters), judging.rules.most_episodes
-        ids, numbers = np.arange(count).repeat(episodes), np.tile(np.arange(episodes), count)
-        table, rows = seeds(ids, numbers).reshape(count, episodes), parameters.numpy()
-        places = [slice(start, start + self._size) for start in range(0, count, self._size)]
-        return {i: Subbatch(rows[place], table[place]) for i, place in enumerate(places)}
+        members, rows = np.arange(count), parameters.numpy()
+        table = seeds(members.repeat(episodes), np.tile(np.arange(episodes), count)).reshape(count, episodes)
+        dealt = -(-count // self._size)
+        hands = [members[i::dealt] for i in range(dealt)]
+        return {i: Subbatch(hand, rows[hand], table[hand]) for i, hand in enumerate(hands)}
 
-    def _play(self, net: nn.Module, judging: Judging, subbatches: dict[int, Subbatch], members: int) -> list[Outcome]:
-        """Play them all, whatever becomes of workers."""
+    def _play(self, net: nn.Module, judging: Judging, subbatches: dict[int, Subbatch]) -> list[tuple[int, Outcome]]:
+        """Play them all, whatever becomes of workers; in their order."""
         found: dict[int, Outcome] = {}
-        losses = np.zeros(members, np.int64)
+        losses = np.zeros(self._popsize, np.int64)
         while left := {i: subbatch for i, subbatch in subbatches.items() if i not in found}:
             try:
                 if losses.any():
                     self._pool.replace_lost()
                 self._acts.play(net, judging, left, found)
             except WorkerCrash as error:
-                losses[[i for i in error.env_ids if i < members]] += 1
+                losses[list(error.env_ids)] += 1
                 if (losses > PATIENCE).any() or any(failure.kind != "crashed" for failure in error.failures):
                     raise
                 _log.warning("%s What was not over is played again in others.", str(error).splitlines()[0])
-        return [found[i] for i in subbatches]
+        return sorted(found.items())
 
     def close(self) -> None:
         """End the workers. That some are gone is no harm any more."""
