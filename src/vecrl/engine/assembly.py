@@ -81,16 +81,17 @@ class Assembly:
         slot = self._arena.slots[0]
         parts = [flight.ids for flight in flights if flight.ids is not None]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        stepped = np.array([flight.op == Op.STEP for flight in flights]).repeat([len(part) for part in parts])
         if order is not None:
             rank = order[ids]
             if (rank[1:] < rank[:-1]).any():
-                first = rank.argsort()
-                ids, stepped = ids[first], stepped[first]
+                ids = ids[rank.argsort()]
         reports = [pair for flight in flights for pair in flight.reports]
         infos, final_infos = self._notes(reports)
         terminated, truncated, begun = slot.flags.take(ids, 1)
-        done = ((terminated | truncated) & stepped).nonzero()[0]
+        done = (terminated | truncated).nonzero()[0]
+        if len(done):
+            began = [part for part, flight in zip(parts, flights, strict=True) if flight.op != Op.STEP]
+            done = done[~np.isin(ids[done], np.concatenate(began))] if began else done
         ended = done[begun[done]]
         obs: list[Any] = [
             tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]

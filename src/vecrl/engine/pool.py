@@ -286,11 +286,11 @@ class Pool(Crew):
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
         out = None if self._recovery is None else self._recovery.left_out(ids if op == Op.RESET else None)
-        asked = np.arange(len(ids)) if out is None else np.flatnonzero(~out[ids])
+        asked = None if out is None else np.flatnonzero(~out[ids])
         flights: list[Flight] = []
         commands: list[tuple[int, Command]] = []
-        for worker, rows, some in self._roster.split(ids[asked]):
-            places = asked[some]
+        for worker, rows, some in self._roster.split(ids if asked is None else ids[asked]):
+            places = some if asked is None else asked[some]
             flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
             named = None if len(rows) == self._roster.counts[worker] else rows.tolist()
             command = Command(op, flights[-1].seq, 0, eager, rows=named, extra=extra_of(places))

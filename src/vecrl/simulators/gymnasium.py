@@ -369,9 +369,10 @@ def _numbers(values: Any) -> np.ndarray:
 
 def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None:
     """Write elements into some rows of `target`."""
-    shape = target.shape[1:]
+    shape, dtype = target.shape[1:], target.dtype
     for row, value in zip(rows, values, strict=True):
-        if getattr(value, "shape", None) != shape or not np.can_cast(value.dtype, target.dtype, "same_kind"):
+        fits = getattr(value, "shape", None) == shape
+        if not fits or not (value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")):
             raise SpaceError(f"an observation does not have shape {shape}")  # caught: it is looked at more closely
         target[row] = value
 
