@@ -18,7 +18,7 @@ from .classic import BaseEnv as ClassicEnv
 from .engine.pool import Pool
 from .engine.simulator import BatchSimulator, BatchStep
 from .envs import EnvBase
-from .envs.owner import Key
+from .envs.owner import Key, sole_observation
 from .envs.seeds import seed_chain
 from .errors import SpaceError
 from .simulators.assorted import Anything
@@ -50,16 +50,11 @@ class EnvBatch:
                 f"Expected an environment of one batch dimension, but its batch size is {tuple(env.batch_size)}. "
                 "Put a single one into a SerialEnv(1, ...)."
             )
-        keys = list(env.observation_keys)
-        if observation is None and len(keys) != 1:
-            raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
         self.render_mode: str | None = None
         self.metadata: dict[str, Any] = {"render_modes": []}
         self.env = env
-        self._obs: Key = keys[0] if observation is None else observation
+        self._obs = sole_observation(env, observation)
         self._action, self._reward = env.action_key, env.reward_key
-        if env.done_prefixes != [()]:
-            raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
         self.num_envs = env.batch_size[0]
         self.observation_space = space_from_spec(env.observation_spec[self._obs][0])
         self.action_space = space_from_spec(env.action_spec[0])

@@ -129,6 +129,68 @@ def test_a_node_that_is_killed_is_noticed_and_its_workers_begin_elsewhere(cluste
 # -- a Ray of one's own ----------------------------------------------------------------------------
 
 
+@pytest.mark.ray
+def test_a_folder_is_shipped_to_the_nodes(cluster: TestCluster, tmp_path: Path) -> None:
+    (tmp_path / "homemade.py").write_text(
+        "import gymnasium\n"
+        "class Homemade(gymnasium.Wrapper):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(gymnasium.make('CartPole-v1'))\n"
+        "    def where(self):\n"
+        "        return __file__\n"
+    )
+    script = Script(
+        f"""
+    from homemade import Homemade
+    from vecrl.vector import RayOptions
+    options = RayOptions(address={cluster.address!r}, runtime_env={{"working_dir": {str(tmp_path)!r}}})
+    for _ in range(2):
+        with VectorEnv([Homemade] * 2, backend="ray", num_workers=2, ray_options=options) as envs:
+            say([(os.path.basename(place), {str(tmp_path)!r} in place) for place in envs.call("where")])
+    """,
+        tmp_path,
+    )
+    code, out, err = script.finish(60.0)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [str([("homemade.py", False)] * 2)] * 2, "found, and not in the caller's own folder"
+
+
+@pytest.mark.ray
+def test_a_folder_is_not_shipped_by_a_process_that_is_connected(tmp_path: Path) -> None:
+    options = RayOptions(runtime_env={"working_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"folders are shipped only then.*ray.init\(runtime_env="):
+        make_pool([Counting], "ray", ray_options=options)
+
+
+@pytest.mark.ray
+def test_variables_of_a_runtime_environment_are_there() -> None:
+    pool = make_pool([Asked], "ray", 1, ray_options=RayOptions(runtime_env={"env_vars": {"VECRL_ASKED": "yes"}}))
+    assert ask(pool, "ask", "os.environ['VECRL_ASKED']") == ["yes"]
+    pool.close()
+
+
+@pytest.mark.ray
+def test_a_node_without_this_library_is_told(cluster: TestCluster, tmp_path: Path) -> None:
+    """As one is where the Python finds something else under its name."""
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "vecrl.py").write_text("")
+    script = Script(
+        f"""
+    from vecrl.errors import WorkerCrash
+    from vecrl.vector import RayOptions
+    options = RayOptions(address={cluster.address!r}, runtime_env={{"working_dir": {str(tmp_path / "shipped")!r}}})
+    try:
+        VectorEnv([Counting], backend="ray", ray_options=options)
+    except WorkerCrash as error:
+        say(str(error).splitlines()[0])
+    """,
+        tmp_path,
+    )
+    code, out, err = script.finish(60.0)
+    assert (code, err) == (0, "")
+    assert "every node needs the same Python, vecrl and Ray" in out
+
+
 BODY = """
     import psutil, ray
     os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")

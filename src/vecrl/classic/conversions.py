@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 
 from ..envs.base import EnvBase
 from ..envs.gym_like import GymLikeEnv, Outcome
-from ..envs.owner import FLAGS, Key
+from ..envs.owner import FLAGS, Key, sole_observation
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, Unbounded
 from ..specs.conversions import space_from_spec, spec_from_gym
@@ -118,11 +118,9 @@ class TensorDictEnv(BaseEnv):
     """An environment over TensorDicts as a classic one, see `to_classic`."""
 
     def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Any):
-        _check(env, observation)
+        self._key = _checked(env, observation)
         self._given = env
-        keys: list[Key] = list(env.observation_keys)
-        self._key: Key = keys[0] if observation is None else observation
-        self._beside: list[Any] = [key for key in keys if key != self._key]
+        self._beside: list[Any] = [key for key in env.observation_keys if key != self._key]
         self._seen, self._acted = env.observation_spec[self._key], env.action_spec
         self._spaces = space_from_spec(self._seen), space_from_spec(self._acted)
         self._root: TensorDictBase | None = None
@@ -175,26 +173,18 @@ class TensorDictEnv(BaseEnv):
         return dict(self._infos[1])
 
 
-def _check(env: EnvBase, observation: Key | None) -> None:
-    """Raise what a classic environment cannot be."""
+def _checked(env: EnvBase, observation: Key | None) -> Key:
+    """The observation of what can be a classic environment."""
     if env.batch_size:
         raise SpaceError(
             f"Expected a single environment, as classic ones are, but its batch size is {tuple(env.batch_size)}. "
             "Convert one of those that the batch is made of; vecrl.dialects.to_vector converts the whole of it."
         )
-    keys = list(env.observation_keys)
-    if observation is None and len(keys) != 1:
-        raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
-    if observation is not None and observation not in keys:
-        raise SpaceError(f"Expected one of the observations {keys}, but {observation!r} came.")
-    for name, found in (("action", env.action_keys), ("reward", env.reward_keys)):
-        if len(found) != 1:
-            raise SpaceError(f"Expected one {name}, but there are {found}.")
-    if env.done_prefixes != [()]:
-        raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
+    key = sole_observation(env, observation)
     shape = env.full_reward_spec[env.reward_key].shape
     if shape.numel() != 1:
         raise SpaceError(f"Expected a reward that is one number, but its shape is {tuple(shape)}.")
+    return key
 
 
 def _own(spec: Any, value: Any) -> Any:

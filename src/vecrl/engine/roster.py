@@ -68,7 +68,6 @@ class Roster:
         if chosen is not self._latest[1]:
             if (self.asked_at[chosen] != numbers).any():
                 raise SpaceError(f"Expected every environment once, but {chosen.tolist()} came.")
-            chosen.setflags(write=False)
             self._latest = chosen.tobytes(), chosen, self._shares(chosen)
         self._asked += len(chosen)
         return chosen

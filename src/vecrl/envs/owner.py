@@ -373,6 +373,26 @@ class SpecOwner(nn.Module):
         return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
 
 
+def sole_observation(env: SpecOwner, wanted: Key | None = None) -> Key:
+    """The observation of an environment that can be one without TensorDicts: one observation (or one that is wanted),
+    one action, one reward, and done flags at the root alone.
+
+    Raises:
+        SpaceError: it cannot, or has no observation of that name.
+    """
+    keys = list(env.observation_keys)
+    if wanted is None and len(keys) != 1:
+        raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
+    if wanted is not None and wanted not in keys:
+        raise SpaceError(f"Expected one of the observations {keys}, but {wanted!r} came.")
+    for name, found in (("action", env.action_keys), ("reward", env.reward_keys)):
+        if len(found) != 1:
+            raise SpaceError(f"Expected one {name}, but there are {found}.")
+    if env.done_prefixes != [()]:
+        raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
+    return keys[0] if wanted is None else wanted
+
+
 def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
     items = spec.items(include_nested=True, leaves_only=True)
     return [(key, leaf) for key, leaf in items if leaf is not None]

@@ -128,7 +128,7 @@ class BatchPool:
     def _check(self, ids: Ids | None) -> np.ndarray:
         if self.closed:
             raise ClosedError("This object is closed; make a new one.")
-        return self._all if ids is None else self._roster.check(ids)
+        return self._all if ids is None else self._roster.check(ids).copy()
 
     def _mask(self, ids: np.ndarray) -> Tensor:
         mask = torch.zeros(self.num_envs, dtype=torch.bool)

@@ -120,7 +120,7 @@ class Actors:
         self._session = Session(self._options)
         self._placing: Placing | None = None
         try:
-            self._placing = Placing(self._options, self._session.local, len(plans))
+            self._placing = Placing(self._options, self._session, len(plans))
             self._home = _home(threads, self._session.local)
             _open.add(self)
             for seat in self._seats:
@@ -353,5 +353,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ActorUnavailableError):
         return "Ray cannot reach it any more"
     lines = [line.strip() for line in str(error).splitlines()]
+    if "in its creation task" in str(error):
+        return f"it could not begin ({lines[-1]}): every node needs the same Python, vecrl and Ray as this process"
     said = [line for line in lines if line.startswith("The actor ")] or lines or [type(error).__name__]
     return said[-1].partition(" Some common causes include")[0]

@@ -27,7 +27,8 @@ class RayOptions:
         resources: custom resources that an actor claims, by name.
         placement_strategy: how actors are shared out at first: "SPREAD" over nodes or "PACK" onto few as far as it
             goes, "STRICT_SPREAD" one a node, "STRICT_PACK" all on one. By default Ray's own mind.
-        runtime_env: of the actors, as Ray takes it: environment variables, a folder to ship, packages.
+        runtime_env: of the actors, as Ray takes it: environment variables, packages, a folder to ship (which
+            Ray does as this process connects: where it is connected, give that to `ray.init`).
         start_timeout: seconds until an actor that no node has room for, or whose process does not come up, is an error.
         object_store_memory: bytes, of a Ray of its own; by default Ray's own mind.
 

@@ -11,6 +11,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from .cluster import RayOptions
+from .session import Session
 
 _DOUBT = 30.0  # seconds for which a node where an actor died is shunned: Ray may not have noticed that it is gone
 
@@ -20,15 +21,16 @@ class Placing:
 
     Args:
         options: what an actor claims.
-        local: whether Ray is this process's own.
+        session: the use of Ray.
         count: how many actors there are.
     """
 
-    def __init__(self, options: RayOptions, local: bool, count: int):
-        cpus = float(not local) if options.num_cpus is None else options.num_cpus
+    def __init__(self, options: RayOptions, session: Session, count: int):
+        cpus = float(not session.local) if options.num_cpus is None else options.num_cpus
         claims = {"CPU": cpus, "GPU": options.num_gpus, **options.resources}
         self.claims = {name: value for name, value in claims.items() if value}
         self._options = options
+        self._runtime_env = None if session.ships(options) else dict(options.runtime_env)
         self._doubtful: dict[str, float] = {}
         self._group: PlacementGroup | None = None
         if options.placement_strategy is not None and self.claims:
@@ -73,6 +75,6 @@ class Placing:
         options = self._options
         found: dict[str, Any] = {"num_cpus": cpus, "num_gpus": options.num_gpus}
         found["resources"] = dict(options.resources)
-        if options.runtime_env:
-            found["runtime_env"] = dict(options.runtime_env)
+        if self._runtime_env:
+            found["runtime_env"] = self._runtime_env
         return found

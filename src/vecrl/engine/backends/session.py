@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,24 +30,42 @@ class Session:
         local: whether it is a Ray of this process alone.
 
     Raises:
-        ValueError: an address other than that of the Ray that this process is connected to.
+        ValueError: an address other than that of the Ray that this process is connected to, or a folder to ship, when
+            it is connected already.
         ConnectionError: there is no cluster at the address.
     """
 
     address = ""  # what the connection that was made here was made with
+    runtime_env: Mapping[str, Any] = {}  # likewise
 
     def __init__(self, options: RayOptions):
         with _lock:
             if not ray.is_initialized():
                 _joined.clear()  # whoever ended it also ended what they had
                 Session.address = options.address or os.environ.get("RAY_ADDRESS") or "local"
+                Session.runtime_env = dict(options.runtime_env)
                 _connect(Session.address, options)
                 _joined.append(self)
             else:
                 _check_address(options.address, bool(_joined))
+                self._check_folders(options)
                 if _joined:
                     _joined.append(self)
             self.local = bool(_joined) and Session.address == "local"
+
+    def ships(self, options: RayOptions) -> bool:
+        """Whether every actor has the runtime environment of the options, as the connection was made with it."""
+        return bool(_joined) and Session.runtime_env == options.runtime_env
+
+    def _check_folders(self, options: RayOptions) -> None:
+        """See that Ray need not ship folders now, which it does as a process connects, and never later."""
+        env = options.runtime_env
+        folders = [*map(str, (env.get("working_dir"), *env.get("py_modules", ())))]
+        if any(os.path.isdir(folder) for folder in folders) and not self.ships(options):
+            raise ValueError(
+                "Expected to connect to Ray here, since folders are shipped only then, but this process is connected. "
+                "Give them to ray.init(runtime_env=...), or close what uses Ray first."
+            )
 
     @property
     def alive(self) -> bool:
@@ -64,12 +82,13 @@ class Session:
 
 
 def _connect(address: str, options: RayOptions) -> None:
+    env = dict(options.runtime_env) or None
     if address != "local":
-        ray.init(address=address, **_QUIET)
+        ray.init(address=address, runtime_env=env, **_QUIET)
         return
     with _loopback():
         memory = options.object_store_memory
-        ray.init(address="local", include_dashboard=False, object_store_memory=memory, **_QUIET)
+        ray.init(address="local", include_dashboard=False, object_store_memory=memory, runtime_env=env, **_QUIET)
 
 
 def _check_address(asked: str | None, own: bool) -> None:
