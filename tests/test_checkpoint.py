@@ -232,6 +232,9 @@ def test_names_that_are_not_there_are_named(file):
         checkpoint.load(file, net=net, policy=net)
     with pytest.raises(CheckpointError, match="holds 'x' as a value, which load returns"):
         checkpoint.load(file, net=net, x=2)
+    told = "'envs' in .* is the state of something that has set_state, but TimeLimit came, which has not"
+    with pytest.raises(StateError, match=told):
+        checkpoint.load(file, net=net, envs=gymnasium.make("CartPole-v1"))
     assert torch.equal(net.weight, before)
 
 

@@ -78,7 +78,8 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any
     Raises:
         CheckpointError: the file is none of `save`'s, of another version, cut short or damaged, or has nothing of that
             name; nothing was changed.
-        StateError: a state does not fit the object, which was made otherwise. Those named before it are restored.
+        StateError: an object of another kind; nothing was changed. Or a state does not fit the object, which was made
+            otherwise; those named before it are restored.
         OSError: the file cannot be opened.
     """
     path, allow = Path(path), list(allow)
@@ -127,6 +128,13 @@ def _check(entries: Any, objects: Mapping[str, Any], path: Path) -> None:
             raise CheckpointError(f"{path} holds no {name!r}; it holds {', '.join(entries) or 'nothing'}.")
         if entries[name]["kind"] == "value":
             raise CheckpointError(f"{path} holds {name!r} as a value, which load returns: do not give it.")
+        method = {"state": "set_state", "state_dict": "load_state_dict"}.get(entries[name]["kind"])
+        if method is not None and not hasattr(objects[name], method):
+            kind = type(objects[name]).__name__
+            raise StateError(
+                f"{name!r} in {path} is the state of something that has {method}, but {kind} came, which has not: give "
+                "an object like the one that was saved."
+            )
 
 
 def _value(entry: Mapping[str, Any]) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,13 +49,18 @@ def test_unknown_names_are_told_with_a_guess() -> None:
     assert not hasattr(config, "nothing")
 
 
-@pytest.mark.parametrize("name", ["save", "load", "new_section", "__dict__", 3])
+@pytest.mark.parametrize("name", ["save", "load", "new_section", "__dict__"])
 def test_reserved_names_are_refused(name: Any) -> None:
     with pytest.raises(ValueError, match=r"cannot be the name of a setting.*'new_section', 'save', 'load'"):
         Config()[name] = 1
-    if isinstance(name, str):
-        with pytest.raises(ValueError, match="cannot be the name"):
-            Config(model={name: 1})
+    with pytest.raises(ValueError, match="cannot be the name"):
+        Config(model={name: 1})
+
+
+def test_names_that_are_no_strings_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("yes: 1")
+    with pytest.raises(ValueError, match=r"True cannot be the name of a setting: only strings can .*need quotes"):
+        Config.load(tmp_path / "config.yaml")
 
 
 def test_a_section_that_is_there_is_not_overwritten() -> None:
@@ -158,7 +162,7 @@ def test_a_file_of_something_else_is_told(text: str, tmp_path: Path) -> None:
 )
 def test_no_object_is_made_of_a_file(evil: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(evil.replace("{here}", str(tmp_path / "made")))
-    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
+    with pytest.raises(ValueError, match=r"(?s)YAML of plain values, but: could not determine a constructor"):
         Config.load(tmp_path / "config.yaml")
     assert not (tmp_path / "made").exists()
 

@@ -55,9 +55,12 @@ class Config:
     # -- names
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not isinstance(name, str) or name in dir(type(self)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            quotes = " (in YAML, names such as yes, no, on, off and numbers need quotes)"
+            raise ValueError(f"{name!r} cannot be the name of a setting: only strings can{quotes}.")
+        if name in dir(type(self)):
             reserved = [own for own in vars(Config) if not own.startswith("_")]
-            raise ValueError(f"{name!r} cannot be the name of a setting: strings can, but for {reserved} and the like.")
+            raise ValueError(f"{name!r} cannot be the name of a setting, as {reserved} and the like cannot.")
         section = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
         super().__setattr__(name, Config(value) if section else value)
 
@@ -117,12 +120,15 @@ class Config:
         """Read what `save` wrote, or any YAML file that is a mapping. No object is ever made but of the kinds there.
 
         Raises:
-            ValueError: the file holds something else than settings by their names.
+            ValueError: the file is no YAML, means an object of another kind, or holds something else than settings by
+                their names.
             VersionError: PyYAML is not installed.
-            yaml.YAMLError: it is no YAML, or means an object of another kind.
         """
         with Path(path).open(encoding="utf-8") as file:
-            found = _yaml().load(file, Loader=_safe()[1])
+            try:
+                found = _yaml().load(file, Loader=_safe()[1])
+            except _yaml().YAMLError as error:
+                raise ValueError(f"Expected {path} to be YAML of plain values, but: {error}") from error
         if not isinstance(found, Mapping | None):
             raise ValueError(f"Expected {path} to hold settings by their names, but it is {found!r:.80}.")
         return cls(found)
