@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ class Mortal(Walk):
         self.ages[what] += 1
         for place, age in self.deaths.items():
             mark = self.folder / f"{place}-{age}"
-            if place.partition(" ")[0] == what and self.ages[what] == age and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+            if place.partition(" ")[0] == what and self.ages[what] == age:
+                with suppress(FileExistsError):
+                    mark.touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
 
     def reset(self, **kwargs: Any) -> Any:
         self._live("reset")

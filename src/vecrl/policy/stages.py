@@ -90,7 +90,6 @@ class Sent:
         self._troupes = Residents([(partial(Troupe, make, most), most)] * workers, backend, ray_options=options)
         self.pool, self.close = self._troupes.pool, self._troupes.close
         self.spaces: Spaces = self._troupes.ask("spaces", [()])[0]
-        self._shipped = b""
 
     def settle(self) -> None:
         """Be done with what an interrupted call left under way: whoever is at it is replaced, for it may take long."""
@@ -100,21 +99,19 @@ class Sent:
 
     def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
         """See `Stepped.play`."""
-        self._shipped = self._shipped or cloudpickle.dumps(net)
-        judging_shipped = cloudpickle.dumps(judging)
+        shipped = cloudpickle.dumps(net), cloudpickle.dumps(judging)  # once, not once a worker
         count = min(self.pool.num_envs, len(left))
         shares = [[*left][worker::count] for worker in range(count)]
         ids = [[member for i in share for member in left[i].members.tolist()] for share in shares]
-        plays = [(self._shipped, judging_shipped, [left[i] for i in share]) for share in shares]
-        crash: WorkerCrash | None = None
+        results: list[Any] = []
         try:
-            results = self._troupes.ask("play", plays, ids)
+            results = self._troupes.ask("play", [(*shipped, [left[i] for i in share]) for share in shares], ids)
         except WorkerCrash as error:
-            results, crash = error.results or [], error
-        for share, outcomes in zip(shares, results, strict=False):
-            found |= zip(share, outcomes or (), strict=False)
-        if crash is not None:
-            raise crash
+            results = error.results or []
+            raise
+        finally:
+            for share, outcomes in zip(shares, results, strict=False):
+                found |= zip(share, outcomes or (), strict=False)
 
 
 class PoolStage:
