@@ -121,7 +121,7 @@ def test_closing_what_is_gone_is_no_failure(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
-    """Each environment notes its steps in a file of its process; those of the killed one count twice, no others."""
+    """Each environment notes its steps in a file of its process: whatever the killed one did not, others did once."""
 
     class Noted(Mortal):
         def step(self, action: Any) -> Any:
@@ -133,12 +133,9 @@ def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
     place: dict[str, Any] = {"backend": "processes", "num_workers": 3, "subbatch_size": 2}
     with PopulationEvaluator(noted, NET, 6, seed=1, **place) as evaluate:
         result = evaluate(torch.zeros(6, evaluate.parameter_length))
-    steps = sorted(path.stat().st_size for path in tmp_path.glob("steps *"))
-    assert len(steps) == 4, "three workers, and one that took the place of another"
-    per_worker = result.lengths.reshape(2, 3).sum(0).tolist()  # members are dealt like cards
-    assert sum(steps[1:]) == sum(per_worker) == result.interactions
-    assert sorted(per_worker) == steps[1:]
-    assert steps[0] <= 4, "what the killed one did"
+    killed, *others = sorted(path.stat().st_size for path in tmp_path.glob("steps *"))
+    assert killed in (3, 4), "two environments' first steps, and the second of one or both"
+    assert sum(others) == result.interactions
 
 
 def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> None:
