@@ -1,5 +1,6 @@
 """Rollouts that workers play under copies of a policy are those that the caller would have played itself."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.faults.zoo import Counting, raises
 from torch import nn
 
 from vecrl.errors import SpaceError, WorkerError
@@ -132,6 +134,21 @@ def test_a_first_rollout_needs_no_reset() -> None:
 
 def _first(seed: int) -> Any:
     return _cartpole().reset(seed=seed)[0]
+
+
+def standstill(obs: np.ndarray) -> np.ndarray:
+    return np.zeros(len(obs), int)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_errors_have_the_numbers_of_environments(backend: Any) -> None:
+    """Five environments over two workers; the fourth fails as it is made, is reset, is stepped."""
+    for place in ("construct", "reset", "step"):
+        makers = [partial(Counting, i, place if i == 3 else "", raises) for i in range(5)]
+        failing = pytest.raises(WorkerError, match=f"environment 3 .*in '{place}'.*ArithmeticError")
+        with failing as caught, RolloutWorkers(makers, standstill, backend=backend, num_workers=2) as workers:
+            workers.rollout(3)
+        assert caught.value.env_ids == (3,)
 
 
 def test_mistakes_are_told() -> None:
