@@ -197,7 +197,7 @@ class PoolStage:
                 losses[list(error.env_ids)] += 1
                 if (losses > PATIENCE).any() or any(failure.kind != "crashed" for failure in error.failures):
                     raise
-                _log.warning("%s What was not over is played again in others.", str(error).splitlines()[0])
+                _log.warning("%s; what was not over is played again in others", str(error).splitlines()[0])
         return sorted(found.items())
 
     def close(self) -> None:
