@@ -175,7 +175,7 @@ def test_an_interrupted_evaluation_is_over_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             evaluate(torch.tensor([0.0, 0.0, 1.0]).expand(4, 3))
         assert torch.equal(evaluate(torch.zeros(4, 3)).returns, expected)
-        assert time.monotonic() - began < 30.0
+        assert time.monotonic() - began < 50.0, "nobody waited for the minute to end"
 
 
 class Waiting(Walk):

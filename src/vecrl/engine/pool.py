@@ -264,8 +264,11 @@ class Pool(Crew):
             raise failures_to_error(failures, transition)
         return transition
 
-    def drain(self) -> None:
+    def drain(self, timeout: float | None = None) -> None:
         """Wait for all that is under way and forget it.
+
+        Args:
+            timeout: seconds to wait for each command (default: the pool's `step_timeout`).
 
         Raises:
             StepTimeout: some of it is still late.
@@ -274,7 +277,7 @@ class Pool(Crew):
         if flights.open:
             flights.call()
         for flight in list(flights.open.values()):
-            self._gather(flight)
+            self._gather(flight, timeout)
             if flight.ids is None:
                 self._settle(flight, flight.failures)
         for flight in flights.landed:

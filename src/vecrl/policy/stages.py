@@ -19,7 +19,7 @@ from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName, Spaces
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import SpaceError, WorkerCrash
+from vecrl.errors import SpaceError, StepTimeout, WorkerCrash
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Judging, Outcome, Seeding, Subbatch, play_pool
 from vecrl.policy.fused import play_batch
@@ -30,6 +30,7 @@ from vecrl.simulators.native import NativeSimulator
 from vecrl.vector.residents import Resident, Residents
 from vecrl.vector.vector_env import EnvFn, split_env_fns
 
+GRACE = 2.0  # seconds that workers have to end what an interrupted evaluation asked of them
 PATIENCE = 3  # how often a member may lose its worker within one evaluation, before that is its own doing
 Make = Callable[[int], BatchSimulator]
 Place = tuple[BackendName, int | None, RayOptions | None]
@@ -92,10 +93,12 @@ class Sent:
         self.spaces: Spaces = self._troupes.ask("spaces", [()])[0]
 
     def settle(self) -> None:
-        """Be done with what an interrupted call left under way: whoever is at it is replaced, for it may take long."""
-        if len(under_way := self.pool.pending):
-            self.pool.cancel(under_way)
-        self.pool.drain()
+        """Be done with what an interrupted call left under way: whoever is at it for long is replaced."""
+        try:
+            self.pool.drain(GRACE)
+        except StepTimeout:
+            self.pool.cancel(self.pool.pending)
+            self.pool.drain()
 
     def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
         """See `Stepped.play`."""
