@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 STORE = 80 * 2**20  # bytes of an object store, the least that Ray takes
-QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 10}
 SMALL = {"object_store_memory": STORE, "include_dashboard": False}
 
 
