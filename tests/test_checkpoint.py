@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import random
 import subprocess
 import sys
 import textwrap
@@ -236,6 +237,13 @@ def test_names_that_are_not_there_are_named(file):
     with pytest.raises(StateError, match=told):
         checkpoint.load(file, net=net, envs=gymnasium.make("CartPole-v1"))
     assert torch.equal(net.weight, before)
+
+
+def test_generators_of_another_kind_are_refused(tmp_path):
+    checkpoint.save(tmp_path / "g.ckpt", g=np.random.default_rng(1))
+    for other in (torch.Generator(), random.Random(1), np.random.Generator(np.random.MT19937(1)), [1]):
+        with pytest.raises(StateError, match=r"'g' in .* does not fit the object given"):
+            checkpoint.load(tmp_path / "g.ckpt", g=other)
 
 
 def test_objects_made_otherwise_are_refused(file):

@@ -144,7 +144,9 @@ def _value(entry: Mapping[str, Any]) -> Any:
 def _restored(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, path: Path) -> Any:
     try:
         if entry["kind"] == "object":
-            return put(value, entry["data"], allow=allow)
+            if put(value, entry["data"], allow=allow) is not value:
+                raise StateError(f"it is of another kind, but {type(value).__name__} came.")
+            return value
         if entry["kind"] == "state":
             value.set_state(entry["data"], allow=allow)
         else:

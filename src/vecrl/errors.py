@@ -20,6 +20,7 @@ A message says which environments, what was expected, what came, and what to do.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,7 +137,7 @@ class WorkerError(VecrlError, RuntimeError):
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
-        return type(self), (tuple(replace(failure, exception=None) for failure in self.failures),)
+        return type(self), (tuple(replace(f, exception=_portable(f.exception)) for f in self.failures),)
 
 
 class WorkerCrash(WorkerError):
@@ -162,6 +163,16 @@ def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> Wo
     kinds = {f.kind for f in failures}
     cls = WorkerCrash if "crashed" in kinds else StepTimeout if "late" in kinds else WorkerError
     return cls(failures, transition)
+
+
+def _portable(exception: BaseException | None) -> BaseException | None:
+    """The exception, where it can be pickled and rebuilt elsewhere."""
+    if exception is None or type(exception).__module__ == "__main__":
+        return None
+    try:
+        return pickle.loads(pickle.dumps(exception))
+    except Exception:  # whatever its class raises
+        return None
 
 
 def _describe(failure: Failure) -> str:

@@ -16,6 +16,7 @@ from tests.clusters import TestCluster
 from tests.policy.population_envs import Walk
 
 from vecrl.engine.backends.cluster import RayOptions
+from vecrl.engine.backends.processes import Processes
 from vecrl.errors import WorkerCrash, WorkerError
 from vecrl.policy.population import PopulationEvaluator
 
@@ -85,6 +86,44 @@ def test_what_kills_every_worker_is_told() -> None:
     with pytest.raises(WorkerCrash, match="exited with code 3"):
         evaluate(torch.zeros(4, evaluate.parameter_length))
     evaluate.close()
+
+
+@pytest.mark.parametrize("size", [2, 128])
+def test_a_worker_that_cannot_be_made_again_is_told_and_the_next_call_tries_anew(size: int, tmp_path: Path) -> None:
+    class Fickle(Mortal):
+        def __init__(self):
+            super().__init__(str(tmp_path), {"step": 2})
+            if (tmp_path / "step-2").exists() and not (tmp_path / "well").exists():
+                raise ArithmeticError("not now")
+
+    place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": size}
+    with PopulationEvaluator(Fickle, NET, 4, seed=1, **place) as evaluate:
+        population = torch.zeros(4, evaluate.parameter_length)
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="not now") as caught:
+                evaluate(population)
+            assert isinstance(caught.value.__cause__, ArithmeticError)
+        (tmp_path / "well").touch()
+        assert evaluate(population).interactions > 12
+
+
+@pytest.mark.parametrize("size", [2, 128])
+def test_an_interrupt_while_workers_are_replaced_harms_nobody(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mortal = partial(Mortal, str(tmp_path), {"step": 2})
+    place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": size}
+    with PopulationEvaluator(mortal, NET, 4, seed=1, **place) as evaluate:
+        population = torch.zeros(4, evaluate.parameter_length)
+        with monkeypatch.context() as patch:
+            patch.setattr(Processes, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                evaluate(population)
+        assert evaluate(population).interactions > 12
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_what_raises_beside_a_death_is_told(tmp_path: Path) -> None:

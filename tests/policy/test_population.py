@@ -1,6 +1,7 @@
 """Populations are judged as one member after another would be, wherever and by however many workers."""
 
 import math
+import threading
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from tests.policy import population_envs
 from tests.policy.population_envs import Broken, Pictures, Rooms, Walk, WalkBatch
 
-from vecrl.errors import ClosedError, SpaceError, WorkerError
+from vecrl.errors import ClosedError, ShipError, SpaceError, WorkerError
 from vecrl.policy import Policy, RunningNorm, alive_bonus, compiled
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
@@ -237,6 +238,46 @@ def test_noise_is_each_members_own_and_follows_from_the_seed():
     assert run(1, 0.0)[0].unique().tolist() == [0.0]
 
 
+@pytest.mark.parametrize("popsize", [3, 9])
+def test_noise_is_ones_own_where_seeds_are_shared(popsize):
+    options = {"action_noise": 0.3, "seed": SharedSeeds(3), "subbatch_size": 2}
+    with PopulationEvaluator(Walk, NET, popsize, **options) as evaluator:
+        returns = [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
+    assert len(torch.cat(returns).unique()) == 18
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_member_of_a_later_part_that_fails_has_its_own_number(backend):
+    class Failing(Walk):
+        def step(self, action):
+            if action[0] > 0:
+                raise ArithmeticError("on purpose")
+            return super().step(action)
+
+    options = {"subbatch_size": 2, "backend": backend, "num_workers": 2}
+    with PopulationEvaluator(Failing, "Linear(obs_length, act_length)", 4, **options) as evaluator:
+        population = torch.zeros(8, 3)
+        population[5, 2] = 1.0
+        with pytest.raises(WorkerError, match="environment 5 ") as caught:
+            evaluator(population)
+    assert caught.value.env_ids == (5,)
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+
+
+def test_a_network_that_cannot_travel_is_named():
+    class Locked(torch.nn.Linear):
+        lock = None
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.lock = threading.Lock()
+
+    place = {"subbatch_size": 2, "backend": "processes", "num_workers": 2}
+    told = pytest.raises(ShipError, match=r"network cannot be pickled.*lock")
+    with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, told:
+        evaluator(members(evaluator, 4))
+
+
 def test_seeds_can_be_shared_or_listed():
     for rule in (SharedSeeds(3), ListedSeeds((8,) * 9)):
         with PopulationEvaluator(Walk, NET, 9, seed=rule) as evaluator:
@@ -382,6 +423,7 @@ def test_after_close():
         ("nowhere::x", {}, ValueError, "unknown prefix"),
         (Walk, {"popsize": 0}, ValueError, "popsize"),
         (Walk, {"subbatch_size": 0}, ValueError, "subbatch_size"),
+        (Walk, {"subbatch_size": 2.5}, ValueError, "subbatch_size"),
         (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
         (Walk, {"device": "cuda"}, ValueError, "CPU"),
         (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),

@@ -151,6 +151,39 @@ def test_errors_have_the_numbers_of_environments(backend: Any) -> None:
         assert caught.value.env_ids == (3,)
 
 
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("steps", [5, 40])
+def test_environments_that_fail_are_left_out(backend: Any, steps: int) -> None:
+    """One of three fails in the third step of each episode; the others, and then they alone, go on."""
+    makers = [_cartpole, Fragile3, _cartpole]
+    with RolloutWorkers(makers, lean3, backend=backend, num_workers=2, on_failure="mask") as workers:
+        workers.reset(seed=1)
+        rollout = workers.rollout(steps)
+    assert rollout.truncated[:, 1].tolist() == [step == 2 for step in range(steps)]
+    assert [2, 1] in rollout.ends.tolist()
+    assert len(rollout.final_obs) == len(rollout.ends) == len(rollout.returns)
+    place = rollout.ends.tolist().index([2, 1])
+    np.testing.assert_array_equal(rollout.final_obs[place], rollout.obs[2, 1])
+
+
+class Fragile3(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A CartPole that raises at its third step."""
+
+    def __init__(self) -> None:
+        super().__init__(_cartpole())
+        self.count = 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 3:
+            raise ArithmeticError("went wrong on purpose")
+        return super().step(action)
+
+
+def lean3(obs: np.ndarray) -> np.ndarray:
+    return (obs[:, 2] > 0).astype(np.int64)
+
+
 def test_mistakes_are_told() -> None:
     with RolloutWorkers([_cartpole] * 2, lean, num_workers=2) as own:
         with pytest.raises(ValueError, match="Expected steps to be 1 or more, but 0 came"):

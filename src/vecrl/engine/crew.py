@@ -205,7 +205,8 @@ class Crew:
         """
         workers = sorted(self._flights.dead)
         lost = np.array(self._flights.ids_of(workers), np.int64)
-        self._replace(workers, lost)
+        if workers:
+            self._replace(workers, lost)
         return lost
 
     def _replace(self, workers: Sequence[int], ids: np.ndarray) -> None:

@@ -150,20 +150,22 @@ class Judging:
         rules: what counts.
         layer: what members look through; None lets observations through.
         learns: whether what they see is wanted.
+        name: of the call, and of the part of the population that is played.
     """
 
     rules: Rules
     layer: Callable[[Tensor], Tensor] | None
     learns: bool
+    name: str = ""
 
     def normaliser(self, obs_length: int | tuple[int, ...], device: torch.device | str = "cpu") -> Normaliser:
         """A new one, which has seen nothing."""
         return Normaliser(self.layer, RunningNorm(shape=obs_length, device=device) if self.learns else None)
 
-    def noise(self, members: int, first_seed: int, device: torch.device | str = "cpu") -> Noise:
-        """That of so many members, the first of whom begins with this seed."""
+    def noise(self, members: int, first: int, seed: int, device: torch.device | str = "cpu") -> Noise:
+        """That of so many members, the first of whom has this number and begins with this seed (others may, too)."""
         generator = torch.Generator(device)
-        generator.manual_seed(stream_for(first_seed, "noise"))
+        generator.manual_seed(stream_for(seed, f"noise {self.name} {first}"))
         return Noise(self.rules.action_noise, members, generator)
 
 
@@ -377,5 +379,5 @@ def play_pool(
 def _crowd(net: nn.Module, interface: Interface, judging: Judging, subbatch: Subbatch) -> Crowd:
     policy = Policy(net)
     policy.set_parameters(torch.from_numpy(subbatch.parameters))
-    noise = judging.noise(len(subbatch.seeds), int(subbatch.seeds[0, 0]))
+    noise = judging.noise(len(subbatch.seeds), int(subbatch.members[0]), int(subbatch.seeds[0, 0]))
     return Crowd(policy, judging.normaliser(interface.obs_length), noise)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError, VecrlError
+from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerError, failures_to_error
 from vecrl.policy.episodes import Evaluation, Judging, Rules
 from vecrl.policy.interface import Interface
 from vecrl.policy.norm import ObsNormLayer, RunningNorm
@@ -109,7 +110,7 @@ class PopulationEvaluator:
     ):
         counts = {"popsize": popsize, "num_episodes": num_episodes, "max_steps": max_steps}
         for name, value in {**counts, "subbatch_size": subbatch_size}.items():
-            if value is not None and value < 1:
+            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
                 raise ValueError(f"Expected {name} of 1 or more, but {value!r} came.")
         if not 0 <= action_noise < math.inf:
             raise ValueError(f"Expected action_noise of 0 or more, but {action_noise!r} came.")
@@ -186,6 +187,8 @@ class PopulationEvaluator:
             seed: of the episodes; by default none that is used for populations, and the same each time.
             obs_layer: what the policy looks through, a module or None; by default the statistics as they are.
         """
+        if num_episodes < 1:
+            raise ValueError(f"Expected num_episodes of 1 or more, but {num_episodes!r} came.")
         if parameters.shape != (self.parameter_length,):
             raise SpaceError(f"Expected parameters [{self.parameter_length}], but {tuple(parameters.shape)} came.")
         seeds = self._named_seeds("test") if seed is None else seed_rule(seed)
@@ -201,7 +204,6 @@ class PopulationEvaluator:
         if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
             raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
         parameters = parameters.detach().to(self._stage.device, torch.float32)
-        judging = Judging(rules, layer, norm is not None)
         results: list[Evaluation] = []
         seen: list[RunningNorm] = []
         for start in range(0, len(parameters), self.popsize):
@@ -210,7 +212,11 @@ class PopulationEvaluator:
                 return seeds(ids + start, episodes + first)
 
             part = parameters[start : start + self.popsize]
-            result, learnt = self._stage.play(self.policy, part, judging, seeding)
+            judging = Judging(rules, layer, norm is not None, f"{first} {start}")
+            try:
+                result, learnt = self._stage.play(self.policy, part, judging, seeding)
+            except WorkerError as error:
+                raise (numbered := _numbered(error, start)) from numbered.__cause__
             results.append(result)
             seen += learnt
         for one in seen:
@@ -275,6 +281,11 @@ def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
     """
     known = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
     return partial(gymnasium.make, known, **kwargs)
+
+
+def _numbered(error: WorkerError, start: int) -> WorkerError:
+    """The error of a part of the population, by the numbers of its members."""
+    return failures_to_error([replace(f, env_ids=tuple(i + start for i in f.env_ids)) for f in error.failures])
 
 
 @contextmanager

@@ -6,7 +6,9 @@ A stage has a device, an interface, and plays members. It knows no names of envi
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,7 @@ from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName, Spaces
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import SpaceError, StepTimeout, WorkerCrash
+from vecrl.errors import ShipError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Judging, Outcome, Seeding, Subbatch, play_pool
 from vecrl.policy.fused import play_batch
@@ -42,7 +44,7 @@ class Stepped:
 
     def __init__(self, shares: Sequence[tuple[Callable[[], Simulator], int]], place: Place):
         self.pool = Pool(shares, place[0], infos=False, ray_options=place[2])
-        self.close = self.pool.close
+        self.close, self.replace_lost = self.pool.close, self.pool.replace_lost
         self.spaces: Spaces = self.pool.card.observation_space, self.pool.card.action_space
 
     def settle(self) -> None:
@@ -90,6 +92,7 @@ class Sent:
         [(make, _)] = split_env_fns([env_fn] * most, backend, 1)
         self._troupes = Residents([(partial(Troupe, make, most), most)] * workers, backend, ray_options=options)
         self.pool, self.close = self._troupes.pool, self._troupes.close
+        self.replace_lost = self._troupes.replace_lost
         self.spaces: Spaces = self._troupes.ask("spaces", [()])[0]
 
     def settle(self) -> None:
@@ -102,7 +105,7 @@ class Sent:
 
     def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
         """See `Stepped.play`."""
-        shipped = cloudpickle.dumps(net), cloudpickle.dumps(judging)  # once, not once a worker
+        shipped = _shipped("network", net), _shipped("observations' layer", judging)  # once, not once a worker
         count = min(self.pool.num_envs, len(left))
         shares = [[*left][worker::count] for worker in range(count)]
         ids = [[member for i in share for member in left[i].members.tolist()] for share in shares]
@@ -115,6 +118,14 @@ class Sent:
         finally:
             for share, outcomes in zip(shares, results, strict=False):
                 found |= zip(share, outcomes or (), strict=False)
+
+
+def _shipped(name: str, value: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:  # whatever pickling it raises
+        said = f"{type(error).__name__}: {error}"
+        raise ShipError(f"The {name} cannot be pickled, so no worker can have it: {said}") from error
 
 
 class PoolStage:
@@ -132,24 +143,30 @@ class PoolStage:
     def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, place: Place):
         self._size = subbatch_size
         subbatches = -(-popsize // subbatch_size)
-        self._popsize = popsize
         backend, num_workers, _ = place
         shares = split_env_fns([env_fn] * popsize, backend, num_workers)
+        self._make: Callable[[], Sent | Stepped] = partial(Stepped, shares, place)
         if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
-            self._acts = Sent(env_fn, subbatch_size, subbatches, len(shares), place)
-        else:
-            self._acts = Stepped(shares, place)
-        self._pool = self._acts.pool
+            self._make = partial(Sent, env_fn, subbatch_size, subbatches, len(shares), place)
+        self.closed = False
+        self._acts = self._make()
+        self._torn = False  # whether workers were being replaced when something broke in
         self.interface = interface_of(*self._acts.spaces, self.close)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._pool.closed
 
     def compile(self, policy: Policy) -> None:
         """Not here."""
         raise ValueError("Only native tasks are compiled; leave compile out.")
+
+    def _mend(self) -> None:
+        """Have workers that are there and wait, whatever became of the last call: all of them anew, if need be."""
+        if self._torn:
+            with suppress(WorkerError):
+                self._acts.close()
+            self._acts = self._make()
+        self._torn = True
+        self._acts.settle()
+        self._acts.replace_lost()
+        self._torn = False
 
     def play(
         self, policy: Policy, parameters: Tensor, judging: Judging, seeds: Seeding
@@ -164,7 +181,6 @@ class PoolStage:
         Returns:
             What they are worth, and the statistics of what they saw, to be joined in this order.
         """
-        self._acts.settle()
         subbatches = self._split(parameters, judging, seeds)
         scores, interactions = np.empty((3, len(parameters))), 0
         learnt: list[RunningNorm] = []
@@ -190,21 +206,21 @@ class PoolStage:
     def _play(self, net: nn.Module, judging: Judging, subbatches: dict[int, Subbatch]) -> list[tuple[int, Outcome]]:
         """Play them all, whatever becomes of workers; in their order."""
         found: dict[int, Outcome] = {}
-        losses = np.zeros(self._popsize, np.int64)
+        losses: Counter[int] = Counter()
         while left := {i: subbatch for i, subbatch in subbatches.items() if i not in found}:
             try:
-                if losses.any():
-                    self._pool.replace_lost()
+                self._mend()
                 self._acts.play(net, judging, left, found)
             except WorkerCrash as error:
-                losses[list(error.env_ids)] += 1
-                if (losses > PATIENCE).any() or any(failure.kind != "crashed" for failure in error.failures):
+                losses.update(error.env_ids)
+                if max(losses.values()) > PATIENCE or any(failure.kind != "crashed" for failure in error.failures):
                     raise
                 _log.warning("%s; what was not over is played again in others", str(error).splitlines()[0])
         return sorted(found.items())
 
     def close(self) -> None:
         """End the workers. That some are gone is no harm any more."""
+        self.closed = True
         try:
             self._acts.close()
         except WorkerCrash as error:
@@ -213,7 +229,7 @@ class PoolStage:
             _log.warning("%s", str(error).splitlines()[0])
 
     def __repr__(self) -> str:
-        return f"{self._pool.backend_name}, num_workers={self._pool.num_workers}"
+        return f"{self._acts.pool.backend_name}, num_workers={self._acts.pool.num_workers}"
 
 
 class BatchStage:
@@ -241,7 +257,7 @@ class BatchStage:
         """See `PoolStage`. Where the size cannot be had, the last member fills up the rows, and counts once."""
         size, members = self._simulator.num_envs, len(parameters)
         zero = np.zeros(1, np.int64)
-        noise = judging.noise(size, int(seeds(zero, zero)[0]), self.device)
+        noise = judging.noise(size, 0, int(seeds(zero, zero)[0]), self.device)
         normaliser = judging.normaliser(self.interface.obs_length, self.device)
         policy.set_parameters(parameters)
         told = judging.rules, seeds, normaliser, noise.generator

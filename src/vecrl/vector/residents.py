@@ -75,7 +75,7 @@ class Residents:
         try:
             self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
         except WorkerError as error:
-            raise _renamed(error, self._ids) from error.__cause__
+            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
 
     def ask(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
@@ -93,14 +93,21 @@ class Residents:
         try:
             return self.pool.invoke("call", name, given, np.arange(len(given)))
         except WorkerError as error:
-            raise _renamed(error, self._ids if ids is None else ids) from error.__cause__
+            raise (renamed := _renamed(error, self._ids if ids is None else ids)) from renamed.__cause__
+
+    def replace_lost(self) -> None:
+        """Have others take the places of workers that are gone."""
+        try:
+            self.pool.replace_lost()
+        except WorkerError as error:
+            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
 
     def close(self) -> None:
         """Close every environment and end every worker; twice is harmless."""
         try:
             self.pool.close()
         except WorkerError as error:
-            raise _renamed(error, self._ids) from error.__cause__
+            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
 
 
 def _renamed(error: WorkerError, ids: Sequence[Sequence[int]]) -> WorkerError:

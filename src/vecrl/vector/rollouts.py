@@ -195,14 +195,16 @@ class _Player(Resident):
         observed, done = self.pool.obs_layout, self.pool.action_layout
         obs, actions = _Track(observed, steps), _Track(done, steps)
         lived: list[Transition] = []
+        finals: list[list[Any]] = []
         for step in range(steps):
             action = done.build(done.batch(_arrays(self._policy(self._obs)), self.pool.num_envs))
             obs.put(step, self._obs)
             actions.put(step, action)
             lived.append(self.pool.step(action, eager=True))
             self._obs = lived[-1].obs
+            if len(over := lived[-1].episodes.ids):
+                finals.append(_rows_of(observed, lived[-1].next_obs, over))
             lived[-1].obs = None  # or every slot of the arena would be held
-        finals = [t.final_obs for t in lived if len(t.ended)]
         ends = [[step, i] for step, t in enumerate(lived) for i in t.episodes.ids.tolist()]
         return Rollout(
             obs=obs.tree(),
@@ -212,7 +214,7 @@ class _Player(Resident):
             truncated=np.stack([t.truncated for t in lived]),
             last_obs=self._obs,
             ends=np.array(ends, np.int64).reshape(-1, 2),
-            final_obs=_joined([observed.split(final) for final in finals], observed, 0) if finals else None,
+            final_obs=_joined(finals, observed, 0) if finals else None,
             returns=np.concatenate([t.episodes.returns for t in lived]),
             lengths=np.concatenate([t.episodes.lengths for t in lived]),
         )
@@ -284,7 +286,10 @@ def _beside(parts: Sequence[Rollout], starts: Sequence[int], observed: Layout, d
 
 def _sorted(tree: Tree, layout: Layout, order: np.ndarray) -> Tree:
     """The rows of a tree in another order."""
+    return layout.build(_rows_of(layout, tree, order))
+
+
+def _rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Any]:
+    """The leaves of some rows of a tree."""
     leaves = layout.split(tree)
-    return layout.build(
-        [leaf[order] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in order) for leaf in leaves]
-    )
+    return [leaf[rows] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in rows) for leaf in leaves]
