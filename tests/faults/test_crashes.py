@@ -1,14 +1,15 @@
 """A worker process that ends: noticed at once, told with its exit code or signal, and the pool stays closable."""
 
-import atexit
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from tests.faults.test_leftovers import Script
 
 from vecrl.engine.backends.processes import how_it_ended
 from vecrl.engine.pool import Pool
@@ -162,19 +163,22 @@ def test_a_stopped_worker_is_late_and_can_be_closed() -> None:
     assert time.monotonic() - begin < 2.0
 
 
-def test_a_fork_of_the_caller_harms_nobody() -> None:
-    pool = make_pool([Counting] * 2, "processes")
-    pool.reset()
+def test_a_fork_of_the_caller_harms_nobody(tmp_path: Path) -> None:
+    """In a script of its own: who has rendered, as other tests have, cannot fork."""
+    script = Script(
+        """
+    envs = make()
+    envs.reset()
     pid = os.fork()
-    if pid == 0:  # the fork ends as scripts do, finalizers and all
-        try:
-            del pool
-            atexit._run_exitfuncs()
-        finally:
-            os._exit(0)
+    if pid == 0:
+        sys.exit()  # finalizers and all
     os.waitpid(pid, 0)
-    assert pool.step(np.zeros(2, int)).reward.tolist() == [1.0, 1.0]
-    pool.close()
+    say(envs.step(np.zeros(4, int))[1].tolist())
+    envs.close()
+    """,
+        tmp_path,
+    )
+    assert script.finish(30.0) == (0, "[1.0, 1.0, 1.0, 1.0]\n", "")
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
