@@ -202,8 +202,11 @@ class _Player(Resident):
             actions.put(step, action)
             lived.append(self.pool.step(action, eager=True))
             self._obs = lived[-1].obs
-            if len(over := lived[-1].episodes.ids):
+            over = lived[-1].episodes.ids
+            if len(over) > len(lived[-1].ended):  # who is left out does not begin anew
                 finals.append(_rows_of(observed, lived[-1].next_obs, over))
+            elif len(over):
+                finals.append(observed.split(lived[-1].final_obs))
             lived[-1].obs = None  # or every slot of the arena would be held
         ends = [[step, i] for step, t in enumerate(lived) for i in t.episodes.ids.tolist()]
         return Rollout(
