@@ -283,6 +283,8 @@ def test_wrong_files_are_named(tmp_path, content, text):
         checkpoint.load(path)
     with pytest.raises(FileNotFoundError):
         checkpoint.load(tmp_path / "b.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"no such folder to write to; make it first: '.*/absent'$"):
+        checkpoint.save(tmp_path / "absent" / "c.ckpt", x=1)
 
 
 def test_what_cannot_be_saved_is_named_and_leaves_the_old_file(tmp_path, file):

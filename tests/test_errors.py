@@ -110,6 +110,10 @@ def test_errors_travel(kind: str) -> None:
         assert type(back) is type(error)
         assert str(back) == str(error)
         assert back.env_ids == (4,)
+    told = failures_to_error([Failure((4,), "step", "KeyError: 'x'", exception=KeyError("x"))], advice="Go home.")
+    back = pickle.loads(pickle.dumps(told))
+    assert str(back).endswith("Go home.")
+    assert back.__cause__.args == ("x",)
 
 
 def test_a_parsing_error_says_where() -> None:

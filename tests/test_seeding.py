@@ -81,3 +81,12 @@ def test_sets_are_walked_through_and_share_nothing():
     assert isinstance(train, SeedSet)
     with pytest.raises(ValueError, match="1 or more"):
         split_seeds(1, 3, 0)
+
+
+def test_what_are_no_seeds_is_refused():
+    for wrong in ((-1,), (3, 2**64), (0.5,)):
+        for kind in (ListedSeeds, SeedSet):
+            with pytest.raises(ValueError, match=r"at least 0 and less than 2\*\*64"):
+                kind(wrong)
+    with pytest.raises(ValueError, match="at least one seed, but none came"):
+        SeedSet(())

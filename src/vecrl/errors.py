@@ -21,9 +21,11 @@ A message says which environments, what was expected, what came, and what to do.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import cloudpickle
 
 
 class VecrlError(Exception):
@@ -127,17 +129,18 @@ class WorkerError(VecrlError, RuntimeError):
     results: list[Any] | None = None
     advice = "The other environments are unharmed; reset the failed ones (or all) to go on."
 
-    def __init__(self, failures: Sequence[Failure], transition: Any = None):
+    def __init__(self, failures: Sequence[Failure], transition: Any = None, advice: str | None = None):
         self.transition = transition
         self.failures = tuple(sorted(failures, key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         commands = {failure.command for failure in self.failures}
-        advice = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
-        super().__init__("\n".join([*map(_describe, self.failures), advice]))
+        self.advice = self.advice if advice is None else advice
+        last = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
+        super().__init__("\n".join([*map(_describe, self.failures), last]))
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
-        return type(self), (tuple(replace(f, exception=_portable(f.exception)) for f in self.failures),)
+        return _rebuilt, (type(self), packed(self.failures), self.advice)
 
 
 class WorkerCrash(WorkerError):
@@ -158,20 +161,63 @@ class StepTimeout(WorkerError, TimeoutError):
     )
 
 
-def failures_to_error(failures: Sequence[Failure], transition: Any = None) -> WorkerError:
+def failures_to_error(failures: Sequence[Failure], transition: Any = None, advice: str | None = None) -> WorkerError:
     """The error that fits the worst of `failures`: a crash before a timeout before an exception."""
     kinds = {f.kind for f in failures}
     cls = WorkerCrash if "crashed" in kinds else StepTimeout if "late" in kinds else WorkerError
-    return cls(failures, transition)
+    return cls(failures, transition, advice)
 
 
-def _portable(exception: BaseException | None) -> BaseException | None:
-    """The exception, where it can be pickled and rebuilt elsewhere."""
-    if exception is None or type(exception).__module__ == "__main__":
+class Retelling:
+    """Around calls: what they raise of failures is told as other ones, with the same cause and results.
+
+    Args:
+        retell: what a failure is told as.
+        advice: what to do now, where it is not what usually helps.
+    """
+
+    def __init__(self, retell: Callable[[Failure], Iterable[Failure]], advice: str | None = None):
+        self._retell, self._advice = retell, advice
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, WorkerError):
+            told = failures_to_error([new for f in error.failures for new in self._retell(f)], advice=self._advice)
+            told.results = error.results
+            raise told from told.__cause__
+
+
+def packed(failures: Iterable[Failure]) -> list[Failure]:
+    """Failures that can travel: their exceptions in bytes, if they can be pickled and rebuilt."""
+    return [replace(failure, exception=_in_bytes(failure.exception)) for failure in failures]
+
+
+def unpacked(failures: Iterable[Failure]) -> list[Failure]:
+    """Failures that travelled, with the exceptions that this process can rebuild."""
+    return [replace(failure, exception=_out_of_bytes(failure.exception)) for failure in failures]
+
+
+def _rebuilt(cls: type[WorkerError], failures: list[Failure], advice: str) -> WorkerError:
+    return cls(unpacked(failures), advice=advice)
+
+
+def _in_bytes(error: BaseException | None) -> Any:
+    if error is None:
         return None
     try:
-        return pickle.loads(pickle.dumps(exception))
-    except Exception:  # whatever its class raises
+        body = cloudpickle.dumps(error)
+        pickle.loads(body)
+    except BaseException:  # odd constructors raise anything
+        return None
+    return body
+
+
+def _out_of_bytes(body: Any) -> BaseException | None:
+    try:
+        return pickle.loads(body) if body else None
+    except BaseException:  # its module may be missing here
         return None
 
 

@@ -99,6 +99,14 @@ class ListedSeeds:
 
     seeds: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """See that they are seeds.
+
+        Raises:
+            ValueError: one is below 0 or of 2**64 and above.
+        """
+        _words("seeds", self.seeds)
+
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
         """See `SeedRule`."""
         ids, times = np.broadcast_arrays(env_ids, episodes)
@@ -118,6 +126,16 @@ class SeedSet:
     """
 
     seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """See that they are seeds.
+
+        Raises:
+            ValueError: there are none, or one is below 0 or of 2**64 and above.
+        """
+        if not len(self.seeds):
+            raise ValueError("Expected at least one seed, but none came.")
+        _words("seeds", self.seeds)
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
         """See `SeedRule`."""

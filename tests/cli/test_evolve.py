@@ -265,6 +265,14 @@ def in_state(**changes):
     return change
 
 
+def test_the_folder_around_runs_is_none_but_names_them(vecrl, tmp_path, finished):
+    for name in ("one", "two"):
+        shutil.copytree(finished, tmp_path / name)
+    answer = vecrl("evolve", "--resume", tmp_path)
+    assert answer.code == 1
+    assert "The runs in it: one, two." in answer.out
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

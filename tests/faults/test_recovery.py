@@ -246,7 +246,7 @@ def test_the_budget_is_kept(on_failure: Any, caplog: pytest.LogCaptureFixture) -
     with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
         pool.send([2], [0])
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        f"environments [{i}] failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
+        f"Environments [{i}] failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
         f"({i + 1} of 2 within an hour)"
         for i in range(2)
     ]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerError
 
-from .zoo import BACKENDS, make_pool, one_bad, sleeps, sleeps_forever
+from .zoo import BACKENDS, Counting, make_pool, one_bad, sleeps, sleeps_forever
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -111,6 +112,13 @@ def test_closing_does_not_wait_for_those_who_never_come() -> None:
             with pytest.raises(StepTimeout, match=r"environments 0, 1 .* in 'close': not closed within 0\.2 s"):
                 pool.close()
         assert time.monotonic() - begin < 1.0
+
+
+def test_each_worker_that_does_not_close_is_named() -> None:
+    pool = make_pool([partial(Counting, i, "close", sleeps_forever) for i in range(3)], "processes", 2)
+    with pytest.raises(StepTimeout) as caught:
+        pool.close(0.2)
+    assert [(failure.worker, failure.env_ids) for failure in caught.value.failures] == [(0, (0, 1)), (1, (2,))]
 
 
 def test_a_thread_that_cannot_be_ended_is_named() -> None:

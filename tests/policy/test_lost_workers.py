@@ -194,7 +194,25 @@ def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> N
             with pytest.raises(WorkerError, match="on purpose") as caught:
                 evaluate(population)
             assert caught.value.env_ids == (5,)
+            assert "The next call begins anew" in str(caught.value)
             assert evaluate(-population).interactions > 6, "the evaluator goes on"
+
+
+def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) -> None:
+    """Ten members, in five subbatches of two since four of three would not divide them better."""
+
+    class Counted(Walk):
+        def __init__(self) -> None:
+            with open(tmp_path / "made", "a") as file:
+                file.write("x")
+
+    for popsize, size, workers, made in ((10, 4, 2, 12), (10, 2, 3, 10), (300, 128, 2, 300)):
+        place: dict[str, Any] = {"backend": "processes", "num_workers": workers, "subbatch_size": size}
+        with PopulationEvaluator(Counted, "Linear(obs_length, act_length)", popsize, seed=1, **place) as evaluate:
+            for members in (popsize, 1, popsize - 1, popsize // 2 + 1):
+                assert len(evaluate(torch.zeros(members, evaluate.parameter_length)).returns) == members
+        assert (tmp_path / "made").stat().st_size == made
+        (tmp_path / "made").unlink()
 
 
 def test_an_interrupted_evaluation_is_over_at_once() -> None:

@@ -1,6 +1,11 @@
 """Rollouts that workers play under copies of a policy are those that the caller would have played itself."""
 
+import logging
+import os
+import signal
+import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -8,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.faults.zoo import Counting, raises
+from tests.faults.zoo import Counting, is_killed, raises, sleeps_forever
 from torch import nn
 
-from vecrl.errors import SpaceError, WorkerError
+from vecrl.errors import ClosedError, PendingError, ShipError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.vector import RolloutWorkers, VectorEnv
 
 
@@ -226,3 +231,103 @@ def test_failures_are_made_good_where_they_happen(backend: Any) -> None:
     assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]
     assert rollout.obs[:, 1, 0].tolist() == [0, 1, 2, 0, 1]
     assert rollout.final_obs.tolist() == [[2], [2]]
+
+
+class Once(Counting):
+    """Does to itself what it is told, in its third step and only once: a file says whether it did."""
+
+    def __init__(self, file: str, env_id: int, fault: Any):
+        super().__init__(env_id)
+        self.file, self.deed = Path(file), fault
+
+    def step(self, action: Any) -> Any:
+        if self.deed is not None and self.count == 2 and not self.file.exists():
+            self.file.touch()
+            self.deed(self)
+        return super().step(action)
+
+
+class Pushing:
+    """Gives the number that it was last told, and tells nobody what it is."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def set_parameters(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
+        return np.full(len(obs), self.number)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "text"),
+    [(is_killed, WorkerCrash, "killed by SIGKILL"), (sleeps_forever, StepTimeout, r"no answer within 0\.4 s")],
+)
+def test_a_reset_puts_others_in_the_place_of_lost_workers(fault: Any, error: Any, text: str, tmp_path: Path) -> None:
+    makers = [partial(Once, str(tmp_path / "done"), i, fault if i == 3 else None) for i in range(5)]
+    with RolloutWorkers(makers, Pushing(), num_workers=2, step_timeout=0.4) as workers:
+        workers.set_parameters(1)
+        with pytest.raises(error, match=text) as caught:
+            workers.rollout(4)
+        assert caught.value.env_ids == (2, 3, 4)
+        assert str(caught.value).endswith(
+            "Call reset() to go on: others take the places of workers that are gone or late."
+        )
+        for call in (lambda: workers.rollout(4), lambda: workers.set_parameters(0)):
+            with pytest.raises(PendingError, match=r"did not come to its end; reset\(\) before you go on"):
+                call()
+        workers.reset(seed=1)
+        rollout = workers.rollout(4)
+    assert (rollout.action == 1).all(), "new workers have the parameters of the others"
+    assert rollout.obs[:, :, 2].tolist() == [[step] * 5 for step in range(4)]
+    with pytest.raises(ClosedError):
+        workers.reset()
+
+
+def test_an_interrupt_is_over_by_a_reset() -> None:
+    env_fns = [partial(Counting, i, "step", sleeps_forever) for i in range(2)]
+    with RolloutWorkers(env_fns, standstill, num_workers=2) as workers:
+        workers.reset()
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            workers.rollout(2)
+        timer.join()
+        workers.reset()
+
+
+def test_parameters_that_do_not_fit_change_nothing() -> None:
+    with RolloutWorkers([_cartpole] * 4, net := Net(), num_workers=2) as own:
+        own.set_parameters(Net().state_dict())
+        own.set_parameters(net.state_dict())
+        with pytest.raises(WorkerError, match=r"size mismatch|Missing key"):
+            own.set_parameters({"layer.weight": torch.zeros(1)})
+        own.reset(seed=3)
+        rollout = own.rollout(5)
+    np.testing.assert_array_equal(rollout.action, net(rollout.obs.reshape(-1, 4)).reshape(5, 4))
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    lock = threading.Lock()
+
+    def guarded(obs: np.ndarray) -> np.ndarray:
+        with lock:
+            return lean(obs)
+
+    with pytest.raises(ShipError, match="The policy cannot be pickled, so no worker can have it: TypeError"):
+        RolloutWorkers([_cartpole], guarded, num_workers=1)
+    with RolloutWorkers([_cartpole], guarded, backend="serial") as own:
+        assert own.rollout(2).reward.sum() == 2
+        with pytest.raises(ShipError, match="The parameters cannot be pickled"):
+            own.set_parameters({"lock": lock})
+
+
+def test_warnings_have_the_numbers_of_environments(caplog: pytest.LogCaptureFixture) -> None:
+    makers = [partial(Counting, i, "step" if i == 3 else "", raises) for i in range(5)]
+    with (
+        caplog.at_level(logging.WARNING, "vecrl"),
+        RolloutWorkers(makers, standstill, backend="threads", num_workers=2, on_failure="restart") as workers,
+    ):
+        workers.rollout(3)
+    assert "Environments [3] failed and are made anew" in caplog.text

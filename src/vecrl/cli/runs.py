@@ -61,7 +61,10 @@ class RunFolder:
             ValueError: this is no folder of a run, or the file is damaged.
         """
         if not self.config.is_file() or not self.state.is_file():
-            raise ValueError(f"{self.path} holds no run to go on with: config.yaml and state.ckpt are not both there.")
+            runs = sorted(one.parent.name for one in self.path.glob("*/state.ckpt"))
+            here = f" The runs in it: {', '.join(runs)}." if runs else ""
+            missing = "config.yaml and state.ckpt are not both there"
+            raise ValueError(f"{self.path} holds no run to go on with: {missing}.{here}")
         try:
             config = yaml.safe_load(self.config.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as error:

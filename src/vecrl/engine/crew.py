@@ -20,7 +20,7 @@ from .flights import Flight, Flights
 from .layout import Layout
 from .opening import Agree, BackendName, check_cards, construction_error, make_backend
 from .recovery import OnFailure, Recovery, Replacements
-from .roster import Ids, Roster, name_ids
+from .roster import Ids, Roster
 from .simulator import Simulator
 from .worker import Card, Command, Op, Plan
 
@@ -50,6 +50,7 @@ class Crew:
         same_actions: bool = True,
         agree: Agree | None = None,
         ray_options: RayOptions | None = None,
+        first: int = 0,
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
@@ -57,7 +58,7 @@ class Crew:
             raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
         if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
             raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
-        self._roster = roster = Roster(k for _, k in makers)
+        self._roster = roster = Roster((k for _, k in makers), first)
         starts = roster.starts.tolist()
         plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
         self.num_envs = roster.num_envs
@@ -234,8 +235,8 @@ class Crew:
         self._roster.check_whole(slice(None) if ids is None else ids)
         states = self.invoke("get_state", ids=ids)
         if self._recovery is not None:
-            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
-                state |= self._recovery.seed_of(int(env_id))
+            for env_id, state in zip(self._roster.numbers(ids), states, strict=True):
+                state |= self._recovery.seed_of(env_id)
         return states
 
     def set_state(self, states: Sequence[Any], ids: Ids | None = None, *, allow: Iterable[type | str] = ()) -> None:
@@ -256,8 +257,8 @@ class Crew:
         names = [one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}" for one in allow]
         self.invoke("set_state", "", [(state, names) for state in states], ids)
         if self._recovery is not None:
-            for env_id, state in zip(range(self.num_envs) if ids is None else ids, states, strict=True):
-                self._recovery.restored(int(env_id), state)
+            for env_id, state in zip(self._roster.numbers(ids), states, strict=True):
+                self._recovery.restored(env_id, state)
         self._roster.failed[slice(None) if ids is None else ids] = False
 
     # -- the end -----------------------------------------------------------------------------------
@@ -308,9 +309,10 @@ class Crew:
         try:
             return self._flights.gather(flight, grace), bool(busy)
         except TimeoutError:
-            ids = self._flights.ids_of(flight.waiting)
             text = f"not closed within {grace:g} s, so ended by force where that can be done"
-            return [*flight.failures, Failure(ids, "close", text, kind="late")], True
+            waiting = [(worker, self._flights.ids_of([worker])) for worker in sorted(flight.waiting)]
+            late = [Failure(ids, "close", text, worker=worker, kind="late") for worker, ids in waiting]
+            return [*flight.failures, *late], True
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -395,7 +397,7 @@ class Crew:
         return chosen
 
     def _name_pending(self) -> str:
-        return f"{name_ids(self.pending)} are"
+        return f"{self._roster.name(self.pending)} are"
 
 
 def check_length(name: str, values: Sequence[Any] | None, count: int) -> None:

@@ -142,7 +142,7 @@ class Flights:
         end = None if timeout is None else time.monotonic() + timeout
         while flight.waiting:
             left = timeout if end is None or self._backend.in_turn else max(0.0, end - time.monotonic())
-            answers = self._backend.receive(left, max(flight.waiting))
+            answers = self._backend.receive(left, flight.waiting)
             if not answers:
                 raise self.late(timeout)
             self.land(answers)

@@ -39,6 +39,7 @@ class Pool(Crew):
         restarts_per_hour: how many failures are made good within an hour; those beyond are reported.
         start_method, threads_per_worker, preload, pin_workers: see `Processes`.
         ray_options: which cluster, and where on it; for "ray".
+        first: what the first environment is called in warnings and complaints, where these are some of more.
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
         agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
             adapt to them hear of them by their `lay_out`.

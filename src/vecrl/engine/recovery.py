@@ -249,7 +249,7 @@ class Recovery:
         self._times.append(now)
         done = "left out" if self._policy == "mask" else "made anew"
         count = f"{len(self._times)} of {self._per_hour} within an hour"
-        _log.warning("environments %s failed and are %s (%s): %s", ids, done, count, error)
+        _log.warning("%s failed and are %s (%s): %s", self._roster.name(np.array(ids)), done, count, error)
         return True
 
     def _restart(self, failure: Failure, attempts: int) -> list[Failure]:

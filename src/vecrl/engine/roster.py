@@ -18,6 +18,10 @@ Share = tuple[int, np.ndarray, np.ndarray]
 class Roster:
     """The environments 0 to n - 1, in runs of one worker each.
 
+    Args:
+        counts: how many each worker has.
+        first: what the first is called in messages, where these are some of more.
+
     Attributes:
         starts: `[num_workers + 1]`, worker w has the environments from `starts[w]` to `starts[w + 1]`.
         counts: how many each worker has.
@@ -26,8 +30,9 @@ class Roster:
         asked_at: `[n]` int64, a running number: who was asked before whom.
     """
 
-    def __init__(self, counts: Iterable[int]):
+    def __init__(self, counts: Iterable[int], first: int = 0):
         self.counts = list(counts)
+        self.first = first
         self.starts = np.cumsum([0, *self.counts])
         self.num_envs = int(self.starts[-1])
         self.busy = np.zeros(self.num_envs, bool)
@@ -62,7 +67,7 @@ class Roster:
         """
         chosen = self.known(ids)
         if np.count_nonzero(self.busy[chosen]):  # quicker than any
-            raise PendingError(f"{name_ids(np.flatnonzero(self.busy))} are still under way; receive them first.")
+            raise PendingError(f"{self.name(np.flatnonzero(self.busy))} are still under way; receive them first.")
         numbers = np.arange(self._asked, self._asked + len(chosen))
         self.asked_at[chosen] = numbers
         if chosen is not self._latest[1]:
@@ -80,8 +85,12 @@ class Roster:
         """
         failed = self.failed[ids] if begin is None else self.failed & ~begin
         if np.count_nonzero(failed):
-            names = name_ids(np.arange(self.num_envs)[ids][failed])
+            names = self.name(np.arange(self.num_envs)[ids][failed])
             raise PendingError(f"{names} failed before; reset them (or all) before they step again.")
+
+    def numbers(self, ids: Ids | None) -> list[int]:
+        """`ids`, or all there are."""
+        return list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
 
     def owners(self, ids: np.ndarray) -> list[int]:
         """The worker of each of `ids`."""
@@ -106,6 +115,10 @@ class Roster:
         for failure in failures:
             if failure.kind != "late":
                 self.failed[list(failure.env_ids)] = True
+
+    def name(self, ids: np.ndarray) -> str:
+        """Some of them for a message."""
+        return name_ids(ids + self.first)
 
 
 def name_ids(ids: np.ndarray) -> str:

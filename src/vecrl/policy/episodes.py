@@ -68,7 +68,8 @@ class Evaluation:
     """What a population was worth.
 
     Attributes:
-        fitness: `[P]` float64, mean return of the shaped rewards; the returns themselves without shaping.
+        fitness: `[P]` float64, mean return of the shaped rewards; the returns themselves without shaping. NaN where a
+            reward was, which `PopulationSearch` takes for the worst.
         returns: `[P]` float64, mean sum of the environment's own rewards over the member's episodes.
         lengths: `[P]` float64, mean length of the episodes in steps.
         interactions: steps of environments in all.

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, SpaceError, VecrlError, WorkerError, failures_to_error
+from vecrl.errors import ClosedError, Failure, Retelling, SpaceError, VecrlError
 from vecrl.policy.episodes import Evaluation, Judging, Rules
 from vecrl.policy.interface import Interface
 from vecrl.policy.norm import ObsNormLayer, RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.shaping import AliveBonus
-from vecrl.policy.stages import BatchStage, Place, PoolStage
+from vecrl.policy.stages import AGAIN, BatchStage, Place, PoolStage
 from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
 from vecrl.vector.batched import BatchedVectorEnv
 from vecrl.vector.makers import make_vector_env
@@ -161,7 +161,7 @@ class PopulationEvaluator:
         """Run a population.
 
         Args:
-            parameters: `[P, L]`, one row a member, on any device.
+            parameters: `[P, L]`, one row a member, on any device; an array will do.
 
         Returns:
             What each member is worth, on the CPU.
@@ -189,6 +189,7 @@ class PopulationEvaluator:
         """
         if num_episodes < 1:
             raise ValueError(f"Expected num_episodes of 1 or more, but {num_episodes!r} came.")
+        parameters = torch.as_tensor(parameters)
         if parameters.shape != (self.parameter_length,):
             raise SpaceError(f"Expected parameters [{self.parameter_length}], but {tuple(parameters.shape)} came.")
         seeds = self._named_seeds("test") if seed is None else seed_rule(seed)
@@ -201,6 +202,7 @@ class PopulationEvaluator:
     ) -> Evaluation:
         if self._stage.closed:
             raise ClosedError("This evaluator is closed; make a new one.")
+        parameters = torch.as_tensor(parameters)
         if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
             raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
         parameters = parameters.detach().to(self._stage.device, torch.float32)
@@ -213,10 +215,8 @@ class PopulationEvaluator:
 
             part = parameters[start : start + self.popsize]
             judging = Judging(rules, layer, norm is not None, f"{first} {start}")
-            try:
+            with Retelling(partial(_numbered, start), AGAIN):
                 result, learnt = self._stage.play(self.policy, part, judging, seeding)
-            except WorkerError as error:
-                raise (numbered := _numbered(error, start)) from numbered.__cause__
             results.append(result)
             seen += learnt
         for one in seen:
@@ -283,9 +283,9 @@ def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
     return partial(gymnasium.make, known, **kwargs)
 
 
-def _numbered(error: WorkerError, start: int) -> WorkerError:
-    """The error of a part of the population, by the numbers of its members."""
-    return failures_to_error([replace(f, env_ids=tuple(i + start for i in f.env_ids)) for f in error.failures])
+def _numbered(start: int, failure: Failure) -> list[Failure]:
+    """A failure in a part of the population, by the numbers of its members."""
+    return [replace(failure, env_ids=tuple(i + start for i in failure.env_ids))]
 
 
 @contextmanager

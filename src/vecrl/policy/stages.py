@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from vecrl.engine.backends.cluster import RayOptions
-from vecrl.engine.opening import BackendName, Spaces
+from vecrl.engine.opening import BackendName
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import ShipError, SpaceError, StepTimeout, WorkerCrash, WorkerError
+from vecrl.errors import SpaceError, WorkerCrash, WorkerError
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Judging, Outcome, Seeding, Subbatch, play_pool
 from vecrl.policy.fused import play_batch
@@ -29,11 +29,11 @@ from vecrl.policy.interface import Interface
 from vecrl.policy.norm import RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.simulators.native import NativeSimulator
-from vecrl.vector.residents import Resident, Residents
+from vecrl.vector.residents import Resident, Residents, shipped
 from vecrl.vector.vector_env import EnvFn, split_env_fns
 
-GRACE = 2.0  # seconds that workers have to end what an interrupted evaluation asked of them
 PATIENCE = 3  # how often a member may lose its worker within one evaluation, before that is its own doing
+AGAIN = "The next call begins anew, with other workers in the places of those that are gone."
 Make = Callable[[int], BatchSimulator]
 Place = tuple[BackendName, int | None, RayOptions | None]
 _log = logging.getLogger("vecrl")
@@ -45,7 +45,8 @@ class Stepped:
     def __init__(self, shares: Sequence[tuple[Callable[[], Simulator], int]], place: Place):
         self.pool = Pool(shares, place[0], infos=False, ray_options=place[2])
         self.close, self.replace_lost = self.pool.close, self.pool.replace_lost
-        self.spaces: Spaces = self.pool.card.observation_space, self.pool.card.action_space
+        card = self.pool.card
+        self.interface = interface_of(card.observation_space, card.action_space, self.close)
 
     def settle(self) -> None:
         """Be done with what an interrupted call left under way."""
@@ -58,8 +59,8 @@ class Stepped:
             WorkerError: environments failed; `found` has what is over nevertheless.
         """
         envs = np.concatenate([subbatch.members for subbatch in left.values()])
-        told = net, Interface(*self.spaces), judging, [*left.values()], envs
-        found |= zip(left, play_pool(self.pool, *told), strict=True)
+        outcomes = play_pool(self.pool, net, self.interface, judging, [*left.values()], envs)
+        found |= zip(left, outcomes, strict=True)
 
 
 class Troupe(Resident):
@@ -88,44 +89,30 @@ class Sent:
 
     def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, place: Place):
         backend, _, options = place
-        most = -(-subbatches // workers) * size
-        [(make, _)] = split_env_fns([env_fn] * most, backend, 1)
-        self._troupes = Residents([(partial(Troupe, make, most), most)] * workers, backend, ray_options=options)
+        counts = [len(range(worker, subbatches, workers)) * size for worker in range(workers)]
+        shares = [split_env_fns([env_fn] * count, backend, 1)[0] for count in counts]
+        makers = [(partial(Troupe, make, count), count) for make, count in shares]
+        self._troupes = Residents(makers, backend, AGAIN, ray_options=options)
         self.pool, self.close = self._troupes.pool, self._troupes.close
-        self.replace_lost = self._troupes.replace_lost
-        self.spaces: Spaces = self._troupes.ask("spaces", [()])[0]
-
-    def settle(self) -> None:
-        """Be done with what an interrupted call left under way: whoever is at it for long is replaced."""
-        try:
-            self.pool.drain(GRACE)
-        except StepTimeout:
-            self.pool.cancel(self.pool.pending)
-            self.pool.drain()
+        self.settle, self.replace_lost = self._troupes.settle, self._troupes.replace_lost
+        observed, done = self._troupes.ask("spaces", [()])[0]
+        self.interface = interface_of(observed, done, self.close)
 
     def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
         """See `Stepped.play`."""
-        shipped = _shipped("network", net), _shipped("observations' layer", judging)  # once, not once a worker
+        sent = shipped("network", net), shipped("observations' layer", judging)
         count = min(self.pool.num_envs, len(left))
         shares = [[*left][worker::count] for worker in range(count)]
         ids = [[member for i in share for member in left[i].members.tolist()] for share in shares]
         results: list[Any] = []
         try:
-            results = self._troupes.ask("play", [(*shipped, [left[i] for i in share]) for share in shares], ids)
+            results = self._troupes.ask("play", [(*sent, [left[i] for i in share]) for share in shares], ids)
         except WorkerCrash as error:
             results = error.results or []
             raise
         finally:
             for share, outcomes in zip(shares, results, strict=False):
                 found |= zip(share, outcomes or (), strict=False)
-
-
-def _shipped(name: str, value: Any) -> bytes:
-    try:
-        return cloudpickle.dumps(value)
-    except Exception as error:  # whatever pickling it raises
-        said = f"{type(error).__name__}: {error}"
-        raise ShipError(f"The {name} cannot be pickled, so no worker can have it: {said}") from error
 
 
 class PoolStage:
@@ -141,17 +128,17 @@ class PoolStage:
     device = torch.device("cpu")
 
     def __init__(self, env_fn: EnvFn, popsize: int, subbatch_size: int, place: Place):
-        self._size = subbatch_size
         subbatches = -(-popsize // subbatch_size)
+        self._size = -(-popsize // subbatches)
         backend, num_workers, _ = place
         shares = split_env_fns([env_fn] * popsize, backend, num_workers)
         self._make: Callable[[], Sent | Stepped] = partial(Stepped, shares, place)
         if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
-            self._make = partial(Sent, env_fn, subbatch_size, subbatches, len(shares), place)
+            self._make = partial(Sent, env_fn, self._size, subbatches, len(shares), place)
         self.closed = False
         self._acts = self._make()
         self._torn = False  # whether workers were being replaced when something broke in
-        self.interface = interface_of(*self._acts.spaces, self.close)
+        self.interface = self._acts.interface
 
     def compile(self, policy: Policy) -> None:
         """Not here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -20,6 +21,8 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
         OSError: the file cannot be written; what was there is unharmed.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to; make it first", str(path.parent))
     _sweep(path)
     file, draft = _new_draft(path)
     try:

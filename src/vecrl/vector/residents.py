@@ -7,17 +7,21 @@ no policy, nor what is asked of whom.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
 from ..engine.opening import BackendName
 from ..engine.pool import Pool
 from ..engine.simulator import Simulator
-from ..errors import Failure, WorkerError, failures_to_error
+from ..errors import Failure, Retelling, ShipError, StepTimeout, WorkerError
+
+GRACE = 2.0  # seconds that workers have to end what an interrupted call asked of them
 
 
 class Resident:
@@ -59,6 +63,7 @@ class Residents:
 
     Args:
         makers: `(make, k)` a worker: makes its resident, of k environments.
+        advice: what to do when workers fail, for errors.
         pool_options: of the `Pool` of workers.
 
     Attributes:
@@ -68,14 +73,19 @@ class Residents:
         WorkerError: environments cannot be made. Here as elsewhere they have their numbers among all of them.
     """
 
-    def __init__(self, makers: Sequence[tuple[Callable[[], Resident], int]], backend: BackendName, **pool_options: Any):
+    def __init__(
+        self,
+        makers: Sequence[tuple[Callable[[], Resident], int]],
+        backend: BackendName,
+        advice: str,
+        **pool_options: Any,
+    ):
+        self._advice = advice
         self.counts = [count for _, count in makers]
         starts = itertools.accumulate(self.counts, initial=0)
         self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
-        try:
+        with self._retold(self._ids):
             self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
-        except WorkerError as error:
-            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
 
     def ask(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
@@ -90,39 +100,51 @@ class Residents:
             WorkerError: environments failed; `results` has what the other workers gave.
         """
         given = [()] * len(self.counts) if arguments is None else arguments
-        try:
+        with self._retold(self._ids if ids is None else ids):
             return self.pool.invoke("call", name, given, np.arange(len(given)))
-        except WorkerError as error:
-            raise (renamed := _renamed(error, self._ids if ids is None else ids)) from renamed.__cause__
+
+    def settle(self) -> None:
+        """Be done with what an interrupted call left under way: whoever is at it for long is replaced."""
+        with self._retold(self._ids):
+            try:
+                self.pool.drain(GRACE)
+            except StepTimeout:
+                self.pool.cancel(self.pool.pending)
+                self.pool.drain()
 
     def replace_lost(self) -> None:
         """Have others take the places of workers that are gone."""
-        try:
+        with self._retold(self._ids):
             self.pool.replace_lost()
-        except WorkerError as error:
-            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
 
     def close(self) -> None:
         """Close every environment and end every worker; twice is harmless."""
-        try:
+        with self._retold(self._ids):
             self.pool.close()
-        except WorkerError as error:
-            raise (renamed := _renamed(error, self._ids)) from renamed.__cause__
+
+    def _retold(self, ids: Sequence[Sequence[int]]) -> AbstractContextManager[None]:
+        """Errors of workers are told as those of environments, which worker i knows by their places in `ids[i]`."""
+
+        def retell(failure: Failure) -> Iterable[Failure]:
+            for worker in failure.env_ids:
+                if isinstance(failure.exception, WorkerError):
+                    where = {"worker": failure.worker, "pid": failure.pid}
+                    for inner in failure.exception.failures:
+                        yield replace(inner, env_ids=tuple(ids[worker][i] for i in inner.env_ids), **where)
+                else:
+                    yield replace(failure, env_ids=tuple(ids[worker]))
+
+        return Retelling(retell, self._advice)
 
 
-def _renamed(error: WorkerError, ids: Sequence[Sequence[int]]) -> WorkerError:
-    """An error of workers as one of their environments, which worker i knows by their places in `ids[i]`."""
-    failures: list[Failure] = []
-    for failure in error.failures:
-        for worker in failure.env_ids:
-            if isinstance(failure.exception, WorkerError):
-                where = {"worker": failure.worker, "pid": failure.pid}
-                failures += [
-                    replace(inner, env_ids=tuple(ids[worker][i] for i in inner.env_ids), **where)
-                    for inner in failure.exception.failures
-                ]
-            else:
-                failures.append(replace(failure, env_ids=tuple(ids[worker])))
-    renamed = failures_to_error(failures)
-    renamed.results = error.results
-    return renamed
+def shipped(name: str, value: Any) -> bytes:
+    """What workers are to have besides environments, in bytes: once, not once a worker.
+
+    Raises:
+        ShipError: it cannot be pickled.
+    """
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:  # whatever pickling it raises
+        said = f"{type(error).__name__}: {error}"
+        raise ShipError(f"The {name} cannot be pickled, so no worker can have it: {said}") from error

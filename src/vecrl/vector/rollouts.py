@@ -21,12 +21,13 @@ from ..engine.opening import BackendName
 from ..engine.recovery import OnFailure
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
-from ..errors import SpaceError
-from .residents import Resident, Residents
+from ..errors import PendingError, SpaceError, WorkerError
+from .residents import Resident, Residents, shipped
 from .vector_env import EnvFn, split_env_fns
 
 Act = Callable[[Any], Any]
 """Actions for a batch of observations `[k, ...]`, as the action space nests."""
+_ADVICE = "Call reset() to go on: others take the places of workers that are gone or late."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,9 @@ class RolloutWorkers:
         backend: "processes", "threads", "serial" or "ray".
         num_workers: how many workers share the environments; by default as many as there are cores.
         on_failure, restarts_per_hour: what becomes of an environment that raises, in each worker, see `VectorEnv`. A
-            worker that dies is a `WorkerCrash` in any case, and these workers are to be closed then.
-        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `step_timeout` (for a whole
-            rollout), see `VectorEnv`.
+            worker that dies is a `WorkerCrash` in any case, and `reset` puts another in its place.
+        pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `step_timeout`
+            (for a whole rollout), see `VectorEnv`.
 
     Raises:
         WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
@@ -100,11 +101,17 @@ class RolloutWorkers:
         **pool_options: Any,
     ):
         parts = split_env_fns(env_fns, backend, num_workers)
-        inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
-        makers = [(partial(_Player, *part, policy, inner), part[1]) for part in parts]
-        self._workers = Residents(makers, backend, **pool_options)
-        self._starts = [0, *itertools.accumulate(self._workers.counts)]
+        self._starts = [0, *itertools.accumulate(count for _, count in parts)]
         self.num_envs = self._starts[-1]
+        inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
+        acting = shipped("policy", policy) if backend in ("processes", "ray") else policy
+        makers = [
+            (partial(_Player, make, count, acting, {**inner, "first": start}), count)
+            for (make, count), start in zip(parts, self._starts, strict=False)
+        ]
+        self._parameters: bytes | None = None  # that all workers have, if not those that the policy came with
+        self._unwell = False  # whether the last call did not come to its end
+        self._workers = Residents(makers, backend, _ADVICE, **pool_options)
         [first, *rest] = self._workers.ask("spaces")
         for start, other in zip(self._starts[1:], rest, strict=False):
             if other != first:
@@ -118,22 +125,57 @@ class RolloutWorkers:
         Args:
             seed: None goes on with each environment's own stream; an int gives environment i seed + i; a sequence gives
                 each its own.
+
+        Raises:
+            WorkerError: environments or workers failed. Another reset begins anew, with new workers for those that are
+                gone or do not answer.
         """
         if isinstance(seed, int | np.integer):
             seed = [int(seed) + i for i in range(self.num_envs)]
         if seed is not None and len(seed) != self.num_envs:
             raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
         parts = [None if seed is None else list(seed[a:b]) for a, b in itertools.pairwise(self._starts)]
-        self._workers.ask("begin", [(part,) for part in parts])
+        if self._unwell and not self._workers.pool.closed:
+            self._mend()
+        self._ask("begin", [(part,) for part in parts])
+
+    def _mend(self) -> None:
+        """Have workers that wait, all with the same parameters."""
+        try:
+            self._workers.settle()
+            self._workers.replace_lost()
+        except WorkerError:
+            raise
+        except BaseException:  # Ctrl-C, with workers half made
+            self.close()
+            raise
+        if self._parameters is not None:
+            self._learn(self._parameters)
+
+    def _ask(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self._unwell = True
+        results = self._workers.ask(name, arguments)
+        self._unwell = False
+        return results
+
+    def _learn(self, parameters: bytes) -> None:
+        self._ask("learn", [(parameters,)] * len(self._workers.counts))
 
     def set_parameters(self, parameters: Any) -> None:
         """Give every copy of the policy these parameters, by its `set_parameters` or `load_state_dict`.
 
         Raises:
-            WorkerError: the policy has neither, or does not take these.
+            ShipError: they cannot be pickled.
+            WorkerError: the policy has neither, or does not take these; `reset` gives it back those that it had.
         """
-        shipped = cloudpickle.dumps(parameters)  # once, not once a worker
-        self._workers.ask("learn", [(shipped,)] * len(self._workers.counts))
+        self._check_well()
+        sent = shipped("parameters", parameters)
+        self._learn(sent)
+        self._parameters = sent
+
+    def _check_well(self) -> None:
+        if self._unwell and not self._workers.pool.closed:
+            raise PendingError("The last call did not come to its end; reset() before you go on.")
 
     def rollout(self, steps: int, parameters: Any = None) -> Rollout:
         """Play on for some steps; begins with `reset()` where there was none.
@@ -143,13 +185,15 @@ class RolloutWorkers:
             parameters: to play with from now on, see `set_parameters`.
 
         Raises:
-            WorkerError: an environment or the policy raised; `reset` before you go on.
+            WorkerError: an environment or the policy raised, or a worker is gone or late; `reset` before you go on.
+            PendingError: there was none since.
         """
+        self._check_well()
         if steps < 1:
             raise ValueError(f"Expected steps to be 1 or more, but {steps!r} came.")
         if parameters is not None:
             self.set_parameters(parameters)
-        parts: list[Rollout] = self._workers.ask("play", [(steps,)] * len(self._workers.counts))
+        parts: list[Rollout] = self._ask("play", [(steps,)] * len(self._workers.counts))
         return _beside(parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space))
 
     def close(self) -> None:
@@ -171,22 +215,22 @@ class RolloutWorkers:
 class _Player(Resident):
     """One worker's environments, and its copy of the policy."""
 
-    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act, options: Any):
+    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act | bytes, options: Any):
         super().__init__(make, count, **options)
-        self._policy = policy
+        self._policy: Act = cloudpickle.loads(policy) if isinstance(policy, bytes) else policy
         self._obs: Tree = None
 
     def begin(self, seeds: Sequence[int | None] | None) -> None:
         """Begin episodes."""
         self._obs = self.pool.reset(seeds).obs
 
-    def learn(self, shipped: bytes) -> None:
-        """Take new parameters. (They come from the process that made this one, not from a file or the network.)"""
+    def learn(self, parameters: bytes) -> None:
+        """Take new parameters. (All bytes come from the process that made this one, no file and no network.)"""
         take: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
         if take is None:
             kind = type(self._policy).__name__
             raise TypeError(f"Expected a policy with set_parameters or load_state_dict, but {kind} has neither.")
-        take(cloudpickle.loads(shipped))
+        take(cloudpickle.loads(parameters))
 
     def play(self, steps: int) -> Rollout:
         """Play on."""

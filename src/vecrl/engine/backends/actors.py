@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -32,7 +33,7 @@ from .session import Session
 from .shipping import pickle_plan, pickle_specs
 from .wire import ANSWER, Reports, encode_command, unreadable
 
-_SOON = 0.02  # seconds: so long one worker may be waited for before all are watched
+_SOON = 0.02  # seconds: so long some workers may be waited for before all are watched
 _NOT_OURS = ("RAY_", "CUDA_", "LD_")  # environment variables that Ray sets for each worker, or that come too late
 
 
@@ -205,40 +206,39 @@ class Actors:
         for seat in self._seats:
             self._call(seat, command, data)
 
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
         answers: list[Answer] = []
         end = None if timeout is None else time.monotonic() + timeout
         while self._calls and not answers:
             left = None if end is None else max(0.0, end - time.monotonic())
-            self._take(self._wait(left, expect), answers)
-            expect = None
+            self._take(*self._wait(left, expect), answers)
+            expect = ()
             self._give_up_unplaced(answers)
             if end is not None and time.monotonic() >= end:
                 break
         return answers
 
-    def _wait(self, seconds: float | None, expect: int | None) -> list[Any]:
-        """The calls that were answered, in the order in which they were made; where none was expected, one at least,
-        unless time is over."""
+    def _wait(self, seconds: float | None, expect: Collection[int]) -> tuple[list[Any], Iterable[Any]]:
+        """The calls that were answered, in the order in which they were made, and their replies; at least one, unless
+        time is over."""
         calls = self._calls
         unplaced = [seat.deadline for seat, command in calls.values() if command is _HELLO]
         if unplaced:
             until = max(0.0, min(unplaced) - time.monotonic())
             seconds = until if seconds is None else min(seconds, until)
-        first = next((ref for ref, (seat, _) in calls.items() if seat.plan.index == expect), None)
-        if first is None or unplaced:
-            ray.wait(list(calls), num_returns=1, timeout=seconds)
-        else:
-            ray.wait([first], timeout=_SOON if seconds is None else min(seconds, _SOON))
+        elif expect:
+            wanted = [ref for ref, (seat, _) in calls.items() if seat.plan.index in expect]
+            with suppress(RayError):  # one is gone, or they take longer
+                return wanted, ray.get(wanted, timeout=_SOON if seconds is None else min(seconds, _SOON))
+        ray.wait(list(calls), num_returns=1, timeout=seconds)
         done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        return done
-
-    def _take(self, done: Sequence[Any], answers: list[Answer]) -> None:
-        """Make answers of what was answered."""
         try:
-            replies: Iterable[Any] = ray.get(list(done))
+            return done, ray.get(done)
         except RayError:  # some of them failed: one by one
-            replies = map(_fetch, done)
+            return done, map(_fetch, done)
+
+    def _take(self, done: Sequence[Any], replies: Iterable[Any], answers: list[Answer]) -> None:
+        """Make answers of what was answered."""
         for ref, reply in zip(done, replies, strict=True):
             if ref not in self._calls:  # of an actor whose end was told by an earlier one
                 continue
@@ -288,7 +288,8 @@ class Actors:
         for seat in [s for s, command in self._calls.values() if command is _HELLO and s.deadline <= now]:
             assert self._placing is not None
             claims = ", ".join(f"{value:g} {name}" for name, value in self._placing.claims.items()) or "nothing"
-            free = {k: v for k, v in ray.available_resources().items() if not k.startswith(("node:", "memory", "obj"))}
+            there = {k: v for k, v in ray.available_resources().items() if not k.startswith(("node:", "memory", "obj"))}
+            free = ", ".join(f"{value:g} {name}" for name, value in there.items()) or "nothing"
             text = (
                 f"its actor, which claims {claims}, did not begin within {self._options.start_timeout:g} s; free in "
                 f"the cluster: {free}. Claim less (num_cpus=0 shares cores), take fewer workers, or wait longer"

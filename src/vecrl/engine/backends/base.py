@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ..arena import Arena
@@ -37,10 +37,10 @@ class Backend(Protocol):
         """Have every worker carry out the same command."""
         ...
 
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
         """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by.
 
-        `expect` names a worker whose answer the caller cannot do without: a hint.
+        `expect` names workers whose answers the caller cannot do without: a hint.
         """
         ...
 

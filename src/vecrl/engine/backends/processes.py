@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from ...errors import Failure, PendingError
@@ -156,7 +156,7 @@ class Processes:
             self._by_fd[link.commands] = link
             self._poll.register(link.commands, select.POLLOUT)
 
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
         answers, self._kept = self._kept, []
         if answers:
             return answers
@@ -165,9 +165,9 @@ class Processes:
         except RuntimeError as error:  # what `poll` says of two that wait at once
             raise PendingError("Another thread waits for these workers; only one may at a time.") from error
 
-    def _receive(self, timeout: float | None, expect: int | None, answers: list[Answer]) -> list[Answer]:
+    def _receive(self, timeout: float | None, expect: Collection[int], answers: list[Answer]) -> list[Answer]:
         limit = None if timeout is None else timeout * 1000
-        if expect is not None and (limit is None or limit > _SOON) and self._links[expect].read_soon(_SOON, answers):
+        if expect and (limit is None or limit > _SOON) and self._links[max(expect)].read_soon(_SOON, answers):
             if len(self._links) > 3:  # the others are mostly ready by then, and one look at all is enough
                 self._watch(0.0, answers)
             return answers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..arena import Arena
 from ..layout import Layout
@@ -57,7 +57,7 @@ class Serial:
     def broadcast(self, command: Command) -> None:
         self._asked.extend((worker, command) for worker in range(self.num_workers))
 
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
         answers, self._late = self._late, []
         if answers or not self._asked:
             return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..arena import Arena
 from ..layout import Layout
@@ -43,7 +43,7 @@ class Threads:
         for inbox in self._inboxes:
             inbox.put(command)
 
-    def receive(self, timeout: float | None, expect: int | None = None) -> list[Answer]:
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
         answers: list[Answer] = []
         try:
             answers.append(self._done.get(timeout=timeout))

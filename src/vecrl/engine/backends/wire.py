@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ...errors import ShipError
+from ...errors import ShipError, packed, unpacked
 from ..infos import Block, Infos
 from ..worker import Command, Op, Report, describe_failure
 
@@ -106,8 +106,7 @@ class Reports:
         if block is not None and block.start == self._start and block.data.dtype == self._dtype:
             body = _RAW + block.data.tobytes()
         else:
-            failures = [replace(f, exception=_survives(f.exception)) for f in report.failures]
-            body = _PICKLED + _dumps(replace(report, failures=failures))
+            body = _PICKLED + _dumps(replace(report, failures=packed(report.failures)))
             self._remember(block)
         return ANSWER.pack(seq, len(body)) + body
 
@@ -116,7 +115,7 @@ class Reports:
         if body[:1] == _RAW:
             return Report(infos=Infos(blocks=[Block(self._start, np.frombuffer(body, self._dtype or bool, offset=1))]))
         report: Report = pickle.loads(memoryview(body)[1:])
-        report.failures = [replace(f, exception=_revive(f.exception)) for f in report.failures]
+        report.failures = unpacked(report.failures)
         self._remember(_only_block(report))
         return report
 
@@ -198,22 +197,3 @@ def write_all(fd: int, data: bytes) -> None:
     sent = os.write(fd, data)
     while sent < len(data):
         sent += os.write(fd, memoryview(data)[sent:])
-
-
-def _survives(error: BaseException | None) -> Any:
-    """The exception in bytes, if it can be pickled and rebuilt."""
-    if error is None:
-        return None
-    try:
-        body = cloudpickle.dumps(error)
-        pickle.loads(body)
-    except BaseException:  # odd constructors raise anything
-        return None
-    return body
-
-
-def _revive(body: Any) -> BaseException | None:
-    try:
-        return pickle.loads(body) if body else None
-    except BaseException:  # its module may be missing here
-        return None
