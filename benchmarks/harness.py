@@ -36,6 +36,7 @@ class Contestant:
         parameters: keyword arguments of that function, beside the workload's own.
         fresh: a process of its own each round, for work that is only done once in a process and for libraries
             whose background processes cannot be stopped while others are timed.
+        units: how many of them such a process does in its turn; if more than one, after as many to warm up.
         cores: how many cores it may use.
     """
 
@@ -44,6 +45,7 @@ class Contestant:
     entry: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     fresh: bool = False
+    units: int = 1
     cores: int = 2
 
 
@@ -182,6 +184,7 @@ class Turn:
         self._start = python, contestant, parameters
         self._seconds = seconds
         self._fresh = contestant.fresh
+        self._fresh_units = contestant.units
         self._process: Process | None = None
         self._units = 1
 
@@ -204,7 +207,9 @@ class Turn:
         """One turn: microseconds a unit."""
         if self._fresh:
             with started(*self._start) as process:
-                return _micros(process.run(1))
+                if self._fresh_units > 1:
+                    process.run(self._fresh_units)
+                return _micros(process.run(self._fresh_units))
         assert self._process is not None
         self._process.resume()
         lap = self._process.run(self._units)

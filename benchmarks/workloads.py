@@ -548,14 +548,15 @@ def _population(n: int) -> Workload:
 
 
 def _ray(n: int, micros: int) -> Workload:
-    """Tianshou has an actor an environment, each of which imports torch: minutes, and 20 GB of memory, for 64."""
+    """Tianshou has an actor an environment, each of which imports torch: minutes, and 20 GB of memory, for 64. Ray's
+    processes cannot be paused, and so many idle ones slow down whoever is beside them: each turn has its own."""
     return Workload(
         name=f"ray-{n}-{micros}us",
         title=f"{n} environments on Ray over 2 actors (Tianshou: {n}), a step burns {micros} µs, 16 floats out",
         contestants=[
-            C(OURS, "ray", "on_vecrl:ray_burn"),
-            C("vecrl, 2 processes", "ray", "on_vecrl:processes_burn"),
-            C("Tianshou Ray", "tianshou", "on_tianshou:ray_burn"),
+            C(OURS, "ray", "on_vecrl:ray_burn", fresh=True, units=500),
+            C("vecrl, 2 processes", "ray", "on_vecrl:processes_burn", fresh=True, units=500),
+            C("Tianshou Ray", "tianshou", "on_tianshou:ray_burn", fresh=True, units=50),
         ],
         parameters={"num_envs": n, "microseconds": micros, "out": "floats"},
         targets=[Target(("Tianshou Ray",), 10.0)],

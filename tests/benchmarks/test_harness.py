@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.harness import Contestant, Result, compete
+from benchmarks.harness import Contestant, Process, Result, compete
 from benchmarks.workloads import Limit, Target, Workload, workloads
 
 from benchmarks import report
@@ -26,6 +26,16 @@ def test_contestants_take_turns_and_a_failure_stops_nobody_else():
     assert all(us > 0 for us in by_name["loop"].micros + by_name["once"].micros)
     assert all(load >= 0 for load in by_name["loop"].loads)
     assert "colour" in by_name["wrong"].error
+
+
+def test_who_is_fresh_warms_up_where_a_turn_is_long(monkeypatch):
+    asked: list[int] = []
+    run = Process.run
+    monkeypatch.setattr(Process, "run", lambda self, units: (asked.append(units), run(self, units))[1])
+    long = Contestant("long", "main", "by_hand:loop_cartpole", fresh=True, units=3)
+    (result,) = compete([(long, Path(sys.executable))], {"num_envs": 1}, rounds=2, seconds=0.01)
+    assert asked == [3, 3] * 2
+    assert len(result.micros) == 2
 
 
 def _results(**medians: float) -> list[Result]:
