@@ -19,6 +19,8 @@ from torch import nn
 from vecrl.errors import ClosedError, PendingError, ShipError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.vector import RolloutWorkers, VectorEnv
 
+RAY = pytest.param("ray", 2, marks=pytest.mark.ray)
+
 
 def _cartpole() -> Any:
     return gymnasium.make("CartPole-v1")
@@ -69,7 +71,7 @@ def _by_hand(env_fns: list[Any], policy: Any, steps: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "workers"), [("serial", 1), ("serial", 3), ("threads", 2), ("processes", 2), ("processes", 5)]
+    ("backend", "workers"), [("serial", 1), ("serial", 3), ("threads", 2), ("processes", 2), ("processes", 5), RAY]
 )
 def test_they_equal_what_the_caller_would_have_played(backend: Any, workers: int) -> None:
     expected = _by_hand([_cartpole] * 5, lean, 60)
@@ -260,13 +262,16 @@ class Pushing:
         return np.full(len(obs), self.number)
 
 
+@pytest.mark.parametrize("backend", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 @pytest.mark.parametrize(
     ("fault", "error", "text"),
-    [(is_killed, WorkerCrash, "killed by SIGKILL"), (sleeps_forever, StepTimeout, r"no answer within 0\.4 s")],
+    [(is_killed, WorkerCrash, "killed by SIGKILL|is gone"), (sleeps_forever, StepTimeout, r"no answer within 0\.4 s")],
 )
-def test_a_reset_puts_others_in_the_place_of_lost_workers(fault: Any, error: Any, text: str, tmp_path: Path) -> None:
+def test_a_reset_puts_others_in_the_place_of_lost_workers(
+    fault: Any, error: Any, text: str, backend: Any, tmp_path: Path
+) -> None:
     makers = [partial(Once, str(tmp_path / "done"), i, fault if i == 3 else None) for i in range(5)]
-    with RolloutWorkers(makers, Pushing(), num_workers=2, step_timeout=0.4) as workers:
+    with RolloutWorkers(makers, Pushing(), backend=backend, num_workers=2, step_timeout=0.4) as workers:
         workers.set_parameters(1)
         with pytest.raises(error, match=text) as caught:
             workers.rollout(4)
