@@ -131,7 +131,8 @@ class WorkerError(VecrlError, RuntimeError):
 
     def __init__(self, failures: Sequence[Failure], transition: Any = None, advice: str | None = None):
         self.transition = transition
-        self.failures = tuple(sorted(failures, key=lambda f: f.env_ids))
+        once = {id(failure): failure for failure in failures}  # a crash is told to all who waited for the worker
+        self.failures = tuple(sorted(once.values(), key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         commands = {failure.command for failure in self.failures}
         self.advice = self.advice if advice is None else advice
@@ -156,7 +157,8 @@ class StepTimeout(WorkerError, TimeoutError):
     """Environments did not answer within the timeout; they are still under way."""
 
     advice = (
-        "They stay pending: wait again, or reset, which waits for them first, or close. No other is out of step. "
+        "They stay pending, and no other is out of step: reset, which waits for them first, wait again where there is "
+        "a call for it (step_wait, step(None)), or cancel them, or close. "
         'on_failure="restart" replaces those who are late.'
     )
 

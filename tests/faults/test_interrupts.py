@@ -1,7 +1,9 @@
 """Ctrl-C at any point of a call: nothing hangs, and nothing of what was under way is taken for what comes later."""
 
 import gc
+import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -106,6 +108,34 @@ def test_half_asked_and_half_heard(to: str, backend: str, monkeypatch: pytest.Mo
         np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
     monkeypatch.undo()
     np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
+    pool.close()
+
+
+@pytest.mark.parametrize("moment", ["start", "send", "gather"])
+def test_while_another_takes_the_place_of_a_worker(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time, and then not: the worker is as gone as it was, until another is there."""
+    makers = [lambda i=i: Counting(i) for i in range(4)]
+    pool = make_pool(makers, "processes", 2, on_failure="restart")
+    pool.reset(seeds=range(4))
+    os.kill(pool.cards[1].pid, signal.SIGKILL)
+
+    def breaks_in(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            if moment == "start":
+                patch.setattr(socket, "send_fds", breaks_in)
+            elif moment == "send":
+                patch.setattr(pool._backend, "send", breaks_in)
+            else:
+                patch.setattr(pool._flights, "gather", breaks_in)
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+                for _ in range(50):  # its end may not be known at once
+                    pool.step(ACTIONS)
+    np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
+    np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
+    assert pool.pending.tolist() == []
     pool.close()
 
 

@@ -215,6 +215,26 @@ def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) 
         (tmp_path / "made").unlink()
 
 
+@pytest.mark.parametrize("size", [2, 128])
+def test_an_interrupted_evaluation_does_not_wait_for_who_is_stuck(size: int, tmp_path: Path) -> None:
+    class Stuck(Walk):
+        def step(self, action: Any) -> Any:
+            if not (tmp_path / "on").exists():
+                time.sleep(600)
+            return super().step(action)
+
+    place: dict[str, Any] = {"backend": "processes", "num_workers": 2, "subbatch_size": size}
+    with PopulationEvaluator(Stuck, NET, 4, seed=1, **place) as evaluate:
+        population = torch.zeros(4, evaluate.parameter_length)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(population)
+        timer.join()
+        (tmp_path / "on").touch()
+        assert evaluate(population).interactions > 12
+
+
 def test_an_interrupted_evaluation_is_over_at_once() -> None:
     class Slow(Walk):
         def step(self, action: Any) -> Any:

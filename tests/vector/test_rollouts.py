@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import threading
 from functools import partial
 from pathlib import Path
@@ -193,14 +194,25 @@ def lean3(obs: np.ndarray) -> np.ndarray:
 
 def test_mistakes_are_told() -> None:
     with RolloutWorkers([_cartpole] * 2, lean, num_workers=2) as own:
-        with pytest.raises(ValueError, match="Expected steps to be 1 or more, but 0 came"):
+        with pytest.raises(ValueError, match="Expected steps to be an int of 1 or more, but 0 came"):
             own.rollout(0)
+        for wrong in (2.5, True, "3"):
+            with pytest.raises(ValueError, match=f"Expected steps to be an int of 1 or more, but {wrong!r} came"):
+                own.rollout(wrong)  # pyright: ignore[reportArgumentType]
+        for seed in (1.5, "ab"):
+            with pytest.raises(TypeError, match="Expected a seed to be None, an integer or one an environment"):
+                own.reset(seed)  # pyright: ignore[reportArgumentType]
         with pytest.raises(SpaceError, match="Expected one seed or 2"):
             own.reset([1])
         with pytest.raises(WorkerError, match="set_parameters or load_state_dict, but function has neither"):
             own.set_parameters({})
     with pytest.raises(SpaceError, match="environment 1: its spaces are"):
         RolloutWorkers([_cartpole, Mixed], lean, num_workers=2)
+    for backend in ("serial", "processes"):
+        with pytest.raises(SpaceError, match=r"^environment 4: its action_space is Dict\("):
+            RolloutWorkers([*[_cartpole] * 4, Mixed], lean, backend=backend, num_workers=2)
+    with pytest.raises(ValueError, match="Expected on_failure to be"):
+        RolloutWorkers([_cartpole], lean, on_failure="oops")  # pyright: ignore[reportArgumentType]
     own = RolloutWorkers([_cartpole], lambda obs: np.zeros(3), backend="serial")
     with pytest.raises(WorkerError, match=r"Expected shape \(1,\) at the root"):
         own.rollout(1)
@@ -277,7 +289,7 @@ def test_a_reset_puts_others_in_the_place_of_lost_workers(
             workers.rollout(4)
         assert caught.value.env_ids == (2, 3, 4)
         assert str(caught.value).endswith(
-            "Call reset() to go on: others take the places of workers that are gone or late."
+            "Call reset() to go on: others take the places of workers that are gone or late (but not of threads)."
         )
         for call in (lambda: workers.rollout(4), lambda: workers.set_parameters(0)):
             with pytest.raises(PendingError, match=r"did not come to its end; reset\(\) before you go on"):
@@ -302,6 +314,67 @@ def test_an_interrupt_is_over_by_a_reset() -> None:
         workers.reset()
 
 
+def test_an_interrupt_while_others_are_made_is_over_by_a_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers = [partial(Once, str(tmp_path / "done"), i, is_killed) for i in range(3)]
+    with RolloutWorkers(makers, standstill, num_workers=2) as workers:
+        with pytest.raises(WorkerCrash):
+            workers.rollout(4)
+        for _ in range(2):
+            with monkeypatch.context() as patch:
+                patch.setattr(socket, "send_fds", interrupts)
+                with pytest.raises(KeyboardInterrupt):
+                    workers.reset()
+        workers.reset(seed=1)
+        assert workers.rollout(4).obs[:, :, 2].tolist() == [[step] * 3 for step in range(4)]
+
+
+def interrupts(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class Picky(Pushing):
+    """Takes even numbers, and others half."""
+
+    def set_parameters(self, number: int) -> None:
+        self.number = number
+        if number % 2:
+            raise ArithmeticError("odd")
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+@pytest.mark.parametrize("first", [None, 2])
+def test_a_reset_takes_back_parameters_that_were_half_taken(backend: Any, first: int | None) -> None:
+    policy = Picky()
+    with RolloutWorkers([lambda: Counting(1)] * 4, policy, backend=backend, num_workers=2) as workers:
+        if first is not None:
+            workers.set_parameters(first)
+        with pytest.raises(WorkerError, match="odd"):
+            workers.set_parameters(3)
+        workers.reset(seed=1)
+        assert (workers.rollout(2).action == (first or 0)).all()
+    assert policy.number == 0, "the caller's own stays as it is"
+
+
+class Remembering:
+    """Acts on what it saw before too, of as many rows as it saw first."""
+
+    def __init__(self) -> None:
+        self.sum: Any = 0.0
+
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
+        self.sum = self.sum + obs[:, 2]
+        return (self.sum > 0).astype(np.int64)
+
+
+def test_each_worker_has_a_policy_of_its_own() -> None:
+    played: list[Any] = []
+    for backend in ("serial", "threads", "processes"):
+        with RolloutWorkers([_cartpole] * 3, Remembering(), backend=backend, num_workers=2) as own:
+            own.reset(seed=3)
+            played.append(own.rollout(9).action.tolist())
+    assert played[0] == played[1] == played[2]
+
+
 def test_parameters_that_do_not_fit_change_nothing() -> None:
     with RolloutWorkers([_cartpole] * 4, net := Net(), num_workers=2) as own:
         own.set_parameters(Net().state_dict())
@@ -322,10 +395,10 @@ def test_what_cannot_be_sent_is_named() -> None:
 
     with pytest.raises(ShipError, match="The policy cannot be pickled, so no worker can have it: TypeError"):
         RolloutWorkers([_cartpole], guarded, num_workers=1)
-    with RolloutWorkers([_cartpole], guarded, backend="serial") as own:
-        assert own.rollout(2).reward.sum() == 2
+    with RolloutWorkers([_cartpole], lean, backend="serial") as own:
         with pytest.raises(ShipError, match="The parameters cannot be pickled"):
             own.set_parameters({"lock": lock})
+        assert own.rollout(2).reward.sum() == 2
 
 
 def test_warnings_have_the_numbers_of_environments(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from .backends.processes import StartMethod
 from .flights import Flight, Flights
 from .layout import Layout
 from .opening import Agree, BackendName, check_cards, construction_error, make_backend
-from .recovery import OnFailure, Recovery, Replacements
+from .recovery import OnFailure, Recovery, Replacements, check_recovery
 from .roster import Ids, Roster
 from .simulator import Simulator
 from .worker import Card, Command, Op, Plan
@@ -54,10 +54,7 @@ class Crew:
     ):
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
-        if on_failure not in ("raise", "restart", "mask"):
-            raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
-        if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
-            raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
+        check_recovery(on_failure, restarts_per_hour)
         self._roster = roster = Roster((k for _, k in makers), first)
         starts = roster.starts.tolist()
         plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
@@ -88,7 +85,7 @@ class Crew:
         flight = self._flights.expect(Op.CONSTRUCT, self._workers)
         failures = self._flights.gather(flight, None)
         if failures:
-            raise construction_error(failures)
+            raise construction_error(failures, self._roster.first)
         cards: dict[int, Card] = {worker: report.result for worker, report in flight.reports}
         self.cards = [cards[worker] for worker in self._workers]
         self.card = cards[0]
@@ -185,7 +182,7 @@ class Crew:
         flights, wanted = self._flights, set(self._roster.known(ids).tolist())
         waited = {worker for flight in flights.open.values() for worker in flight.waiting}
         workers = sorted(worker for worker in waited if wanted.intersection(flights.ids_of([worker])))
-        if late := [worker for worker in workers if not self._backend.end(worker)]:
+        if late := [worker for worker in workers if not self._end(worker)]:
             raise flights.late(self.step_timeout or 0.0, late)
         lost = np.array(flights.ids_of(workers), np.int64)
         for worker in workers:
@@ -194,6 +191,16 @@ class Crew:
             flights.give_up(worker)
         self._replace(workers, lost)
         return lost
+
+    def _end(self, worker: int) -> bool:
+        """End a worker by force, which is gone then, whatever breaks in; whether that could be done."""
+        dead = self._flights.dead
+        ids = self._flights.ids_of([worker])
+        dead.setdefault(worker, Failure(ids, "step", "cancelled", worker=worker, kind="crashed"))
+        ended = self._backend.end(worker)
+        if not ended:
+            del dead[worker]
+        return ended
 
     def replace_lost(self) -> np.ndarray:
         """Have others take the places of all workers that are gone, at once.
@@ -295,8 +302,9 @@ class Crew:
         if self._recovery is not None:  # one that died leaves nothing to close
             failures = [failure for failure in failures if failure.kind != "crashed"]
         told = {i for failure in failures for i in failure.env_ids}
-        if silent := [worker for worker in stuck if not told.issuperset(self._flights.ids_of([worker]))]:
-            failures.append(Failure(self._flights.ids_of(silent), "close", "its thread cannot be ended", kind="late"))
+        for worker, ids in [(worker, self._flights.ids_of([worker])) for worker in stuck]:
+            if not told.issuperset(ids):
+                failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="late"))
         if failures:
             raise failures_to_error(failures)
 

@@ -64,11 +64,13 @@ def _ray_class() -> type[Actors]:
     return Actors
 
 
-def construction_error(failures: Sequence[Failure]) -> Exception:
-    """A `SpaceError` where spaces that differ are all that went wrong."""
+def construction_error(failures: Sequence[Failure], first: int) -> Exception:
+    """A `SpaceError` where spaces that differ are all that went wrong; `first` is what the first one is called."""
     if not all(isinstance(failure.exception, SpaceError) for failure in failures):
         return failures_to_error(failures)
-    return SpaceError("\n".join(f"environment {failure.env_ids[0]}: {failure.exception}" for failure in failures))
+    texts = [(f"environment {failure.env_ids[0] + first}: ", str(failure.exception)) for failure in failures]
+    named = "environment "  # by a pool within the worker
+    return SpaceError("\n".join(text if text.startswith(named) else name + text for name, text in texts))
 
 
 def check_cards(cards: Mapping[int, Card], plans: Sequence[Plan], same_spaces: bool, same_actions: bool) -> Spaces:

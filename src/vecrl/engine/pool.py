@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PendingError, failures_to_error
+from ..errors import PendingError, StepTimeout, failures_to_error
 from .crew import Crew, check_length
 from .flights import Flight
 from .layout import Tree
@@ -286,6 +286,23 @@ class Pool(Crew):
         flights.landed.clear()
         flights.open.clear()  # Ctrl-C may have struck between a last answer and the notes on it
         self._roster.busy[:] = False
+
+    def settle(self, grace: float) -> None:
+        """Be done with whatever an interrupted call left behind.
+
+        Who is under way has `grace` seconds to come to an end. Then others take the places of workers that have not,
+        and of those that are gone; their environments must be reset before they step.
+
+        Raises:
+            StepTimeout: a thread is at it, which cannot be ended.
+            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+        """
+        try:
+            self.drain(grace)
+        except StepTimeout:
+            self.cancel(np.arange(self.num_envs))
+            self.drain()
+        self.replace_lost()
 
     def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""

@@ -33,6 +33,18 @@ _ATTEMPTS = 3  # how often an environment may fail in beginning anew
 _log = logging.getLogger("vecrl")
 
 
+def check_recovery(on_failure: Any, restarts_per_hour: Any) -> None:
+    """See that these are a policy and a budget.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if on_failure not in ("raise", "restart", "mask"):
+        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
+    if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
+        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
+
+
 class Replacements:
     """Has workers take the places of others.
 
@@ -47,6 +59,24 @@ class Replacements:
 
     def replace(self, workers: Sequence[int]) -> list[Failure]:
         """Have others in the places of workers that are gone; what went wrong, in which case all of them are gone."""
+        try:
+            failures = self._replace(workers)
+        except BaseException:  # Ctrl-C
+            self._flights.open.pop(0, None)
+            text = "interrupted while another took its place"
+            for worker in workers:
+                ids = self._flights.ids_of([worker])
+                self._lose(worker, Failure(ids, "construct", text, worker=worker, kind="crashed"))
+            raise
+        for worker in workers if failures else ():
+            self._lose(worker, failures[0])
+        return failures
+
+    def _lose(self, worker: int, failure: Failure) -> None:
+        self._flights.dead.setdefault(worker, failure)
+        self._backend.end(worker)
+
+    def _replace(self, workers: Sequence[int]) -> list[Failure]:
         flights = self._flights
         for worker in workers:
             flights.dead.pop(worker, None)
@@ -59,10 +89,6 @@ class Replacements:
             for worker in workers:
                 self._backend.rejoin(worker)
             failures = flights.gather(flights.expect(Op.ATTACH, workers), None)
-        if failures:
-            for worker in workers:
-                self._backend.end(worker)
-                flights.dead.setdefault(worker, failures[0])
         return failures
 
     def _check(self, worker: int, card: Card) -> list[Failure]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from vecrl.engine.backends.cluster import RayOptions
 from vecrl.engine.opening import BackendName
 from vecrl.engine.pool import Pool
 from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import SpaceError, WorkerCrash, WorkerError
+from vecrl.errors import SpaceError, WorkerCrash
 from vecrl.policy.compiled import CompiledPlay
 from vecrl.policy.episodes import Evaluation, Judging, Outcome, Seeding, Subbatch, play_pool
 from vecrl.policy.fused import play_batch
@@ -29,7 +28,7 @@ from vecrl.policy.interface import Interface
 from vecrl.policy.norm import RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.simulators.native import NativeSimulator
-from vecrl.vector.residents import Resident, Residents, shipped
+from vecrl.vector.residents import GRACE, Resident, Residents, shipped
 from vecrl.vector.vector_env import EnvFn, split_env_fns
 
 PATIENCE = 3  # how often a member may lose its worker within one evaluation, before that is its own doing
@@ -44,13 +43,9 @@ class Stepped:
 
     def __init__(self, shares: Sequence[tuple[Callable[[], Simulator], int]], place: Place):
         self.pool = Pool(shares, place[0], infos=False, ray_options=place[2])
-        self.close, self.replace_lost = self.pool.close, self.pool.replace_lost
+        self.close, self.settle = self.pool.close, partial(self.pool.settle, GRACE)
         card = self.pool.card
         self.interface = interface_of(card.observation_space, card.action_space, self.close)
-
-    def settle(self) -> None:
-        """Be done with what an interrupted call left under way."""
-        self.pool.drain()
 
     def play(self, net: nn.Module, judging: Judging, left: Mapping[int, Subbatch], found: dict[int, Outcome]) -> None:
         """Play what is left, and put down in `found` how it came out.
@@ -94,7 +89,7 @@ class Sent:
         makers = [(partial(Troupe, make, count), count) for make, count in shares]
         self._troupes = Residents(makers, backend, AGAIN, ray_options=options)
         self.pool, self.close = self._troupes.pool, self._troupes.close
-        self.settle, self.replace_lost = self._troupes.settle, self._troupes.replace_lost
+        self.settle = self._troupes.settle
         observed, done = self._troupes.ask("spaces", [()])[0]
         self.interface = interface_of(observed, done, self.close)
 
@@ -132,28 +127,17 @@ class PoolStage:
         self._size = -(-popsize // subbatches)
         backend, num_workers, _ = place
         shares = split_env_fns([env_fn] * popsize, backend, num_workers)
-        self._make: Callable[[], Sent | Stepped] = partial(Stepped, shares, place)
-        if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
-            self._make = partial(Sent, env_fn, self._size, subbatches, len(shares), place)
         self.closed = False
-        self._acts = self._make()
-        self._torn = False  # whether workers were being replaced when something broke in
+        self._acts: Sent | Stepped
+        if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
+            self._acts = Sent(env_fn, self._size, subbatches, len(shares), place)
+        else:
+            self._acts = Stepped(shares, place)
         self.interface = self._acts.interface
 
     def compile(self, policy: Policy) -> None:
         """Not here."""
         raise ValueError("Only native tasks are compiled; leave compile out.")
-
-    def _mend(self) -> None:
-        """Have workers that are there and wait, whatever became of the last call: all of them anew, if need be."""
-        if self._torn:
-            with suppress(WorkerError):
-                self._acts.close()
-            self._acts = self._make()
-        self._torn = True
-        self._acts.settle()
-        self._acts.replace_lost()
-        self._torn = False
 
     def play(
         self, policy: Policy, parameters: Tensor, judging: Judging, seeds: Seeding
@@ -196,7 +180,7 @@ class PoolStage:
         losses: Counter[int] = Counter()
         while left := {i: subbatch for i, subbatch in subbatches.items() if i not in found}:
             try:
-                self._mend()
+                self._acts.settle()
                 self._acts.play(net, judging, left, found)
             except WorkerCrash as error:
                 losses.update(error.env_ids)

@@ -23,6 +23,8 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to; make it first", str(path.parent))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "expected the name of a file, but there is a folder", str(path))
     _sweep(path)
     file, draft = _new_draft(path)
     try:

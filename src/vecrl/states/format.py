@@ -67,7 +67,8 @@ def parse(raw: bytes, name: str) -> Any:
             "the vecrl that wrote it."
         )
     if len(raw) != total:
-        raise CheckpointError(f"{name} is cut short: it should have {total} bytes, but has {len(raw)}. Take another.")
+        what = "is cut short" if len(raw) < total else "is damaged"
+        raise CheckpointError(f"{name} {what}: it should have {total} bytes, but has {len(raw)}. Take another.")
     header = raw[_HEAD.size : _HEAD.size + length]
     if zlib.crc32(header) != check:
         raise CheckpointError(f"{name} is damaged: its header is not what was written. Take another.")

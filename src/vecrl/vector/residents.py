@@ -19,7 +19,7 @@ from gymnasium import spaces
 from ..engine.opening import BackendName
 from ..engine.pool import Pool
 from ..engine.simulator import Simulator
-from ..errors import Failure, Retelling, ShipError, StepTimeout, WorkerError
+from ..errors import Failure, Retelling, ShipError, WorkerError
 
 GRACE = 2.0  # seconds that workers have to end what an interrupted call asked of them
 
@@ -100,30 +100,22 @@ class Residents:
             WorkerError: environments failed; `results` has what the other workers gave.
         """
         given = [()] * len(self.counts) if arguments is None else arguments
-        with self._retold(self._ids if ids is None else ids):
+        with self._retold(self._ids if ids is None else ids, name):
             return self.pool.invoke("call", name, given, np.arange(len(given)))
 
     def settle(self) -> None:
-        """Be done with what an interrupted call left under way: whoever is at it for long is replaced."""
+        """Have workers that are there and wait, whatever became of the last call: see `Pool.settle`."""
         with self._retold(self._ids):
-            try:
-                self.pool.drain(GRACE)
-            except StepTimeout:
-                self.pool.cancel(self.pool.pending)
-                self.pool.drain()
-
-    def replace_lost(self) -> None:
-        """Have others take the places of workers that are gone."""
-        with self._retold(self._ids):
-            self.pool.replace_lost()
+            self.pool.settle(GRACE)
 
     def close(self) -> None:
         """Close every environment and end every worker; twice is harmless."""
         with self._retold(self._ids):
             self.pool.close()
 
-    def _retold(self, ids: Sequence[Sequence[int]]) -> AbstractContextManager[None]:
-        """Errors of workers are told as those of environments, which worker i knows by their places in `ids[i]`."""
+    def _retold(self, ids: Sequence[Sequence[int]], asked: str = "") -> AbstractContextManager[None]:
+        """Errors of workers are told as those of environments, which worker i knows by their places in `ids[i]`, in
+        doing what was `asked`."""
 
         def retell(failure: Failure) -> Iterable[Failure]:
             for worker in failure.env_ids:
@@ -132,7 +124,8 @@ class Residents:
                     for inner in failure.exception.failures:
                         yield replace(inner, env_ids=tuple(ids[worker][i] for i in inner.env_ids), **where)
                 else:
-                    yield replace(failure, env_ids=tuple(ids[worker]))
+                    command = asked if asked and failure.command == "invoke" else failure.command
+                    yield replace(failure, env_ids=tuple(sorted(ids[worker])), command=command)
 
         return Retelling(retell, self._advice)
 

@@ -18,16 +18,16 @@ import numpy as np
 
 from ..engine.layout import Layout, Tree
 from ..engine.opening import BackendName
-from ..engine.recovery import OnFailure
+from ..engine.recovery import OnFailure, check_recovery
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
-from ..errors import PendingError, SpaceError, WorkerError
+from ..errors import PendingError, SpaceError
 from .residents import Resident, Residents, shipped
-from .vector_env import EnvFn, split_env_fns
+from .vector_env import EnvFn, seeds_of, split_env_fns
 
 Act = Callable[[Any], Any]
 """Actions for a batch of observations `[k, ...]`, as the action space nests."""
-_ADVICE = "Call reset() to go on: others take the places of workers that are gone or late."
+_ADVICE = "Call reset() to go on: others take the places of workers that are gone or late (but not of threads)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ class RolloutWorkers:
 
     Args:
         env_fns: n functions, each of which makes an environment.
-        policy: gives the actions for a batch of observations `[k, ...]` of NumPy arrays. It travels pickled by value.
-            One that takes new parameters has a method `set_parameters` or, as torch's modules, `load_state_dict`.
+        policy: gives the actions for a batch of observations `[k, ...]` of NumPy arrays. Each worker has a copy of its
+            own, pickled by value. One that takes new parameters has a method `set_parameters` or, as torch's modules,
+            `load_state_dict`.
         backend: "processes", "threads", "serial" or "ray".
         num_workers: how many workers share the environments; by default as many as there are cores.
         on_failure, restarts_per_hour: what becomes of an environment that raises, in each worker, see `VectorEnv`. A
@@ -85,7 +86,8 @@ class RolloutWorkers:
 
     Raises:
         WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
-        ShipError: where a factory or the policy cannot be sent to a worker process.
+        ShipError: where the policy cannot be pickled, or a factory cannot be sent to a worker process.
+        ValueError: an argument out of its range.
         SpaceError: where spaces differ.
     """
 
@@ -104,7 +106,8 @@ class RolloutWorkers:
         self._starts = [0, *itertools.accumulate(count for _, count in parts)]
         self.num_envs = self._starts[-1]
         inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
-        acting = shipped("policy", policy) if backend in ("processes", "ray") else policy
+        check_recovery(on_failure, restarts_per_hour)
+        acting = shipped("policy", policy)
         makers = [
             (partial(_Player, make, count, acting, {**inner, "first": start}), count)
             for (make, count), start in zip(parts, self._starts, strict=False)
@@ -130,36 +133,22 @@ class RolloutWorkers:
             WorkerError: environments or workers failed. Another reset begins anew, with new workers for those that are
                 gone or do not answer.
         """
-        if isinstance(seed, int | np.integer):
-            seed = [int(seed) + i for i in range(self.num_envs)]
-        if seed is not None and len(seed) != self.num_envs:
-            raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
-        parts = [None if seed is None else list(seed[a:b]) for a, b in itertools.pairwise(self._starts)]
+        seeds = seeds_of(seed, self.num_envs)
+        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._starts)]
         if self._unwell and not self._workers.pool.closed:
             self._mend()
         self._ask("begin", [(part,) for part in parts])
 
     def _mend(self) -> None:
         """Have workers that wait, all with the same parameters."""
-        try:
-            self._workers.settle()
-            self._workers.replace_lost()
-        except WorkerError:
-            raise
-        except BaseException:  # Ctrl-C, with workers half made
-            self.close()
-            raise
-        if self._parameters is not None:
-            self._learn(self._parameters)
+        self._workers.settle()
+        self._ask("renew", [(self._parameters,)] * len(self._workers.counts))
 
     def _ask(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         self._unwell = True
         results = self._workers.ask(name, arguments)
         self._unwell = False
         return results
-
-    def _learn(self, parameters: bytes) -> None:
-        self._ask("learn", [(parameters,)] * len(self._workers.counts))
 
     def set_parameters(self, parameters: Any) -> None:
         """Give every copy of the policy these parameters, by its `set_parameters` or `load_state_dict`.
@@ -170,7 +159,7 @@ class RolloutWorkers:
         """
         self._check_well()
         sent = shipped("parameters", parameters)
-        self._learn(sent)
+        self._ask("learn", [(sent,)] * len(self._workers.counts))
         self._parameters = sent
 
     def _check_well(self) -> None:
@@ -189,8 +178,8 @@ class RolloutWorkers:
             PendingError: there was none since.
         """
         self._check_well()
-        if steps < 1:
-            raise ValueError(f"Expected steps to be 1 or more, but {steps!r} came.")
+        if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
+            raise ValueError(f"Expected steps to be an int of 1 or more, but {steps!r} came.")
         if parameters is not None:
             self.set_parameters(parameters)
         parts: list[Rollout] = self._ask("play", [(steps,)] * len(self._workers.counts))
@@ -215,14 +204,21 @@ class RolloutWorkers:
 class _Player(Resident):
     """One worker's environments, and its copy of the policy."""
 
-    def __init__(self, make: Callable[[], Simulator], count: int, policy: Act | bytes, options: Any):
+    def __init__(self, make: Callable[[], Simulator], count: int, policy: bytes, options: Any):
         super().__init__(make, count, **options)
-        self._policy: Act = cloudpickle.loads(policy) if isinstance(policy, bytes) else policy
+        self._shipped = policy
+        self._policy: Act = cloudpickle.loads(policy)
         self._obs: Tree = None
 
     def begin(self, seeds: Sequence[int | None] | None) -> None:
         """Begin episodes."""
         self._obs = self.pool.reset(seeds).obs
+
+    def renew(self, parameters: bytes | None) -> None:
+        """Begin with another copy of the policy, and these parameters if any."""
+        self._policy = cloudpickle.loads(self._shipped)
+        if parameters is not None:
+            self.learn(parameters)
 
     def learn(self, parameters: bytes) -> None:
         """Take new parameters. (All bytes come from the process that made this one, no file and no network.)"""

@@ -22,6 +22,7 @@ from ..engine.layout import Layout, Tree
 from ..engine.opening import BackendName
 from ..engine.pool import Pool
 from ..engine.recovery import OnFailure
+from ..engine.roster import Ids
 from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
@@ -199,7 +200,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None) -> None:
         options = None if options is None else dict(options)
         mask = None if options is None else options.pop("reset_mask", None)
-        seeds = self._seeds(seed)
+        seeds = seeds_of(seed, self.num_envs)
         if mask is None:
             self._pool.reset_async(seeds, options)
             self._resetting = None
@@ -257,6 +258,10 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             raise SpaceError(f"Expected {self.num_envs} values, one an environment, but {len(values)} came.")
         self._pool.invoke("set", name, values)
 
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Give up what environments are doing, after a `StepTimeout`; then `reset`. See `Pool.cancel`."""
+        return self._pool.cancel(ids)
+
     def render(self) -> tuple[Any, ...] | None:
         """What every environment renders; None without a render mode."""
         return tuple(self._pool.invoke("render")) if self.render_mode is not None else None
@@ -308,17 +313,6 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None] | None:
-        if seed is None:
-            return None
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if not hasattr(seed, "__len__"):
-            raise TypeError(f"Expected a seed to be None, an integer or one an environment, but {seed!r} came.")
-        if len(seed) != self.num_envs:
-            raise SpaceError(f"Expected one seed or {self.num_envs}, one an environment, but {len(seed)} came.")
-        return [None if s is None else int(s) for s in seed]
-
     def _check_mask(self, mask: Any) -> np.ndarray:
         """The environments of a reset mask."""
         if not self._latest.known:
@@ -330,6 +324,23 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
                 f"but {array.dtype} of shape {array.shape} came."
             )
         return np.flatnonzero(array)
+
+
+def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None] | None:
+    """One seed an environment, as `VectorEnv.reset` takes them.
+
+    Raises:
+        TypeError, SpaceError: they are none, or not so many.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(count)]
+    if not hasattr(seed, "__len__") or isinstance(seed, str):
+        raise TypeError(f"Expected a seed to be None, an integer or one an environment, but {seed!r} came.")
+    if len(seed) != count:
+        raise SpaceError(f"Expected one seed or {count}, one an environment, but {len(seed)} came.")
+    return [None if s is None else int(s) for s in seed]
 
 
 def split_env_fns(

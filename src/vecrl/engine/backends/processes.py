@@ -126,10 +126,10 @@ class Processes:
 
     def replace(self, worker: int) -> None:
         old = self._links[worker]
+        self._links[worker] = self._start(worker, old.ids)  # first: Ctrl-C finds one or the other, whole
         for fd in (old.commands, old.answers, old.status):
             self._by_fd.pop(fd, None)
         old.close()
-        self._links[worker] = self._start(worker, old.ids)
         self.send([(worker, self._orders[worker])])
 
     def rejoin(self, worker: int) -> None:
