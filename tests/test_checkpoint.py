@@ -285,6 +285,12 @@ def test_wrong_files_are_named(tmp_path, content, text):
         checkpoint.load(tmp_path / "b.ckpt")
     with pytest.raises(FileNotFoundError, match=r"no such folder to write to; make it first: '.*/absent'$"):
         checkpoint.save(tmp_path / "absent" / "c.ckpt", x=1)
+    with pytest.raises(IsADirectoryError, match="the name of a file, but there is a folder"):
+        checkpoint.save(tmp_path, x=1)
+    checkpoint.save(path, x=1)
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(CheckpointError, match="is damaged: it should have"):
+        checkpoint.load(path)
 
 
 def test_what_cannot_be_saved_is_named_and_leaves_the_old_file(tmp_path, file):

@@ -1,12 +1,15 @@
 """Failures made good, as each auto-reset mode shows them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.envs.batched.test_recovery import Fragile
+from tests.faults.zoo import Counting, sleeps_forever
 
+from vecrl.errors import StepTimeout
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 ACTIONS = np.zeros(2, int)
@@ -74,3 +77,14 @@ def test_without_infos_nothing_is_said(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} to be"):
         VectorEnv([Fragile], **wrong)
+
+
+def test_what_is_late_may_be_given_up() -> None:
+    makers = [Counting, partial(Counting, 1, "step", sleeps_forever)]
+    with VectorEnv(makers, backend="processes", num_workers=2, step_timeout=0.3) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StepTimeout, match=r"reset, which waits for them first, .* or cancel them") as caught:
+            envs.step(ACTIONS)
+        assert envs.cancel(caught.value.env_ids).tolist() == [1]
+        obs, _ = envs.reset(seed=1)
+        np.testing.assert_array_equal(obs[:, 2], 0)
