@@ -134,10 +134,11 @@ class WorkerError(VecrlError, RuntimeError):
         once = {id(failure): failure for failure in failures}  # a crash is told to all who waited for the worker
         self.failures = tuple(sorted(once.values(), key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
-        commands = {failure.command for failure in self.failures}
-        self.advice = self.advice if advice is None else advice
-        last = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
-        super().__init__("\n".join([*map(_describe, self.failures), last]))
+        if advice is None:
+            commands = {failure.command for failure in self.failures}
+            advice = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
+        self.advice = advice
+        super().__init__("\n".join([*map(_describe, self.failures), advice]))
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):

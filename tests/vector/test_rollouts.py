@@ -328,6 +328,27 @@ def test_an_interrupt_while_others_are_made_is_over_by_a_reset(tmp_path: Path, m
         assert workers.rollout(4).obs[:, :, 2].tolist() == [[step] * 3 for step in range(4)]
 
 
+def test_a_worker_that_cannot_be_made_again_is_told_and_another_reset_tries_anew(tmp_path: Path) -> None:
+    class Fickle(Counting):
+        """Is killed in its first life, and comes back only when all is well."""
+
+        def __init__(self) -> None:
+            if (tmp_path / "lived").exists() and not (tmp_path / "well").exists():
+                raise ArithmeticError("not now")
+            super().__init__(0, "" if (tmp_path / "lived").exists() else "step", is_killed)
+
+    with RolloutWorkers([Fickle], standstill, num_workers=1) as workers:
+        (tmp_path / "lived").touch()
+        with pytest.raises(WorkerCrash):
+            workers.rollout(2)
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"(?s)in 'construct': ArithmeticError: not now.*Call reset\(\)"):
+                workers.reset()
+        (tmp_path / "well").touch()
+        workers.reset()
+        assert workers.rollout(2).reward.tolist() == [[1], [2]]
+
+
 def interrupts(*_: Any) -> None:
     raise KeyboardInterrupt
 

@@ -84,7 +84,7 @@ class Residents:
         self.counts = [count for _, count in makers]
         starts = itertools.accumulate(self.counts, initial=0)
         self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
-        with self._retold(self._ids):
+        with self._retold(self._ids, advice=None):
             self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
 
     def ask(
@@ -100,20 +100,22 @@ class Residents:
             WorkerError: environments failed; `results` has what the other workers gave.
         """
         given = [()] * len(self.counts) if arguments is None else arguments
-        with self._retold(self._ids if ids is None else ids, name):
+        with self._retold(self._ids if ids is None else ids, self._advice, name):
             return self.pool.invoke("call", name, given, np.arange(len(given)))
 
     def settle(self) -> None:
         """Have workers that are there and wait, whatever became of the last call: see `Pool.settle`."""
-        with self._retold(self._ids):
+        with self._retold(self._ids, self._advice):
             self.pool.settle(GRACE)
 
     def close(self) -> None:
         """Close every environment and end every worker; twice is harmless."""
-        with self._retold(self._ids):
+        with self._retold(self._ids, advice=None):
             self.pool.close()
 
-    def _retold(self, ids: Sequence[Sequence[int]], asked: str = "") -> AbstractContextManager[None]:
+    def _retold(
+        self, ids: Sequence[Sequence[int]], advice: str | None, asked: str = ""
+    ) -> AbstractContextManager[None]:
         """Errors of workers are told as those of environments, which worker i knows by their places in `ids[i]`, in
         doing what was `asked`."""
 
@@ -127,7 +129,7 @@ class Residents:
                     command = asked if asked and failure.command == "invoke" else failure.command
                     yield replace(failure, env_ids=tuple(sorted(ids[worker])), command=command)
 
-        return Retelling(retell, self._advice)
+        return Retelling(retell, advice)
 
 
 def shipped(name: str, value: Any) -> bytes:
