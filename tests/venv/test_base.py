@@ -16,7 +16,7 @@ import torch
 from tests.venv.zoo import FEW, KINDS, Counting, Duck, Seeded, ids_of, make
 
 from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
-from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv, VectorEnvWrapper
 
 
 @pytest.fixture(params=FEW, ids=lambda p: f"{p[0]}-{p[1]}")
@@ -228,6 +228,19 @@ def test_after_a_late_step_it_is_in_step_again(kind, num_workers, ids, tmp_path)
         envs._pool.step_timeout = 30
         assert envs.reset()[0][:, 1:].tolist() == [[1, 0]] * 3
         assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("ids", [None, 2, [1, 2]])
+def test_what_is_late_may_be_given_up(ids, tmp_path):
+    never = tmp_path / "gate"
+    with VectorEnvWrapper(make("shmem", 3, 3, maker=lambda i: Counting(i, 9, never, 600), step_timeout=0.3)) as envs:
+        envs.reset()
+        with pytest.raises(StepTimeout, match="2"):
+            envs.step([0, 0, 2])
+        assert envs.cancel(ids).tolist() == [2]
+        assert envs.reset()[0][:, 2].tolist() == [0, 0, 0]
+        assert envs.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
+        assert envs.cancel().tolist() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

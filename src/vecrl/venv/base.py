@@ -223,6 +223,14 @@ class BaseVectorEnv(Stateful):
             t = pool.recv(1)
         return self._present.step(t)
 
+    def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
+        """Give up what all environments, or those of `id`, are doing: others take the places of their workers.
+
+        Returns:
+            `[m]` int64, the environments that were made anew, which must be reset. See `Pool.cancel`.
+        """
+        return self._pool.cancel(self._all if id is None else id)  # pyright: ignore[reportArgumentType]
+
     @property
     def waiting_id(self) -> list[int]:
         """The environments under way."""

@@ -33,6 +33,10 @@ class VectorEnvWrapper(BaseVectorEnv):
         """See `BaseVectorEnv.step`."""
         return self.venv.step(action, _as_array(id))
 
+    def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
+        """See `BaseVectorEnv.cancel`."""
+        return self.venv.cancel(id)
+
     def seed(self, seed: Any = None) -> Any:
         """See `BaseVectorEnv.seed`."""
         return self.venv.seed(seed)

@@ -94,6 +94,8 @@ def test_one_that_is_late() -> None:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
         with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0.3 s"):
             env.step(env.rand_action(root))
+        assert env.cancel([1]).tolist() == [1]
+        assert env.reset()["count"].flatten().tolist() == [0, 0]
 
 
 @BOTH

@@ -18,6 +18,7 @@ from ...engine.backends.cluster import RayOptions
 from ...engine.opening import BackendName
 from ...engine.pool import Pool
 from ...engine.recovery import OnFailure
+from ...engine.roster import Ids
 from ...engine.transitions import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
@@ -184,6 +185,10 @@ class BatchedEnv(EnvBase):
         pool, self._pool, self.is_closed = self._pool, None, True
         if pool is not None:
             pool.close()
+
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Give up what environments are doing, after a `StepTimeout`; then reset. See `Pool.cancel`."""
+        return self._running().cancel(ids)
 
     def _check_open(self) -> None:
         self._running()
