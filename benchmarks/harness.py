@@ -184,9 +184,8 @@ class Turn:
         self._start = python, contestant, parameters
         self._seconds = seconds
         self._fresh = contestant.fresh
-        self._fresh_units = contestant.units
         self._process: Process | None = None
-        self._units = 1
+        self._units = contestant.units
 
     def prepare(self) -> None:
         """Start, warm up, and find how many units fill a turn."""
@@ -207,9 +206,9 @@ class Turn:
         """One turn: microseconds a unit."""
         if self._fresh:
             with started(*self._start) as process:
-                if self._fresh_units > 1:
-                    process.run(self._fresh_units)
-                return _micros(process.run(self._fresh_units))
+                if self._units > 1:
+                    process.run(self._units)
+                return _micros(process.run(self._units))
         assert self._process is not None
         self._process.resume()
         lap = self._process.run(self._units)

@@ -302,8 +302,8 @@ class Crew:
         if self._recovery is not None:  # one that died leaves nothing to close
             failures = [failure for failure in failures if failure.kind != "crashed"]
         told = {i for failure in failures for i in failure.env_ids}
-        for worker, ids in [(worker, self._flights.ids_of([worker])) for worker in stuck]:
-            if not told.issuperset(ids):
+        for worker in stuck:
+            if not told.issuperset(ids := self._flights.ids_of([worker])):
                 failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="late"))
         if failures:
             raise failures_to_error(failures)

@@ -127,13 +127,17 @@ class PoolStage:
         self._size = -(-popsize // subbatches)
         backend, num_workers, _ = place
         shares = split_env_fns([env_fn] * popsize, backend, num_workers)
-        self.closed = False
         self._acts: Sent | Stepped
         if backend in ("processes", "ray") and 1 < subbatches >= len(shares):
             self._acts = Sent(env_fn, self._size, subbatches, len(shares), place)
         else:
             self._acts = Stepped(shares, place)
         self.interface = self._acts.interface
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._acts.pool.closed
 
     def compile(self, policy: Policy) -> None:
         """Not here."""
@@ -191,7 +195,6 @@ class PoolStage:
 
     def close(self) -> None:
         """End the workers. That some are gone is no harm any more."""
-        self.closed = True
         try:
             self._acts.close()
         except WorkerCrash as error:
