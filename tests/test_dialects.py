@@ -48,7 +48,7 @@ def test_an_environment_over_tensordicts_as_a_vector_environment(mode: str) -> N
             for row in np.flatnonzero(want[4]["_final_obs"]):
                 np.testing.assert_array_equal(info["final_obs"][row], want[4]["final_obs"][row])
         if mode == "disabled" and terminated.any():
-            mask = terminated.numpy()
+            mask = terminated.copy()
             obs, _ = env.reset(options={"reset_mask": terminated})
             np.testing.assert_array_equal(obs, expected.reset(options={"reset_mask": mask})[0])
     env.close()
@@ -94,8 +94,8 @@ def test_seeds_of_single_rows_are_refused(seeds: Any) -> None:
     env = to_vector(batch())
     with pytest.raises(ValueError, match="give an int"):
         env.reset(seed=seeds)
-    obs = env.reset(seed=5)[0].clone()
-    assert env.reset(seed=[5, 6, 7])[0].equal(obs)
+    obs = env.reset(seed=5)[0].copy()
+    np.testing.assert_array_equal(env.reset(seed=[5, 6, 7])[0], obs)
     env.close()
 
 

@@ -93,7 +93,7 @@ def test_states_know_arrays_alone() -> None:
 
 def test_the_engine_knows_arrays_and_spaces() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding"
+    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams"
     found = _strangers("engine", own, libraries)
     assert {line.split(" imports ")[0] for line in found} == RAYS
     for path in RAYS:
@@ -154,7 +154,9 @@ def test_simulators_know_the_lowest_seam_and_their_own_library() -> None:
             assert _strangers(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
 
 
-@pytest.mark.parametrize("folder", ["engine", "states", "simulators", "specs", "errors.py", "seeding.py", "stats.py"])
+@pytest.mark.parametrize(
+    "folder", ["engine", "states", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "stats.py"]
+)
 def test_nothing_knows_what_stands_on_it(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]

@@ -20,7 +20,7 @@ def batch_cartpole(num_envs: int, compiled: bool) -> Contest:
     simulator = make_native("CartPole-v1", num_envs, compile=compiled)
     env = BatchedVectorEnv(simulator, autoreset_mode="same_step")
     env.reset(seed=0)
-    yield play(env.step, torch.from_numpy(discrete(num_envs)))
+    yield play(env.tensor_step, torch.from_numpy(discrete(num_envs)))
     env.close()
 
 

@@ -161,7 +161,7 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     >>> vector = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))
     >>> obs, info = vector.reset(seed=0)
     >>> obs.shape, vector.action_space
-    (torch.Size([2, 4]), MultiDiscrete([2 2]))
+    ((2, 4), MultiDiscrete([2 2]))
     >>> vector.close()
     """
     if not isinstance(env, BaseVenv):

@@ -15,7 +15,8 @@ from gymnasium.wrappers import vector as wrappers
 from tests.conformance.compare import assert_same
 from tests.conformance.zoo import makers
 
-from vecrl.vector import VectorEnv
+from vecrl.simulators.native import make_native
+from vecrl.vector import BatchedVectorEnv, TorchWrapper, VectorEnv, make_vector_env
 
 N = 3
 
@@ -71,6 +72,49 @@ def test_wrapper_yields_what_it_does_on_gymnasium(name, mode, monkeypatch):
     ours = drive(VectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
     theirs = drive(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
     assert_same(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered:UserWarning", "ignore:overflow:RuntimeWarning")  # its own
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_wrappers_take_native_tasks_for_any_vector_environment(name, mode):
+    envs = BatchedVectorEnv(make_native("MountainCarContinuous-v0", N), autoreset_mode=mode)
+    for returned in drive(envs, WRAPPERS[name]):
+        *values, _ = returned
+        assert all(type(value) is np.ndarray and len(value) == N for value in values)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_episode_statistics_of_a_native_task(mode):
+    """A TorchWrapper around the wrapper does not pass it over."""
+    plain = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode, episode_stats=True)
+    counted = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode)
+    wrapped = TorchWrapper(wrappers.RecordEpisodeStatistics(counted))
+    plain.reset(seed=1)
+    assert isinstance(wrapped.reset(seed=1)[0], torch.Tensor)
+    plain.action_space.seed(2)
+    ended = 0
+    for _ in range(60):
+        actions = plain.action_space.sample()
+        *_, expected = plain.step(actions)
+        *_, info = wrapped.step(torch.from_numpy(actions))
+        assert ("_episode" in info) == ("_episode" in expected)
+        if "_episode" in info:
+            rows = expected["_episode"]
+            ended += rows.sum()
+            np.testing.assert_array_equal(info["_episode"], rows)
+            for key in ("r", "l"):
+                np.testing.assert_array_equal(info["episode"][key][rows], expected["episode"][key][rows])
+    assert ended > 3
+
+
+def test_what_the_makers_wrap_is_a_vector_environment_of_gymnasium():
+    made = make_vector_env("native::CartPole-v1", num_envs=2)
+    env = wrappers.RecordEpisodeStatistics(made.env)
+    assert isinstance(env.reset(seed=1)[0], np.ndarray)
+    obs, reward, *flags, _ = env.step(np.array([0, 1]))
+    assert (obs.dtype, reward.dtype, *(flag.dtype for flag in flags)) == (np.float32, np.float64, bool, bool)
+    assert isinstance(made.reset(seed=1)[0], torch.Tensor)
+    assert isinstance(made.step(torch.tensor([0, 1]))[0], torch.Tensor)
 
 
 def test_numpy_to_torch():

@@ -89,7 +89,7 @@ class CountingBatch:
 
 def assert_same(ours, theirs):
     for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), np.asarray(other))
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(other))
 
 
 masks = st.lists(st.booleans(), min_size=N, max_size=N).filter(any)
@@ -99,30 +99,34 @@ moves = st.lists(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tensors", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(moves=moves)
-def test_any_use_is_gymnasiums(mode, moves):
+def test_any_use_is_gymnasiums(mode, tensors, moves):
     """Steps, whole and partial resets, seeds and options in any order give what gymnasium's SyncVectorEnv gives."""
     ours = BatchedVectorEnv(CountingBatch(), autoreset_mode=mode)
+    step, reset = (ours.tensor_step, ours.tensor_reset) if tensors else (ours.step, ours.reset)
     theirs = SyncVectorEnv([CountingEnv] * N, autoreset_mode=mode)
-    assert_same(ours.reset(seed=7)[:1], theirs.reset(seed=7)[:1])
+    assert_same(reset(seed=7)[:1], theirs.reset(seed=7)[:1])
     rng = np.random.default_rng(0)
     for move in moves:
         if move == "step":
             actions = rng.integers(-1, 2, N)
-            got, expected = ours.step(actions), theirs.step(actions)
+            got, expected = step(actions), theirs.step(actions)
             assert_same(got[:4], expected[:4])
+            assert all(isinstance(value, torch.Tensor if tensors else np.ndarray) for value in got[:4])
+            assert tensors or [value.dtype for value in got[1:4]] == [value.dtype for value in expected[1:4]]
             check_final_obs(got[4], expected[4])
-            done = got[2] | got[3]
+            done = np.asarray(got[2] | got[3])
             if mode is AutoresetMode.DISABLED and done.any():  # gymnasium insists on it
-                again = ours.reset(options={"reset_mask": done}), theirs.reset(options={"reset_mask": done.numpy()})
+                again = reset(options={"reset_mask": done}), theirs.reset(options={"reset_mask": done})
                 assert_same(*(result[:1] for result in again))
         elif isinstance(move, int):
-            assert_same(ours.reset(seed=move)[:1], theirs.reset(seed=move)[:1])
+            assert_same(reset(seed=move)[:1], theirs.reset(seed=move)[:1])
         else:
             mask, seed = move if isinstance(move, tuple) else (move, None)
             options = {} if seed is None else {"time": seed % 2}
-            got, _ = ours.reset(seed=seed, options=options | {"reset_mask": torch.tensor(mask)})
+            got, _ = reset(seed=seed, options=options | {"reset_mask": torch.tensor(mask)})
             expected, _ = theirs.reset(seed=seed, options=options | {"reset_mask": np.array(mask)})
             assert_same([got], [expected])
 
@@ -130,8 +134,10 @@ def test_any_use_is_gymnasiums(mode, moves):
 def check_final_obs(got, expected):
     if "final_obs" in expected:
         rows = expected["_final_obs"]
-        np.testing.assert_array_equal(got["_final_obs"].numpy(), rows)
-        np.testing.assert_array_equal(got["final_obs"][rows].numpy(), np.stack(expected["final_obs"][rows]))
+        np.testing.assert_array_equal(np.asarray(got["_final_obs"]), rows)
+        np.testing.assert_array_equal(np.stack([*got["final_obs"][rows]]), np.stack(expected["final_obs"][rows]))
+        if isinstance(got["final_obs"], np.ndarray):
+            assert [value is None for value in got["final_obs"]] == [value is None for value in expected["final_obs"]]
     else:
         assert not got.get("_final_obs", torch.zeros(1)).any()
 
@@ -147,8 +153,8 @@ def test_num_episodes(mode, dtype):
     ended = torch.zeros(N, dtype=torch.int64)
     for _ in range(9):
         over = ended == 2
-        obs, reward, terminated, truncated, info = ours.step(torch.zeros(N, dtype=torch.int64))
-        expected = endless.step(torch.zeros(N, dtype=torch.int64))
+        obs, reward, terminated, truncated, info = ours.tensor_step(torch.zeros(N, dtype=torch.int64))
+        expected = endless.tensor_step(torch.zeros(N, dtype=torch.int64))
         done = expected[2] | expected[3]
         ended += done & ~over
         last = ~over & (ended == 2)
@@ -172,7 +178,7 @@ def test_episode_stats(mode):
     env.reset(seed=0)
     for _ in range(12):
         done = torch.zeros(N, dtype=torch.bool)
-        _, _, terminated, truncated, info = env.step(np.ones(N, int))
+        _, _, terminated, truncated, info = env.tensor_step(np.ones(N, int))
         done = terminated | truncated
         assert torch.equal(info["_episode"], done)
         lengths = info["episode"]["l"][done]
@@ -185,8 +191,15 @@ def test_episode_stats(mode):
 def test_infos():
     env = BatchedVectorEnv(CountingBatch())
     env.reset()
+    assert set(env.tensor_step(np.zeros(N, int))[4]) == {"final_obs", "_final_obs", "time"}
+    env.reset(seed=[0, 1, 2, 5])  # only the first row has an episode of a single step
     info = env.step(np.zeros(N, int))[4]
-    assert set(info) == {"final_obs", "_final_obs", "time"}
+    assert set(info) == {"final_obs", "_final_obs", "time", "_time"}
+    assert info["time"].tolist() == [1] * N
+    assert info["_time"].all()
+    assert info["_final_obs"].tolist() == [True, False, False, False]
+    env.reset(seed=[1, 1, 1, 1])
+    assert set(env.step(np.zeros(N, int))[4]) == {"time", "_time"}
     silent = BatchedVectorEnv(CountingBatch(), empty_info=True)
     silent.reset()
     assert silent.step(np.zeros(N, int))[4] == {}
@@ -255,9 +268,9 @@ def test_nothing_looks_at_the_data(mode, counted):
     if "num_episodes" in counted and mode is AutoresetMode.DISABLED:
         counted = {}
     env = BatchedVectorEnv(make_native("CartPole-v1", N, device="meta"), autoreset_mode=mode, **counted)
-    env.reset(seed=0)
+    env.tensor_reset(seed=0)
     for _ in range(3):
-        obs, reward, *_ = env.step(torch.zeros(N, dtype=torch.int64, device="meta"))
+        obs, reward, *_ = env.tensor_step(torch.zeros(N, dtype=torch.int64, device="meta"))
         assert obs.shape == (N, 4)
         assert reward.device.type == "meta"
 
@@ -265,10 +278,10 @@ def test_nothing_looks_at_the_data(mode, counted):
 def test_one_compiled_graph_without_breaks():
     """The caller may compile a whole step with its policy: `fullgraph` refuses any look at the data."""
     env = BatchedVectorEnv(make_native("CartPole-v1", N), empty_info=True)
-    obs, _ = env.reset(seed=0)
+    obs, _ = env.tensor_reset(seed=0)
 
     def act_and_step(obs):
-        return env.step((obs[:, 2] > 0).long())[:4]
+        return env.tensor_step((obs[:, 2] > 0).long())[:4]
 
     compiled = torch.compile(act_and_step, fullgraph=True, backend="eager")
     state = env.simulator.get_state()
@@ -282,11 +295,11 @@ def test_a_native_task_in_same_step_mode_is_gymnasiums_dynamics():
     """Fused and apart (by `num_episodes`) agree while nobody is over."""
     fused = BatchedVectorEnv(make_native("CartPole-v1", 32))
     apart = BatchedVectorEnv(make_native("CartPole-v1", 32), num_episodes=1000)
-    assert torch.equal(fused.reset(seed=1)[0], apart.reset(seed=1)[0])
+    assert torch.equal(fused.tensor_reset(seed=1)[0], apart.tensor_reset(seed=1)[0])
     generator = torch.Generator().manual_seed(0)
     for _ in range(80):
         actions = torch.randint(0, 2, (32,), generator=generator)
-        got, expected = fused.step(actions), apart.step(actions)
+        got, expected = fused.tensor_step(actions), apart.tensor_step(actions)
         assert all(torch.equal(a, b) for a, b in zip(got[:4], expected[:4], strict=True))
         assert torch.equal(got[4]["_final_obs"], expected[4]["_final_obs"])
         assert torch.equal(got[4]["final_obs"], expected[4]["final_obs"])

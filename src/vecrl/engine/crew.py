@@ -6,6 +6,7 @@ notes on who is busy and who failed. What steps and resets yield is the `Pool`'s
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import ClosedError, Failure, PendingError, SpaceError, StateError, StepTimeout, failures_to_error
+from ..seeding import seed_for
 from .assembly import Assembly
 from .backends.cluster import RayOptions
 from .backends.processes import StartMethod
@@ -57,7 +59,8 @@ class Crew:
         check_recovery(on_failure, restarts_per_hour)
         self._roster = roster = Roster((k for _, k in makers), first)
         starts = roster.starts.tolist()
-        plans = [Plan(i, starts[i], k, make, infos, check_nan) for i, (make, k) in enumerate(makers)]
+        root = secrets.randbits(64)
+        plans = [Plan(i, starts[i], k, make, infos, check_nan, seed_for(root, i)) for i, (make, k) in enumerate(makers)]
         self.num_envs = roster.num_envs
         self.num_workers = len(plans)
         self.backend_name: BackendName = backend

@@ -96,6 +96,7 @@ class Plan:
         make: makes its simulator.
         infos: whether infos are wanted; "dicts": never as columns.
         check_nan: whether a NaN in an observation or a reward is a failure.
+        seed: of the global random generators of a process that is the worker's own, 0 <= seed < 2**64.
     """
 
     index: int
@@ -104,6 +105,7 @@ class Plan:
     make: Callable[[], Simulator]
     infos: bool | Literal["dicts"] = True
     check_nan: bool = False
+    seed: int = 0
 
 
 class Worker:

@@ -1,4 +1,4 @@
-"""A vector environment over a simulator that is a batch by birth: tensors in and out, nothing copied or waited for.
+"""A vector environment over a simulator that is a batch by birth: NumPy for gymnasium, tensors for who can take them.
 
 The three auto-reset modes are written here as masks of rows, because a look at which rows ended would make the host
 wait for the device at every step. It knows no simulator, only `BatchSimulator`.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..engine.simulator import BatchSimulator, BatchStep
-from ..engine.transitions import AutoresetMode
+from ..engine.transitions import AutoresetMode, GymStep
 from ..engine.transitions import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
 from .base import BaseVectorEnv
@@ -35,10 +35,15 @@ class BatchedVectorEnv(BaseVectorEnv):
         empty_info: infos are `{}`.
         episode_stats: count each episode's return and length on the device, in `info["episode"]`.
 
-    What `step` returns, all on the simulator's device and the caller's own: observations `[n, ...]`, reward `[n]`,
-    terminated and truncated `[n]` bool, and infos. Since nobody looks at the data, infos hold whole batches in every
-    step, with a mask of the rows that count: `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`)
-    with `_episode` where episodes are counted. The simulator's own infos are those of the step, before any reset.
+    `reset` and `step` return NumPy arrays, as every instance of `gymnasium.vector.VectorEnv` does, so that
+    gymnasium's wrappers work. `tensor_reset` and `tensor_step` are the same reset and step with tensors on the
+    simulator's device, which cost no copy and do not wait for the device; `TorchWrapper` uses them.
+
+    A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos, all the
+    caller's own. As tensors, infos hold whole batches at every step, with a mask of the rows that count: `final_obs`
+    with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` where episodes are counted. As arrays
+    they are gymnasium's: every entry has its mask, `final_obs` is there if an episode ended, as an object array with
+    None for the other rows, and rewards are float64. The simulator's own infos are those of the step, before any reset.
 
     Raises:
         SpaceError: spaces other than `Box` and `Discrete`.
@@ -47,7 +52,10 @@ class BatchedVectorEnv(BaseVectorEnv):
     >>> from vecrl.simulators.native import make_native
     >>> env = BatchedVectorEnv(make_native("CartPole-v1", 2), autoreset_mode="same_step")
     >>> obs, info = env.reset(seed=3)
-    >>> obs, reward, terminated, truncated, info = env.step(torch.tensor([0, 1]))
+    >>> obs, reward, terminated, truncated, info = env.step(np.array([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    ((2, 4), array([1., 1.]), [])
+    >>> obs, reward, terminated, truncated, info = env.tensor_step(torch.tensor([0, 1]))
     >>> obs.shape, reward, sorted(info)
     (torch.Size([2, 4]), tensor([1., 1.]), ['_final_obs', 'final_obs'])
     >>> env.close()
@@ -88,17 +96,27 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Begin an episode in every row.
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Resets every row.
 
         Args:
-            seed: None goes on with each row's own stream; an int gives row i seed + i; a sequence gives each its own.
-            options: for the simulator. `options["reset_mask"]`, bool `[n]`, begins only some rows; the others'
-                observations are returned as they were.
+            seed: None continues each row's own stream; an int gives row i seed + i; a sequence gives each its own.
+            options: for the simulator. `options["reset_mask"]`, bool `[n]`, resets only some rows; the others'
+                observations are returned unchanged.
 
         Returns:
-            Observations `[n, ...]` and `{}`.
+            Observations `[n, ...]`, an array, and `{}`.
         """
+        obs, info = self.tensor_reset(seed=seed, options=options)
+        return _to_numpy(obs), info
+
+    def tensor_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
         self._require_open()
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
@@ -114,17 +132,26 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._begin_counts(mask)
         return self._hide(self._over(), obs), {}
 
-    def step(self, actions: Any) -> TensorStep:
-        """Step every row.
+    def step(self, actions: Any) -> GymStep:
+        """Steps every row.
 
         Args:
             actions: `[n, ...]`, a tensor on any device or anything that NumPy makes an array of.
+
+        Returns:
+            Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos. All are arrays.
 
         Raises:
             SpaceError: a scalar, or another leftmost size than n.
             PendingError: there was no `reset` yet.
             ClosedError: after `close`.
         """
+        obs, reward, terminated, truncated, info = self.tensor_step(actions)
+        flags = _to_numpy(terminated), _to_numpy(truncated)
+        return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
+
+    def tensor_step(self, actions: Any) -> TensorStep:
+        """Steps every row, like `step`; all results are tensors on the simulator's device, which is not waited for."""
         self._require_open()
         self._require_begun()
         actions = self._tensor(actions, "actions")
@@ -267,6 +294,33 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def __repr__(self) -> str:
         return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def _to_numpy(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy()
+
+
+def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Infos as gymnasium's vector environments return them, from whole batches of tensors."""
+    result: dict[str, Any] = {}
+    for key, value in info.items():
+        if f"_{key}" in info or not key.startswith("_"):
+            mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
+            if mask.any():
+                result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
+    return result
+
+
+def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numpy_entry(name, leaf, mask) for name, leaf in value.items()}
+    array = _to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+    if key != "final_obs":
+        return array
+    rows = np.full(len(mask), None, object)
+    for row in np.flatnonzero(mask):
+        rows[row] = array[row]
+    return rows
 
 
 def reset_some(

@@ -7,11 +7,15 @@ policy, and what travels is parameters there and trajectories back. Knows no net
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import secrets
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import numpy as np
@@ -22,11 +26,15 @@ from ..engine.recovery import OnFailure, check_recovery
 from ..engine.simulator import Simulator
 from ..engine.transitions import Transition
 from ..errors import PendingError, SpaceError
+from ..random_streams import RandomStreams, seed_streams
+from ..seeding import seed_for, stream_for
 from .residents import Resident, Residents, shipped
 from .vector_env import EnvFn, seeds_of, split_env_fns
 
 Act = Callable[[Any], Any]
 """Actions for a batch of observations `[k, ...]`, as the action space nests."""
+_STREAMS = {"processes": "process", "ray": "process", "serial": "worker", "threads": "policy"}
+_ONE_AT_A_TIME = threading.RLock()  # held by the thread that has switched the process's global generators
 _ADVICE = "Call reset() to go on: others take the places of workers that are gone or late (but not of threads)."
 
 
@@ -63,6 +71,13 @@ class RolloutWorkers:
     With a policy that acts on each row alike and draws no random numbers, rollouts are equal, bit for bit, to those of
     a `VectorEnv` in same-step mode that is stepped from here, on every backend and for any number of workers.
 
+    A policy may draw from the global generators of `random`, NumPy and torch: every worker has streams of its own,
+    which a seed makes reproducible. With the same number of workers, rollouts of the same seed are then equal on every
+    backend; with `row_by_row=True`, for any number of workers too. (Environments should draw from their own generators,
+    as gymnasium's do: those that draw from global ones differ between threads and processes.) A policy with generators
+    of its own, which each worker's copy would repeat, should have a method `seed(seed)`: it is called with another
+    number in each worker.
+
     >>> import gymnasium
     >>> def upright(obs):
     ...     return (obs[:, 2] > 0).astype(np.int64)
@@ -79,6 +94,9 @@ class RolloutWorkers:
             `load_state_dict`.
         backend: "processes", "threads", "serial" or "ray".
         num_workers: how many workers share the environments; by default as many as there are cores.
+        seed: what the first `reset` uses if it is given no seed; None takes entropy from the operating system.
+        row_by_row: give the policy one observation at a time, as a batch of 1, with random streams of that
+            environment's own. It takes as many calls as there are environments.
         on_failure, restarts_per_hour: what becomes of an environment that raises, in each worker, see `VectorEnv`. A
             worker that dies is a `WorkerCrash` in any case, and `reset` puts another in its place.
         pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `step_timeout`
@@ -98,6 +116,8 @@ class RolloutWorkers:
         *,
         backend: BackendName = "processes",
         num_workers: int | None = None,
+        seed: int | Sequence[int | None] | None = None,
+        row_by_row: bool = False,
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
         **pool_options: Any,
@@ -105,11 +125,14 @@ class RolloutWorkers:
         parts = split_env_fns(env_fns, backend, num_workers)
         self._starts = [0, *itertools.accumulate(count for _, count in parts)]
         self.num_envs = self._starts[-1]
+        seeds_of(seed, self.num_envs)
+        self._seed = seed  # until it is used
         inner = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
         check_recovery(on_failure, restarts_per_hour)
         acting = shipped("policy", policy)
+        noise = {"row_by_row": row_by_row, "streams": _STREAMS.get(backend, "process"), "entropy": secrets.randbits(64)}
         makers = [
-            (partial(_Player, make, count, acting, {**inner, "first": start}), count)
+            (partial(_Player, make, count, acting, {**inner, "first": start}, **noise), count)
             for (make, count), start in zip(parts, self._starts, strict=False)
         ]
         self._parameters: bytes | None = None  # that all workers have, if not those that the policy came with
@@ -126,18 +149,22 @@ class RolloutWorkers:
         """Begin an episode in every environment.
 
         Args:
-            seed: None goes on with each environment's own stream; an int gives environment i seed + i; a sequence gives
-                each its own.
+            seed: None continues each environment's and the policy's random streams; an int gives environment i seed + i
+                and the policy streams that follow from seed; a sequence gives each environment its own, and the policy
+                streams that follow from all of them.
 
         Raises:
             WorkerError: environments or workers failed. Another reset begins anew, with new workers for those that are
                 gone or do not answer.
         """
+        seed = self._seed if seed is None else seed
         seeds = seeds_of(seed, self.num_envs)
         parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._starts)]
+        root = None if seeds is None or not any(s is not None for s in seeds) else _root_of(seeds)
         if self._unwell and not self._workers.pool.closed:
             self._mend()
-        self._ask("begin", [(part,) for part in parts])
+        self._ask("begin", [(part, root) for part in parts])
+        self._seed = None
 
     def _mend(self) -> None:
         """Have workers that wait, all with the same parameters."""
@@ -182,6 +209,8 @@ class RolloutWorkers:
             raise ValueError(f"Expected steps to be an int of 1 or more, but {steps!r} came.")
         if parameters is not None:
             self.set_parameters(parameters)
+        if self._seed is not None:
+            self.reset()
         parts: list[Rollout] = self._ask("play", [(steps,)] * len(self._workers.counts))
         return _beside(parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space))
 
@@ -202,21 +231,82 @@ class RolloutWorkers:
 
 
 class _Player(Resident):
-    """One worker's environments, and its copy of the policy."""
+    """One worker's environments, and its copy of the policy.
 
-    def __init__(self, make: Callable[[], Simulator], count: int, policy: bytes, options: Any):
+    Args:
+        row_by_row: whether the policy is called once for each environment, with streams of the environment's own.
+        streams: which code of a worker uses seeded random streams: "process" (all of it: the process is the worker's
+            own), "worker" (all of it, one worker after another) or "policy" (the policy alone, as workers are threads).
+        entropy: seed of policies with generators of their own, until a seed is given.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Simulator],
+        count: int,
+        policy: bytes,
+        options: Any,
+        *,
+        row_by_row: bool,
+        streams: Literal["process", "worker", "policy"],
+        entropy: int,
+    ):
         super().__init__(make, count, **options)
         self._shipped = policy
         self._policy: Act = cloudpickle.loads(policy)
         self._obs: Tree = None
+        self._ids = range(options["first"], options["first"] + count)
+        self._row_by_row = row_by_row
+        self._streams = streams
+        self._worker_streams: AbstractContextManager[Any] = nullcontext()
+        self._policy_streams: list[RandomStreams] = []
+        self._seed_policy(seed_for(entropy, self._ids[0]))
 
-    def begin(self, seeds: Sequence[int | None] | None) -> None:
-        """Begin episodes."""
-        self._obs = self.pool.reset(seeds).obs
+    def begin(self, seeds: Sequence[int | None] | None, root: int | None = None) -> None:
+        """Resets the environments; a `root` seeds the random streams too."""
+        if root is not None:
+            self._seed_streams(root)
+        with self._worker_streams:
+            self._obs = self.pool.reset(seeds).obs
+
+    def _seed_streams(self, root: int) -> None:
+        own = seed_for(root, self._ids[0])
+        if self._streams == "process":
+            seed_streams(own)
+        elif self._streams == "worker":
+            self._worker_streams = RandomStreams(own)
+        if self._row_by_row:
+            self._policy_streams = [RandomStreams(seed_for(stream_for(root, "rows"), i)) for i in self._ids]
+        elif self._streams == "policy":
+            self._policy_streams = [RandomStreams(own)]
+        self._seed_policy(own)
+
+    def _seed_policy(self, seed: int) -> None:
+        self._policy_seed = seed
+        if callable(reseed := getattr(self._policy, "seed", None)):
+            reseed(seed)
+
+    def _act(self, obs: Tree) -> Tree:
+        """The actions for the observations of all environments."""
+        done, count = self.pool.action_layout, self.pool.num_envs
+        if not self._row_by_row:
+            return done.build(done.batch(_arrays(self._call_policy(obs, *self._policy_streams)), count))
+        observed, parts = self.pool.obs_layout, []
+        for row in range(count):
+            one = observed.build(_rows_of(observed, obs, [row]))
+            parts.append(done.batch(_arrays(self._call_policy(one, *self._policy_streams[row : row + 1])), 1))
+        return _joined(parts, done, 0)
+
+    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Any:
+        if streams is None:
+            return self._policy(obs)
+        with _ONE_AT_A_TIME, streams:
+            return self._policy(obs)
 
     def renew(self, parameters: bytes | None) -> None:
         """Begin with another copy of the policy, and these parameters if any."""
         self._policy = cloudpickle.loads(self._shipped)
+        self._seed_policy(seed_for(self._policy_seed, 1))
         if parameters is not None:
             self.learn(parameters)
 
@@ -229,15 +319,19 @@ class _Player(Resident):
         take(cloudpickle.loads(parameters))
 
     def play(self, steps: int) -> Rollout:
-        """Play on."""
+        """Steps the environments, and returns what happened."""
         if self._obs is None:
             self.begin(None)
+        with self._worker_streams:
+            return self._play(steps)
+
+    def _play(self, steps: int) -> Rollout:
         observed, done = self.pool.obs_layout, self.pool.action_layout
         obs, actions = _Track(observed, steps), _Track(done, steps)
         lived: list[Transition] = []
         finals: list[list[Any]] = []
         for step in range(steps):
-            action = done.build(done.batch(_arrays(self._policy(self._obs)), self.pool.num_envs))
+            action = self._act(self._obs)
             obs.put(step, self._obs)
             actions.put(step, action)
             lived.append(self.pool.step(action, eager=True))
@@ -284,6 +378,11 @@ class _Track:
 
     def tree(self) -> Tree:
         return self._layout.build([tuple(own) if isinstance(own, list) else own for own in self._leaves])
+
+
+def _root_of(seeds: Sequence[int | None]) -> int:
+    """The root of the policy's random streams: a hash of all environments' seeds."""
+    return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
 
 
 def _arrays(actions: Any) -> Any:

@@ -51,6 +51,9 @@ class TorchWrapper(Stateful):
             has none of the three.
         array_type: "numpy", "torch" or "jax", by the first observation; None until the first `reset`.
 
+    An environment whose class has `tensor_reset` and `tensor_step`, as `BatchedVectorEnv` has, is called by these; they
+    return tensors where its `reset` and `step` return NumPy arrays.
+
     Results are the caller's own: what a single or a JAX environment hands out is copied, since it may go on using
     it. Arrays of a NumPy vector environment are shared, tensors of a torch one are handed on as they are, with
     their gradients.
@@ -68,6 +71,8 @@ class TorchWrapper(Stateful):
         clip_actions: bool = False,
     ):
         self.env = env
+        # By the type: gymnasium's wrappers pass attributes on, and must not be passed over.
+        self._tensors = hasattr(type(env), "tensor_step")
         self.array_type: str | None = None
         self._classic = force_classic_api
         self._copies = False
@@ -119,7 +124,7 @@ class TorchWrapper(Stateful):
             `(observation, info)`, or the observation alone with `force_classic_api` and from an old-interface
             environment.
         """
-        result = self.env.reset(*args, **kwargs)
+        result = (self.env.tensor_reset if self._tensors else self.env.reset)(*args, **kwargs)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
             observation, *info = result
         else:
@@ -150,7 +155,7 @@ class TorchWrapper(Stateful):
         """
         if self.array_type is None:
             raise ValueError("step() came before the first reset(): call reset() once to begin")
-        result = self.env.step(self._send(action), *args, **kwargs)
+        result = (self.env.tensor_step if self._tensors else self.env.step)(self._send(action), *args, **kwargs)
         if not isinstance(result, tuple):
             raise TypeError(f"expected the environment's step to return a tuple, got {type(result).__qualname__}")
         if len(result) not in (4, 5):

@@ -20,6 +20,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
 from ...errors import Failure
+from ...seeding import seed_for
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report
@@ -70,6 +71,7 @@ class Seat:
 
     Attributes:
         plan: what the worker is to be; `payload`, in bytes.
+        seed: of the random generators of the process that is made next.
         ids: its environments.
         actor: Ray's handle; None while there is none.
         pid, node: where it lives; 0 and "" before that is known.
@@ -81,6 +83,7 @@ class Seat:
 
     def __init__(self, plan: Plan, payload: bytes):
         self.plan, self.payload = plan, payload
+        self.seed = plan.seed
         self.ids = tuple(range(plan.start, plan.start + plan.num_envs))
         self.actor: Any = None
         self.pid, self.node = 0, ""
@@ -143,7 +146,8 @@ class Actors:
         self._calls[seat.actor.hello.remote()] = seat, _HELLO
 
     def _construct(self, seat: Seat) -> None:
-        order = Order(None, seat.plan.index, seat.ids, seat.payload, pickle_specs(seat.payload))
+        order = Order(None, seat.plan.index, seat.ids, seat.payload, pickle_specs(seat.payload), seat.seed)
+        seat.seed = seed_for(seat.seed, seat.plan.index)  # a restart must not repeat the random numbers
         self._call(seat, Command(Op.CONSTRUCT, extra=order))
 
     def _attach(self, seat: Seat) -> None:

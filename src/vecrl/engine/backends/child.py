@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 
 from ...errors import Failure, ShipError
+from ...random_streams import seed_streams
 from ..arena import Arena
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report, Worker, describe_failure
@@ -45,14 +46,15 @@ class Home:
 
 @dataclass(slots=True)
 class Order:
-    """The first command's extra: where to live (None: as it is), whom it concerns, the pickled plan, and gymnasium's
-    registrations."""
+    """The first command's extra: what the process should be like (None: unchanged), the index and environments,
+    the pickled plan, gymnasium's registrations, and the seed of the process's global random generators."""
 
     home: Home | None
     index: int
     ids: tuple[int, ...]
     plan: bytes
     specs: bytes
+    seed: int
 
 
 def serve(commands: int, answers: int, memory: int) -> None:
@@ -111,6 +113,7 @@ class Host:
         if order.home is not None:
             order.home.enter()
         plan: Plan = pickle.loads(order.plan)
+        seed_streams(order.seed)  # before environments are made, and after imports that bring generators along
         for spec in pickle.loads(order.specs):  # after the plan, whose modules may register the same
             gymnasium.registry.setdefault(spec.id, spec)
         return Worker(plan)

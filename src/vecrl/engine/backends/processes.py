@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from ...errors import Failure, PendingError
+from ...seeding import seed_for
 from ..arena import Arena, anonymous_file
 from ..layout import Layout
 from ..worker import Command, Op, Plan, Report
@@ -83,7 +84,7 @@ class Processes:
         self._orders: list[Command] = []
         for plan, payload in zip(plans, payloads, strict=True):
             own = dataclasses.replace(home, cores=_cores(plan.index, threads)) if pin else home
-            order = Order(own, plan.index, _ids_of(plan), payload, pickle_specs(payload))
+            order = Order(own, plan.index, _ids_of(plan), payload, pickle_specs(payload), plan.seed)
             self._orders.append(Command(Op.CONSTRUCT, extra=order))
         try:
             self._memory = anonymous_file()
@@ -130,6 +131,8 @@ class Processes:
         for fd in (old.commands, old.answers, old.status):
             self._by_fd.pop(fd, None)
         old.close()
+        order: Order = self._orders[worker].extra
+        order.seed = seed_for(order.seed, worker)  # or it would repeat the random numbers of the old one
         self.send([(worker, self._orders[worker])])
 
     def rejoin(self, worker: int) -> None:

@@ -131,7 +131,6 @@ def worker_main(commands: int, answers: int, memory: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        _reseed()
         from .child import serve
 
         for fd in (commands, answers, memory):  # not for what simulators start
@@ -152,16 +151,6 @@ def _own_group() -> None:
         os.setpgid(0, 0)
     if sys.platform == "linux":  # die with the zygote, whatever this process is doing then
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _reseed() -> None:
-    """A fork shares the state of global random generators with its siblings; part them."""
-    import random
-
-    import numpy as np
-
-    random.seed()
-    np.random.seed()  # noqa: NPY002 - it is the global generator that simulators may use
 
 
 def _threads_running() -> bool:

@@ -1,0 +1,100 @@
+"""Random streams of a worker: the global generators of `random`, NumPy and torch, seeded and switched together.
+
+Policies and environments draw from global generators. Forked processes begin with equal ones, and workers in one
+process share them. `seed_streams` gives a process generators of its own; `RandomStreams` gives a piece of code its own
+within a process. torch is not imported for it: its generators are included if somebody else has imported it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+from .seeding import stream_for
+
+_WORD = 2**64 - 1
+
+
+def seed_streams(seed: int) -> None:
+    """Seeds the global generators of `random`, NumPy and torch (all its devices), each with a seed of its own.
+
+    Args:
+        seed: 0 <= seed < 2**64. Equal seeds give equal numbers, whatever was drawn before.
+
+    >>> seed_streams(1)
+    >>> first = random.random(), np.random.random()
+    >>> seed_streams(1)
+    >>> (random.random(), np.random.random()) == first
+    True
+    """
+    random.seed(stream_for(seed, "random"))
+    np.random.seed(np.frombuffer(stream_for(seed, "numpy").to_bytes(8, "little"), np.uint32))  # noqa: NPY002
+    if (torch := _torch()) is not None:
+        torch.manual_seed(stream_for(seed, "torch") & (_WORD >> 1))
+
+
+class RandomStreams:
+    """Global generators of its own for the code in a `with` block; those of the process are restored after it.
+
+    The next block continues where the last one ended. Only one thread at a time may be in such a block, as the
+    generators are the process's.
+
+    >>> streams = RandomStreams(1)
+    >>> with streams:
+    ...     first = random.random()
+    >>> with streams:
+    ...     second = random.random()
+    >>> seed_streams(1)
+    >>> (random.random(), random.random()) == (first, second)
+    True
+
+    Args:
+        seed: of the streams, 0 <= seed < 2**64; see `seed_streams`.
+    """
+
+    def __init__(self, seed: int):
+        self._seed = seed
+        self._numpy = np.random.MT19937(0)  # switching NumPy's bit generators is quicker than copying their states
+        self._own: list[Any] | None = None
+        self._outer: list[Any] = []
+
+    def __enter__(self) -> RandomStreams:
+        self._outer = _get_states()
+        np.random.set_bit_generator(self._numpy)
+        if self._own is None:
+            seed_streams(self._seed)
+        else:
+            _set_states(self._own)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _get_states()
+        _set_states(self._outer)
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "manual_seed") else None  # not while another thread imports it
+
+
+def _get_states() -> list[Any]:
+    """The states of all global generators: `random`, NumPy (the bit generator itself), torch's CPU and CUDA devices."""
+    states: list[Any] = [random.getstate(), np.random.get_bit_generator()]
+    if (torch := _torch()) is not None:
+        states.append(torch.get_rng_state())
+        if torch.cuda.is_initialized():
+            states.append(torch.cuda.get_rng_state_all())
+    return states
+
+
+def _set_states(states: list[Any]) -> None:
+    """Restores what `_get_states` returned; generators that did not exist then are left alone."""
+    random.setstate(states[0])
+    np.random.set_bit_generator(states[1])
+    if len(states) > 2:
+        _torch().set_rng_state(states[2])
+    if len(states) > 3:
+        _torch().cuda.set_rng_state_all(states[3])

@@ -1,0 +1,271 @@
+"""Every worker draws from random streams of its own, which a seed makes reproducible."""
+
+import random
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+from tests.faults.zoo import is_killed
+
+from vecrl.envs import EnvBase, ParallelEnv
+from vecrl.random_streams import RandomStreams, seed_streams
+from vecrl.specs import Composite, Unbounded
+from vecrl.vector import RolloutWorkers, VectorEnv
+
+RAY = pytest.param("ray", marks=pytest.mark.ray)
+BACKENDS = ["serial", "threads", "processes", RAY]
+
+
+def draw() -> list[float]:
+    """One number of each global generator."""
+    return [random.random(), float(np.random.random()), float(torch.rand(()))]  # noqa: NPY002
+
+
+def test_equal_seeds_give_equal_numbers_and_other_seeds_others() -> None:
+    drawn = []
+    for seed in (1, 2, 1, 2**64 - 1):
+        seed_streams(seed)
+        drawn.append(draw() + draw())
+    assert drawn[0] == drawn[2]
+    assert len({number for numbers in drawn for number in numbers}) == 3 * 6
+
+
+def test_streams_continue_in_the_next_block_and_leave_the_process_generators_alone() -> None:
+    seed_streams(5)
+    expected_inside = draw() + draw()
+    seed_streams(6)
+    expected_outside = draw() + draw()
+    streams = RandomStreams(5)
+    seed_streams(6)
+    outside = draw()
+    with streams:
+        inside = draw()
+    outside += draw()
+    with suppress(ZeroDivisionError), streams:
+        inside += draw()
+        raise ZeroDivisionError
+    assert inside == expected_inside
+    assert outside == expected_outside
+
+
+def test_streams_can_be_nested() -> None:
+    inner, outer = RandomStreams(1), RandomStreams(2)
+    with outer:
+        first = draw()
+        with inner:
+            draw()
+        second = draw()
+    seed_streams(2)
+    assert [first, second] == [draw(), draw()]
+
+
+class Draws(gymnasium.Env[Any, Any]):
+    """Observes numbers of the global generators: those drawn when it was made, and new ones."""
+
+    observation_space = spaces.Box(0, 1, (6,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.drawn = draw()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.array(self.drawn + draw()), {}
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            is_killed(self)
+        return np.array(self.drawn + draw()), 0.0, False, False, {}
+
+
+def _observed(**options: Any) -> list[float]:
+    with VectorEnv([Draws] * 3, num_workers=3, **options) as envs:
+        return envs.reset()[0].ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backend": "serial"},
+        {"backend": "threads"},
+        {"backend": "processes"},
+        {"backend": "processes", "start_method": "spawn"},
+        pytest.param({"backend": "ray"}, marks=pytest.mark.ray),
+    ],
+    ids=str,
+)
+def test_no_two_workers_nor_pools_draw_equal_numbers(options: Any) -> None:
+    drawn = _observed(**options) + _observed(**options)
+    assert len(set(drawn)) == len(drawn) == 36
+
+
+@pytest.mark.parametrize("backend", ["processes", RAY])
+def test_a_restarted_worker_does_not_repeat_random_numbers(backend: Any) -> None:
+    with VectorEnv([Draws] * 2, num_workers=2, backend=backend, on_failure="restart") as envs:
+        drawn = [envs.reset()[0][0]]
+        for _ in range(2):
+            envs.step([1, 0])
+            drawn.append(envs.reset()[0][0])
+    assert len(set(np.ravel(drawn))) == 18
+
+
+class DrawingEnv(EnvBase):
+    """A TensorDict environment that draws from torch's global generator, and is not seeded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded((2,)))
+        self.action_spec = Unbounded((1,))
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: Any = None, **_: Any) -> TensorDict:
+        return TensorDict({"observation": torch.rand(2)})
+
+    def _step(self, tensordict: Any) -> TensorDict:
+        return TensorDict({"observation": torch.rand(2), "reward": torch.zeros(1), "done": torch.zeros(1).bool()})
+
+    def _set_seed(self, seed: int | None) -> None:
+        torch.manual_seed(seed or 0)
+
+
+def test_unseeded_tensordict_environments_differ_between_workers_and_batches() -> None:
+    drawn = []
+    for _ in range(2):
+        env = ParallelEnv(4, DrawingEnv)
+        drawn += env.reset()["observation"].ravel().tolist()
+        env.close()
+    assert len(set(drawn)) == 16
+
+
+# -- policies in workers ---------------------------------------------------------------------------
+
+
+def _cartpole() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def torch_noise(obs: Any) -> torch.Tensor:
+    return torch.randint(0, 2, (len(obs),))
+
+
+def numpy_noise(obs: Any) -> np.ndarray:
+    return np.random.randint(0, 2, len(obs))  # noqa: NPY002
+
+
+def python_noise(obs: Any) -> np.ndarray:
+    return np.array([random.randrange(2) for _ in obs])
+
+
+def all_noise(obs: Any) -> np.ndarray:
+    return (torch_noise(obs).numpy() + numpy_noise(obs) + python_noise(obs)) % 2
+
+
+def _played(policy: Any = all_noise, *, resets: tuple[Any, ...] = (3,), steps: int = 40, **options: Any) -> np.ndarray:
+    with RolloutWorkers([_cartpole] * 4, policy, **{"num_workers": 4, **options}) as workers:
+        actions = []
+        for seed in resets:
+            workers.reset(seed=seed)
+            actions += [workers.rollout(steps // 2).action, workers.rollout(steps - steps // 2).action]
+    return np.concatenate(actions)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("policy", [torch_noise, numpy_noise, python_noise])
+def test_workers_act_differently_where_the_policy_draws(policy: Any, backend: Any) -> None:
+    played = [_played(policy, resets=(seed,), backend=backend) for seed in (None, None, 5)]
+    columns = {actions[:, i].tobytes() for actions in played for i in range(4)}
+    assert len(columns) == 12
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes", RAY])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_seed_gives_the_same_actions_on_every_backend(backend: Any, workers: int) -> None:
+    serial = _played(num_workers=workers, backend="serial", resets=(3, [1, 2, 3, 4]))
+    np.testing.assert_array_equal(serial, _played(num_workers=workers, backend=backend, resets=(3, [1, 2, 3, 4])))
+    assert (serial[:40] != serial[40:]).any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_row_by_row_the_number_of_workers_does_not_matter(backend: Any) -> None:
+    alone = _played(num_workers=1, backend="serial", row_by_row=True)
+    for workers in (1, 3, 4):
+        np.testing.assert_array_equal(alone, _played(num_workers=workers, backend=backend, row_by_row=True))
+    assert len({alone[:, i].tobytes() for i in range(4)}) == 4
+
+
+def test_the_seed_of_the_constructor_is_that_of_the_first_reset() -> None:
+    def play(**options: Any) -> tuple[np.ndarray, np.ndarray]:
+        with RolloutWorkers([_cartpole] * 3, all_noise, backend="serial", **options) as workers:
+            first = workers.rollout(30)
+            workers.reset()
+            return first.action, np.concatenate([first.obs, workers.rollout(30).obs])
+
+    again = [play(seed=7), play(seed=7), play(seed=8), play()]
+    np.testing.assert_array_equal(again[0][1], again[1][1])
+    assert len({actions.tobytes() for actions, _ in again}) == 3
+
+
+@pytest.mark.parametrize("seed", ["seven", [1, 2]])
+def test_seeds_that_are_none_are_refused_before_anything_is_made(seed: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape("Expected")):
+        RolloutWorkers([_cartpole] * 3, all_noise, seed=seed)
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_seeded_policies_leave_the_callers_generators_alone(backend: Any) -> None:
+    seed_streams(9)
+    expected = draw()
+    with RolloutWorkers([_cartpole] * 2, all_noise, backend=backend, num_workers=2, seed=1) as workers:
+        seed_streams(9)
+        workers.rollout(10)
+        assert draw() == expected
+
+
+class OwnGenerator:
+    """A policy with a generator of its own, equal in every copy."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        return self.random.integers(0, 2, len(obs))
+
+    def seed(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_policies_with_own_generators_are_seeded_by_their_method(backend: Any) -> None:
+    unseeded = _played(OwnGenerator(), resets=(None,), backend=backend)
+    seeded = [_played(OwnGenerator(), backend=backend) for _ in range(2)]
+    np.testing.assert_array_equal(*seeded)
+    columns = {actions[:, i].tobytes() for actions in (unseeded, seeded[0]) for i in range(4)}
+    assert len(columns) == 8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuda_generators_are_part_of_the_streams() -> None:
+    def on_device() -> float:
+        return float(torch.rand((), device="cuda"))
+
+    outside = on_device(), torch.cuda.get_rng_state()
+    with RandomStreams(1):
+        first = on_device()
+    assert torch.equal(torch.cuda.get_rng_state(), outside[1])
+    with RandomStreams(1):
+        assert on_device() == first
+
+
+def test_torch_is_not_imported_for_it() -> None:
+    code = "import sys; from vecrl.random_streams import *; seed_streams(1); RandomStreams(2).__enter__()"
+    code += "; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
