@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from .seeding import stream_for
 
@@ -63,7 +64,7 @@ class RandomStreams:
 
     def __enter__(self) -> RandomStreams:
         self._outer = _get_states()
-        np.random.set_bit_generator(self._numpy)
+        set_bit_generator(self._numpy)
         if self._own is None:
             seed_streams(self._seed)
         else:
@@ -82,7 +83,7 @@ def _torch() -> Any:
 
 def _get_states() -> list[Any]:
     """The states of all global generators: `random`, NumPy (the bit generator itself), torch's CPU and CUDA devices."""
-    states: list[Any] = [random.getstate(), np.random.get_bit_generator()]
+    states: list[Any] = [random.getstate(), get_bit_generator()]
     if (torch := _torch()) is not None:
         states.append(torch.get_rng_state())
         if torch.cuda.is_initialized():
@@ -93,7 +94,7 @@ def _get_states() -> list[Any]:
 def _set_states(states: list[Any]) -> None:
     """Restores what `_get_states` returned; generators that did not exist then are left alone."""
     random.setstate(states[0])
-    np.random.set_bit_generator(states[1])
+    set_bit_generator(states[1])
     if len(states) > 2:
         _torch().set_rng_state(states[2])
     if len(states) > 3:

@@ -293,7 +293,7 @@ class _Player(Resident):
             return done.build(done.batch(_arrays(self._call_policy(obs, *self._policy_streams)), count))
         observed, parts = self.pool.obs_layout, []
         for row in range(count):
-            one = observed.build(_rows_of(observed, obs, [row]))
+            one = observed.build(_rows_of(observed, obs, np.array([row])))
             parts.append(done.batch(_arrays(self._call_policy(one, *self._policy_streams[row : row + 1])), 1))
         return _joined(parts, done, 0)
 
