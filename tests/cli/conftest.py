@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from vecrl.cli.app import app
 
 ODD = ["Sound", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
-ODD += ["Unmakeable", "Spaceless", "NoObservationSpace", "Exiting", "Stuck", "Unclosable"]
+ODD += ["Unmakeable", "Spaceless", "NoObservationSpace", "Exiting", "Stuck", "Unclosable", "Noisy"]
 
 
 @dataclass

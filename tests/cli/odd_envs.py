@@ -1,4 +1,4 @@
-"""Environments that do not do what they say, each in one way."""
+"""Environments that do not do what they say, each in one way; and a noisy one."""
 
 import os
 import time
@@ -86,3 +86,18 @@ class Stuck(Sound):
 class Unclosable(Sound):
     def close(self):
         raise RuntimeError("it will not close")
+
+
+class Noisy(gymnasium.Env):
+    """One step; the reward is minus the distance of the action from 0.5, plus noise that is ten times as large."""
+
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        reward = -abs(float(action[0]) - 0.5) + self.np_random.normal(0.0, 10.0)
+        return np.ones(1, np.float32), reward, True, False, {}

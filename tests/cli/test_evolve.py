@@ -28,7 +28,14 @@ SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
 
 def rows(folder):
     with (folder / "metrics.csv").open() as file:
-        return [{k: float(v) for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        return [{k: float(v or "-inf") for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def plain(state):
+    """A state of nested dictionaries with lists for its tensors."""
+    if isinstance(state, dict):
+        return {name: plain(value) for name, value in state.items()}
+    return state.tolist() if torch.is_tensor(state) else state
 
 
 def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
@@ -67,7 +74,7 @@ def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
 @pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
 def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
     stem = env.replace("::", "-")
-    once = ["evolve", env, *SMALL, "--no-video", "--out", tmp_path]
+    once = ["evolve", env, *SMALL, "--test-every", 2, "--no-video", "--out", tmp_path]
     assert vecrl(*once, "--generations", 5).code == 0
     assert vecrl(*once, "--generations", 2).code == 0
     whole, parts = tmp_path / f"{stem}-1", tmp_path / f"{stem}-2"
@@ -75,8 +82,10 @@ def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
     answer = vecrl("evolve", "--resume", parts, "--generations", 5, "--backend", "threads")
     assert answer.code == 0, answer.out
     assert rows(whole) == rows(parts)
-    states = [checkpoint.load(folder / "state.ckpt")["run"]["search"] for folder in (whole, parts)]
-    assert torch.equal(states[0]["center"], states[1]["center"])
+    states = [checkpoint.load(folder / "state.ckpt")["run"] for folder in (whole, parts)]
+    assert torch.equal(states[0]["search"]["center"], states[1]["search"]["center"])
+    assert plain(states[0]["selection"]) == plain(states[1]["selection"])
+    assert (whole / "best.pt").read_bytes() == (parts / "best.pt").read_bytes()
     assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
 
 
@@ -228,7 +237,7 @@ def test_lines_after_the_state_are_taken_back(vecrl, tmp_path):
     folder = tmp_path / "native-CartPole-v1-1"
     before = rows(folder)
     with (folder / "metrics.csv").open("a") as file:
-        file.write("3,1,1,1,1,1,1,1,1\n")  # as if the process had been killed before it kept its state
+        file.write("3,1,1,1,1,1,1,1,1,1\n")  # as if the process had been killed before it kept its state
     assert vecrl("evolve", "--resume", folder, "--generations", 3).code == 0
     assert rows(folder)[:2] == before
     assert [row["generation"] for row in rows(folder)] == [1, 2, 3]
@@ -280,9 +289,10 @@ def test_the_folder_around_runs_is_none_but_names_them(vecrl, tmp_path, finished
         (lambda folder: (folder / "state.ckpt").write_text("hello"), "state.ckpt is no checkpoint"),
         (lambda folder: os.truncate(folder / "state.ckpt", 700), "state.ckpt is cut short"),
         (lambda folder: checkpoint.save(folder / "state.ckpt", x=1), "holds no state of a run, but x"),
+        (lambda folder: checkpoint.save(folder / "state.ckpt", run={"search": {}}), "of format 2, got format 1"),
         (lambda folder: (folder / "state.ckpt").unlink(), "are not both there"),
         (in_state(search=None), "state.ckpt does not go with config.yaml"),
-        (in_state(best={"env": 3}), "state.ckpt does not go with config.yaml"),
+        (in_state(selection={"best": {"env": 3}}), "state.ckpt does not go with config.yaml"),
         (in_state(steps="many"), "state.ckpt does not go with config.yaml"),
         (in_config("popsize: 6", "popsize: 8"), "state.ckpt does not go with config.yaml"),
         (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, but 'six' came"),

@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from tests.cli.test_evolve import rows
+from tests.cli.test_evolve import plain, rows
 
 from vecrl import checkpoint
 from vecrl.cli.runs import RunFolder
 from vecrl.policy.saved import SavedPolicy
 
 SHORT = ["native::CartPole-v1", "--popsize", "6", "--max-steps", "40", "--generations", "8", "--seed", "5"]
-SHORT += ["--no-video", "--test-episodes", "3", "--stop-at", "38"]
+SHORT += ["--no-video", "--test-episodes", "3", "--test-every", "3", "--stop-at", "38"]
 PROGRAM = str(Path(__file__).with_name("killed_runs.py"))
 
 
@@ -21,10 +20,8 @@ def outcome(folder):
     """All that a run came to, but for the time that it took."""
     state = checkpoint.load(folder / "state.ckpt")["run"]
     best = SavedPolicy.load(folder / "best.pt")
-    search = {name: value.tolist() if torch.is_tensor(value) else value for name, value in state["search"].items()}
-    norm = {name: value.tolist() for name, value in state["evaluator"]["norm"].items()}
-    numbers = state["steps"], state["solved"], state["evaluator"]["calls"], best.mean_return
-    return rows(folder), search, norm, best.parameters.tolist(), numbers
+    parts = [plain(state[name]) for name in ("search", "evaluator", "selection", "steps")]
+    return rows(folder), parts, best.parameters.tolist(), best.mean_return
 
 
 def program(parent, seed, number):

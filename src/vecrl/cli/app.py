@@ -125,9 +125,13 @@ def evolve(
     seed: Seed = None,
     stop_at: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option(help="Stop when the mean return over the test's episodes reaches this."),
+        typer.Option(help="Stop when the best policy's mean return in a test reaches this."),
     ] = None,
-    test_episodes: Annotated[int, typer.Option(min=1, help="Fresh episodes that the best policy is tested on.")] = 100,
+    test_every: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Generations between two tests; by default 10 or more: a tenth of the steps."),
+    ] = None,
+    test_episodes: Annotated[int, typer.Option(min=1, help="Episodes of a test, and fresh ones at the end.")] = 100,
     video: Annotated[bool, typer.Option(help="Film the best policy at the end.")] = True,
     env_arg: EnvArgs = [],  # noqa: B006
     out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),

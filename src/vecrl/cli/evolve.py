@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from vecrl.cli.console import INTERRUPTED, console, first_line
 from vecrl.cli.media import draw_curve, film
 from vecrl.cli.options import CHANGEABLE, Options
 from vecrl.cli.runs import RunFolder
+from vecrl.cli.selection import Selection
 from vecrl.policy.population import CLIP
 from vecrl.policy.saved import SavedPolicy
 from vecrl.policy.search import PopulationSearch
@@ -25,11 +27,10 @@ from vecrl.seeding import seed_for, stream_for
 
 SAVE_EVERY = 5.0  # seconds between two states on disk
 SAY_EVERY = 5.0  # seconds between two lines where the output is no terminal
-PATIENCE = 3  # generations between two tests
 
 
 class Evolution:
-    """A run: the search, the evaluator, the best policy so far and the folder.
+    """A run: the search, the evaluator, the selection of the best policy and the folder.
 
     Args:
         options: with a seed.
@@ -40,18 +41,17 @@ class Evolution:
     def __init__(self, options: Options, folder: RunFolder, state: Mapping[str, Any] | None = None):
         torch.set_num_threads(options.threads)
         self.options, self.folder = options, folder
-        self.best: SavedPolicy | None = None
-        self.steps, self.seconds, self.solved = 0, 0.0, False
-        self._tested_at = -PATIENCE
+        self.steps, self.seconds = 0, 0.0
         self._last: dict[str, float] = {}
         self._rate = 0.0
-        self._kept: tuple[dict[str, Any], SavedPolicy | None] | None = None  # as of the last whole generation
         self._resumed = False
         self.evaluator = options.evaluator()
         try:
             self.search = self._new_search()
+            self.selection = Selection(options, self.evaluator)
             if state is not None:
                 self._load(state)
+            self._kept = self.state_dict()  # as of the last whole generation
         except BaseException:
             self.evaluator.close()
             raise
@@ -109,38 +109,40 @@ class Evolution:
             self.evaluator.close()
 
     def _show(self) -> int:
-        options, interrupted = self.options, False
+        options, interrupted, reported = self.options, False, None
         console.print(
             f"[bold]{options.env}[/]: {self.search.popsize} members of {self.evaluator.parameter_length} parameters, "
             f"seed {options.seed}, in {self.folder.path}",
             soft_wrap=True,
         )
         try:
+            self.selection.retest()
             self._run()
-            self._kept = self.state_dict(), self.best
-            if not self.solved:
-                self._choose_best()
-            self._kept = self._kept[0], self.best
+            self._test_last()
+            self._kept = self.state_dict()
         except KeyboardInterrupt:
             interrupted = True
+            self._load(self._kept)  # from a generation that was not completed
         try:
             self._keep()
+            if not interrupted:
+                reported = self._report()
             self.evaluator.close()
-            if self.best is not None and options.video and not interrupted:
-                self._film(self.best)
+            if options.video and not interrupted:
+                self._film()
         except KeyboardInterrupt:
             interrupted = True
-        self._conclude(interrupted)
+        self._conclude(interrupted, reported)
         return INTERRUPTED if interrupted else 0
 
     def _run(self) -> None:
         saved = said = time.monotonic()
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            while self.search.generation < self.options.generations and not self.solved:
+            while self.search.generation < self.options.generations and not self.selection.solved:
                 self._last = self.advance()
+                self._test_if_due()
                 self.folder.append(self._last)
-                self._test_if_promising()  # before the state is kept: who goes on from there need not test again
-                self._kept = self.state_dict(), self.best
+                self._kept = self.state_dict()
                 now = time.monotonic()
                 if console.is_terminal:
                     live.update(self._line())
@@ -149,7 +151,7 @@ class Evolution:
                     console.print(self._line(), soft_wrap=True)
                 if now - saved > SAVE_EVERY:
                     saved = now
-                    self.folder.write_state(*self._kept)
+                    self.folder.write_state(self._kept, self._policy())
 
     def advance(self) -> dict[str, float]:
         """One generation; its line of metrics.csv."""
@@ -162,8 +164,7 @@ class Evolution:
         self.seconds += taken
         self._rate = result.interactions / taken
         top = int(result.returns.argmax())
-        if self.best is None or result.returns[top] > (self.best.mean_return or -np.inf):
-            self.best = self._saved(population[top], layer_of, float(result.returns[top]))
+        self.selection.nominate(self._saved(population[top], layer_of, float(result.returns[top])))
         members = result.returns[:-1]
         return {
             "generation": self.search.generation,
@@ -175,12 +176,14 @@ class Evolution:
             "center": float(result.returns[-1]),
             "length": float(result.lengths[:-1].mean()),
             "stdev": float(self.search.stdev.mean()),
+            "test": math.nan,
         }
 
     def _line(self) -> str:
-        row = self._last
+        row, best = self._last, self.selection.best
+        tested = "" if best is None else f"tested [bold]{best.mean_return:.5g}[/]  "
         return (
-            f"generation {row['generation']:.0f}/{self.options.generations}  best [bold]{row['best']:.5g}[/]  "
+            f"generation {row['generation']:.0f}/{self.options.generations}  {tested}best {row['best']:.5g}  "
             f"mean {row['mean']:.5g}  centre {row['center']:.5g}  {self._rate:,.0f} steps/s  "
             f"{row['seconds']:.0f} s"
         )
@@ -191,41 +194,39 @@ class Evolution:
         norm = self.evaluator.norm
         return None if norm is None or norm.stats.empty else {k: v.cpu() for k, v in norm.state_dict().items()}
 
-    def _saved(self, vector: Tensor, norm: dict[str, Tensor] | None, mean: float) -> SavedPolicy:
+    def _saved(self, vector: Tensor, norm: dict[str, Tensor] | None, mean: float | None) -> SavedPolicy:
         options = self.options
         return SavedPolicy(
             options.env, options.network, self.evaluator.interface.constants, vector.clone(), norm, CLIP, mean
         )
 
-    def _test(self, policy: SavedPolicy) -> SavedPolicy:
-        """The policy with its mean return over fresh episodes."""
-        layer = policy.obs_layer()
-        if layer is not None and self.options.device is not None:
-            layer = layer.to(self.options.device)
-        result = self.evaluator.test(policy.parameters, self.options.test_episodes, obs_layer=layer)
-        return replace(policy, mean_return=float(result.returns.mean()))
+    def _center(self) -> SavedPolicy:
+        return self._saved(self.search.center, self._norm_state(), None)
 
-    def _test_if_promising(self) -> None:
-        goal, generation = self.options.stop_at, self.search.generation
-        if goal is None or max(self._last["center"], self._last["mean"]) < goal:
-            return
-        if generation - self._tested_at < PATIENCE and generation < self.options.generations:
-            return
-        self._tested_at = generation
-        tested = self._test(self._saved(self.search.center, self._norm_state(), 0.0))
-        if tested.mean_return is not None and tested.mean_return >= goal:
-            self.best, self.solved = tested, True
+    def _policy(self) -> SavedPolicy:
+        """What best.pt holds: the best tested policy, and the search's centre before the first test."""
+        return self.selection.best or self._center()
 
-    def _choose_best(self) -> None:
-        """Test the search's centre and the member that did best: one lucky episode is no proof."""
-        if self.best is None:
+    def _test_if_due(self) -> None:
+        row, goal = self._last, self.options.stop_at
+        promising = goal is not None and max(row["center"], row["mean"]) >= goal
+        if self.selection.due(self.search.generation, self.steps, promising):
+            row["test"] = self.selection.test(self.search.generation, self._center())
+
+    def _test_last(self) -> None:
+        """Test the policies since the last test, unless the goal is reached."""
+        generation, selection = self.search.generation, self.selection
+        if selection.solved or selection.tested_at == generation:
             return
-        with console.status(f"testing on {self.options.test_episodes} fresh episodes"):
-            center = self._test(self._saved(self.search.center, self._norm_state(), 0.0))
-            member = self._test(self.best)
-        self.best = max(center, member, key=lambda policy: policy.mean_return or -np.inf)
-        goal = self.options.stop_at
-        self.solved = goal is not None and (self.best.mean_return or -np.inf) >= goal
+        with console.status(f"testing on {self.options.test_episodes} episodes"):
+            mean = selection.test(generation, self._center(), last=True)
+        self.folder.record_test(generation, mean)
+
+    def _report(self) -> float | None:
+        if self.selection.best is None:
+            return None
+        with console.status(f"playing {self.options.test_episodes} fresh episodes"):
+            return self.selection.report()
 
     # -- keeping -------------------------------------------------------------------------------------
 
@@ -234,20 +235,17 @@ class Evolution:
         return {
             "search": self.search.state_dict(),
             "evaluator": self.evaluator.state_dict(),
-            "best": None if self.best is None else asdict(self.best),
+            "selection": self.selection.state_dict(),
             "steps": self.steps,
             "seconds": self.seconds,
-            "tested_at": self._tested_at,
-            "solved": self.solved,
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
         try:
             self.search.load_state_dict(state["search"])
             self.evaluator.load_state_dict(state["evaluator"])
-            self.best = None if state["best"] is None else SavedPolicy.of(state["best"])
-            numbers = int(state["steps"]), float(state["seconds"]), int(state["tested_at"])
-            solved = bool(state["solved"])
+            self.selection.load_state_dict(state["selection"])
+            self.steps, self.seconds = int(state["steps"]), float(state["seconds"])
         except Exception as error:  # whatever values of other kinds and shapes raise where they are put to use
             said = (
                 first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
@@ -255,43 +253,46 @@ class Evolution:
             raise ValueError(
                 f"{self.folder.state} does not go with config.yaml, or is no state of a run ({said}); begin a new run."
             ) from error
-        self.steps, self.seconds, self._tested_at = numbers
-        goal, reached = self.options.stop_at, None if self.best is None else self.best.mean_return
-        self.solved = solved and goal is not None and reached is not None and reached >= goal
 
     def _keep(self) -> None:
-        """Write what an interrupt in the middle of a generation leaves whole."""
-        if self._kept is None:
+        """Write what is reached, if a generation was completed."""
+        if not self.search.generation:
             return
-        state, best = self._kept
-        self.folder.rewind(state["search"]["generation"])
-        self.folder.write_state(state, best)
+        self.folder.rewind(self.search.generation)
+        self.folder.write_state(self._kept, self._policy())
         draw_curve(self.folder.rows(), self.folder.curve, self.options.env, self.options.stop_at)
 
-    def _film(self, best: SavedPolicy) -> None:
-        seed = seed_for(stream_for(self.options.seed or 0, "video"), 0)
+    def _film(self) -> None:
+        options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)
         try:
             with console.status("filming the best policy"):
-                film(self.options.env, best.module(), self.folder.video, seed=seed, env_kwargs=self.options.env_args)
+                film(options.env, self._policy().module(), self.folder.video, seed=seed, env_kwargs=options.env_args)
         except Exception as error:  # whatever a renderer may raise, the run is not lost for it
             console.print(f"[yellow]No video:[/] {escape(first_line(error))}", soft_wrap=True)
 
-    def _conclude(self, interrupted: bool) -> None:
-        options, generation = self.options, self.search.generation
-        if interrupted and self._kept is not None:
-            generation = self._kept[0]["search"]["generation"]
+    def _conclude(self, interrupted: bool, reported: float | None) -> None:
+        """Say what was reached.
+
+        Args:
+            reported: mean return of the best policy over fresh episodes; None where they were not played.
+        """
+        generation = self.search.generation
         if interrupted:
             console.print(f"[yellow]Interrupted[/] after {generation} generations; what was reached is kept.")
-        reached = None if self.best is None else self.best.mean_return
-        if reached is not None:
-            tested = "" if interrupted else f" over {options.test_episodes} fresh episodes"
-            verdict = "[green]Solved[/]: mean" if self.solved else "Best: mean" if not interrupted else "Best:"
-            console.print(
-                f"{verdict} return {reached:.5g}{tested}, after {generation} generations, "
-                f"{self.steps:,} steps and {self.seconds:.1f} s",
-                soft_wrap=True,
-            )
+        if generation:
+            took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
+            console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
         for name, path in self.folder.listing("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True)
         if interrupted:
             console.print(f"Go on with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)
+
+    def _verdict(self, reported: float | None) -> str:
+        chosen = self.selection
+        if chosen.best is None:
+            return "No policy was tested yet: best.pt holds the centre of the search"
+        verdict = "[green]Solved[/]" if chosen.solved else "Best"
+        tested = f"{chosen.best.mean_return:.5g} in the test after generation {chosen.chosen_at}"
+        if reported is None:
+            return f"{verdict}: mean return {tested} ({chosen.episodes} episodes)"
+        return f"{verdict}: mean return {reported:.5g} over {self.options.test_episodes} fresh episodes ({tested})"

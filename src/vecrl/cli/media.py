@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,11 @@ def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, goal
     axes.plot(steps, best, color="#9ecae1", marker=marker, label="best member")
     axes.plot(steps, [row["center"] for row in rows], color="#d95f0e", marker=marker, label="centre of the search")
     axes.plot(steps, mean, color="#08519c", linewidth=2, marker=marker, label="mean of the population")
+    tested = [(row["steps"], row["test"]) for row in rows if not math.isnan(row["test"])]
+    if tested:
+        style = {"color": "#238b45", "linestyle": "--", "marker": "D", "markersize": 5, "zorder": 3}
+        axes.plot(*zip(*tested, strict=True), **style, label="test")
+        axes.plot(*max(tested, key=itemgetter(1)), "*", color="#238b45", markersize=14, zorder=4, label="best test")
     if goal is not None:
         axes.axhline(goal, color="gray", linestyle="--", linewidth=1, label=f"goal: {goal:g}")
     axes.set_xlabel("environment steps")

@@ -11,8 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vecrl.policy.population import PopulationEvaluator
 
-CHANGEABLE = {"generations", "stop_at", "test_episodes", "video", "backend", "workers", "device", "compile", "threads"}
-COUNTS = "generations", "subbatch_size", "episodes", "max_steps", "workers", "test_episodes", "threads"
+CHANGEABLE = {"generations", "stop_at", "test_every", "test_episodes", "video"}
+CHANGEABLE |= {"backend", "workers", "device", "compile", "threads"}
+COUNTS = "generations", "subbatch_size", "episodes", "max_steps", "workers", "test_every", "test_episodes", "threads"
 LEAST = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNTS, 1)}
 
 
@@ -39,6 +40,7 @@ class Options:
     compile: bool
     seed: int | None
     stop_at: float | None
+    test_every: int | None
     test_episodes: int
     video: bool
     threads: int

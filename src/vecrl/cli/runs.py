@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
+import math
 import os
 import re
 import time
@@ -19,8 +19,9 @@ from vecrl.errors import CheckpointError
 from vecrl.policy.saved import SavedPolicy
 from vecrl.states.atomic import write_atomically
 
+FORMAT = 2  # of the state; 1 did not keep the tested best policy
 PATIENCE = 3.0  # seconds that the workers of a run that was killed may take to notice
-COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev"]
+COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev", "test"]
 
 
 class RunFolder:
@@ -78,10 +79,9 @@ class RunFolder:
         """Add a line to `metrics.csv`, with the names of the columns above the first."""
         fresh = not self.metrics.exists()
         with self.metrics.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
             if fresh:
-                writer.writeheader()
-            writer.writerow({name: format(row[name], ".10g") for name in COLUMNS})
+                file.write(_line(COLUMNS))
+            file.write(_line(_cells(row)))
 
     def rows(self) -> list[dict[str, float]]:
         """The lines of `metrics.csv`, but for half a last one: the process may have been killed as it wrote it.
@@ -99,7 +99,8 @@ class RunFolder:
 
     def _row(self, number: int, line: str) -> dict[str, float]:
         try:
-            return dict(zip(COLUMNS, map(float, line.split(",")), strict=True))
+            row = dict(zip(COLUMNS, line.split(","), strict=True))
+            return {name: float(cell or "nan") if name == "test" else float(cell) for name, cell in row.items()}
         except ValueError:
             expected = f"should hold {len(COLUMNS)} numbers"
             raise ValueError(
@@ -108,10 +109,19 @@ class RunFolder:
 
     def rewind(self, generation: int) -> None:
         """Take lines after `generation` off `metrics.csv`: they were written after the state was kept."""
-        rows = [row for row in self.rows() if row["generation"] <= generation]
-        lines = [",".join(format(row[name], ".10g") for name in COLUMNS) for row in rows]
+        self._write_rows([row for row in self.rows() if row["generation"] <= generation])
+
+    def record_test(self, generation: int, mean: float) -> None:
+        """Write a test's mean return into the line of a generation, unless the line has a higher one."""
+        rows = self.rows()
+        for row in rows:
+            if row["generation"] == generation and not row["test"] >= mean:
+                row["test"] = mean
+        self._write_rows(rows)
+
+    def _write_rows(self, rows: Sequence[Mapping[str, float]]) -> None:
         if rows:
-            _write_text(self.metrics, "\n".join([",".join(COLUMNS), *lines]) + "\n")
+            _write_text(self.metrics, "".join(map(_line, [COLUMNS, *map(_cells, rows)])))
         else:
             self.metrics.unlink(missing_ok=True)
 
@@ -120,7 +130,7 @@ class RunFolder:
         if self.metrics.exists():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
-        checkpoint.save(self.state, run=dict(state))
+        checkpoint.save(self.state, run={"format": FORMAT, **state})
         if best is not None:
             best.save(self.best)
 
@@ -133,6 +143,12 @@ class RunFolder:
         held = checkpoint.load(self.state)
         if not isinstance(held.get("run"), dict):
             raise CheckpointError(f"{self.state} holds no state of a run, but {', '.join(held) or 'nothing'}.")
+        version = held["run"].get("format", 1)
+        if version != FORMAT:
+            raise CheckpointError(
+                f"Expected {self.state} of format {FORMAT}, got format {version} of another version of vecrl. Begin a "
+                f"new run; {self.best.name} can still be used."
+            )
         return held["run"]
 
     @contextmanager
@@ -156,6 +172,15 @@ class RunFolder:
     def listing(self, *names: str) -> Sequence[tuple[str, Path]]:
         """The files of these attributes that are there."""
         return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
+
+
+def _cells(row: Mapping[str, float]) -> list[str]:
+    """The cells of a line of `metrics.csv`; `test` is empty where there was none."""
+    return ["" if name == "test" and math.isnan(row[name]) else format(row[name], ".10g") for name in COLUMNS]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return ",".join(cells) + "\n"
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -33,7 +33,7 @@ class SavedPolicy:
         parameters: `[L]` float32.
         norm: the observation statistics' `state_dict`, or None where observations are not normalised.
         clip: normalised observations were clipped to `[-clip, clip]`.
-        mean_return: what it reached, as far as that is known.
+        mean_return: its mean return in the test that chose it; None if it was not tested.
 
     >>> saved = SavedPolicy("CartPole-v1", "Linear(obs_length, act_length)", {"obs_length": 4, "act_length": 2},
     ...                     torch.zeros(10))
