@@ -1,0 +1,30 @@
+"""Writes the frozen files: `python -m tests.frozen.write`, then look at `git diff tests/frozen`.
+
+Write them only after a change that is on purpose, and say in the commit what changed and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.frozen.public import described
+
+HERE = Path(__file__).parent
+SIGNATURES = HERE / "signatures.txt"
+HOW = "If this change is on purpose, run `python -m tests.frozen.write {}` and say in the commit what changed and why."
+
+
+def write_signatures() -> None:
+    """Writes the public names and how they are called."""
+    SIGNATURES.write_text(described())
+
+
+FILES = {"signatures": write_signatures}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.frozen.write", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", nargs="*", choices=[*FILES, []], help="which of them; all by default")
+    for name in parser.parse_args().what or FILES:
+        FILES[name]()
