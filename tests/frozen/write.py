@@ -8,10 +8,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tests.frozen.cases import cases
+from tests.frozen.digests import digest, text, written
 from tests.frozen.public import described
 
 HERE = Path(__file__).parent
 SIGNATURES = HERE / "signatures.txt"
+TRAJECTORIES = HERE / "trajectories.json"
 HOW = "If this change is on purpose, run `python -m tests.frozen.write {}` and say in the commit what changed and why."
 
 
@@ -20,7 +23,13 @@ def write_signatures() -> None:
     SIGNATURES.write_text(described())
 
 
-FILES = {"signatures": write_signatures}
+def write_trajectories() -> None:
+    """Records each case by its first way."""
+    entries = {key: written(digest(next(iter(case.ways.values()))()), case.exact) for key, case in cases().items()}
+    TRAJECTORIES.write_text(text(entries))
+
+
+FILES = {"signatures": write_signatures, "trajectories": write_trajectories}
 
 
 if __name__ == "__main__":
