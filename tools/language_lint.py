@@ -1,0 +1,197 @@
+"""Finds phrases that the style of this project forbids, in prose and in names.
+
+    python tools/language_lint.py                      everything, a line a use
+    python tools/language_lint.py src/vecrl/engine     one package
+    python tools/language_lint.py --count              how many uses each package has
+
+It reads comments, strings (docstrings and messages) and names in Python files, and the text of Markdown files. Names
+are read word by word: `begin_anew` has "anew" in it, and so has `BeginAnew`. A phrase may go over the end of a line or
+over several strings that are written one after another. Quotations are left alone: block quotes in Markdown, and every
+line with "lint: quote" in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import sys
+import tokenize
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERYTHING = ("src", "tests", "benchmarks", "examples", "tools", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+ABOUT_PHRASES = ("tools/language_lint.py", "tests/test_language_lint.py")  # which name them to forbid them
+GENERATED = ("benchmarks/results/",)
+MARK = "lint: quote"
+
+# Phrases as regular expressions; a space is any white space, or an underscore.
+PHRASES = (
+    "anew",
+    "begun",
+    "beg[ai]n(s|ning)? again",
+    "who",
+    "whom",
+    "whose",
+    "whoever",
+    "nobody",
+    "somebody",
+    "everybody",
+    "told",
+    "tells of",
+    "made good",
+    "mend(s|ed|ing)?",
+    "left out",
+    "under way",
+    "what is late",
+    "c[oa]mes? to an end",
+    "stands? on",
+    "hangs? on",
+    "puts? by",
+    "likewise",
+    "for good",
+    "of its own accord",
+    "as it is",
+    "there is nothing to",
+)
+_ANY = "|".join(PHRASES).replace(" ", r"[\s_]+")
+_FORBIDDEN = re.compile(rf"(?<![^\W_])({_ANY})(?![^\W_])", re.IGNORECASE)
+_BUT_CAME = re.compile(r"\bbut\b[^.]*?\b(came)\b")  # "Expected ..., got ..." is how a message says it
+_ESCAPES = re.compile(r"\\[nrt]")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_OPENING = re.compile(r"""^[a-zA-Z]*('''|\"\"\"|'|")""")
+_STRINGS = {tokenize.STRING, *(getattr(tokenize, f"FSTRING_{part}", -1) for part in ("START", "MIDDLE", "END"))}
+_BETWEEN = {tokenize.NL, tokenize.COMMENT}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Use:
+    """One use of a forbidden phrase."""
+
+    path: str
+    line: int
+    phrase: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.phrase!r}"
+
+
+@dataclass(slots=True)
+class Text:
+    """Pieces of a file that are read as one, with the line on which each begins."""
+
+    kind: str
+    pieces: list[str] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def add(self, piece: str, line: int) -> None:
+        """Appends a piece; one of several lines is taken apart."""
+        for number, part in enumerate(piece.splitlines(keepends=True)):
+            self.pieces.append(part)
+            self.lines.append(line + number)
+
+    def uses(self) -> Iterator[tuple[int, str]]:
+        """Yields the line and the words of each forbidden phrase."""
+        text, starts = "".join(self.pieces), [0]
+        for piece in self.pieces:
+            starts.append(starts[-1] + len(piece))
+        found = [(match.start(), match.group()) for match in _FORBIDDEN.finditer(text)]
+        if self.kind == "string":
+            found += [(match.start(1), "but ... came") for match in _BUT_CAME.finditer(text)]
+        for start, phrase in sorted(found):
+            yield self.lines[bisect_right(starts, start) - 1], " ".join(re.split(r"[\s_]+", phrase))
+
+
+def uses_in(path: str, source: str) -> list[Use]:
+    """Finds the forbidden phrases in a file.
+
+    Args:
+        path: how it is called in the result; ".py" files are read as Python, others as Markdown.
+        source: its text.
+    """
+    quoted = {number for number, line in enumerate(source.splitlines(), 1) if MARK in line}
+    texts = _of_python(source) if path.endswith(".py") else [_of_markdown(source)]
+    found = {(line, phrase, index) for text in texts for index, (line, phrase) in enumerate(text.uses())}
+    return sorted(Use(path, line, phrase) for line, phrase, _ in found if line not in quoted)
+
+
+def _of_python(source: str) -> Iterator[Text]:
+    """The runs of comments and of strings, and the names."""
+    comments, strings = Text("comment"), Text("string")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        kind, string, (line, _), *_ = token
+        if kind == tokenize.COMMENT:
+            if comments.lines and comments.lines[-1] < line - 1:
+                yield comments
+                comments = Text("comment")
+            comments.add(string.lstrip("#") + "\n", line)
+        if kind in _STRINGS:
+            strings.add(_unquoted(string) if kind == tokenize.STRING else string, line)
+        elif kind not in _BETWEEN and strings.pieces:
+            yield strings
+            strings = Text("string")
+        if kind == tokenize.NAME:
+            yield Text("name", [_CAMEL.sub("_", string)], [line])
+    yield from (comments, strings)
+
+
+def _unquoted(string: str) -> str:
+    """What is between the quotes, escapes as spaces."""
+    opening = _OPENING.match(string)
+    if opening is None:
+        return string
+    return _ESCAPES.sub("  ", string[opening.end() : -len(opening.group(1))])
+
+
+def _of_markdown(source: str) -> Text:
+    text = Text("text")
+    for number, line in enumerate(source.splitlines(), 1):
+        text.add("\n" if line.lstrip().startswith(">") else line + "\n", number)
+    return text
+
+
+def files_in(paths: Iterable[Path]) -> list[Path]:
+    """The Python and Markdown files below some paths, sorted.
+
+    Raises:
+        FileNotFoundError: a path that does not exist.
+    """
+    found: set[Path] = set()
+    for path in paths:
+        if path.is_dir():
+            found |= {*path.rglob("*.py"), *path.rglob("*.md")}
+        elif path.is_file():
+            found.add(path)
+        else:
+            raise FileNotFoundError(f"Expected a file or a folder, got {path}. Give paths that exist.")
+    return sorted(p for p in found if _shown(p) not in ABOUT_PHRASES and not _shown(p).startswith(GENERATED))
+
+
+def _shown(path: Path) -> str:
+    full = path.resolve()
+    return str(full.relative_to(ROOT)) if full.is_relative_to(ROOT) else str(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the uses; returns 1 if there are any, else 0."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("paths", nargs="*", type=Path, help="files and folders; everything by default")
+    parser.add_argument("--count", action="store_true", help="print only how many uses each package has")
+    options = parser.parse_args(argv)
+    paths = options.paths or [ROOT / name for name in EVERYTHING if (ROOT / name).exists()]
+    uses = [use for path in files_in(paths) for use in uses_in(_shown(path), path.read_text())]
+    if options.count:
+        packages = Counter(str(Path(use.path).parent) for use in uses)
+        lines = [f"{count:6} {package}" for package, count in sorted(packages.items())]
+        print("\n".join([*lines, f"{len(uses):6} in all"]))
+    else:
+        print("\n".join(map(str, uses)))
+    return int(bool(uses))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
