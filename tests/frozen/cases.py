@@ -80,7 +80,7 @@ def cases() -> dict[str, Case]:
 
 
 def _over(places: dict[str, dict[str, Any]], record: Callable[..., Trace], *args: Any, ray: bool = False) -> Ways:
-    """A way for each place; on Ray, whose actors take seconds to start, only where it is asked for."""
+    """A way for each place; on Ray only if `ray`, since its actors take seconds to start."""
     return {
         place: partial(record, *args, **options)
         for place, options in places.items()

@@ -65,7 +65,7 @@ def single(name: str, way: str, break_when_any_done: bool) -> Trace:
 
 
 def rolled_batch(name: str, *, way: str = "actions", **place: Any) -> Trace:
-    """A rollout of a batch past ends, likewise."""
+    """A rollout of a batch past ends, by one of the same three ways."""
     return _rolled(batch(name, **place), torch.from_numpy(actions(name)).transpose(0, 1), way, False)
 
 

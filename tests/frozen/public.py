@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 EMPTY = inspect.Parameter.empty
-IGNORED = ("vecrl", "typing", "abc")  # modules whose classes say nothing as bases, unless they are public
+IGNORED = ("vecrl", "typing", "abc")  # modules with classes that say nothing as bases, unless they are public
 
 # Where a name is in several modules, the first of them describes it and the others refer to that one. A module without
 # an `__all__` has its names here.

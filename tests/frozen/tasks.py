@@ -18,7 +18,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "HalfCheetah-v5": {"max_episode_steps": 5},
 }
 INEXACT = ("HalfCheetah-v5",)
-"""Environments whose floats differ between CPUs by more than the last bits of a float64."""
+"""Environments with floats that differ between CPUs by more than the last bits of a float64."""
 NATIVE = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
 
 
