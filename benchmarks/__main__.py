@@ -14,13 +14,16 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.environments import BuildError, python_of, versions_of
 from benchmarks.harness import Contestant, Result, compete, foreign_load
-from benchmarks.workloads import Workload, workloads
+from benchmarks.records import OURS, Target, Workload
+from benchmarks.workloads import workloads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what was asked for; 1 where a contestant failed, else 0: a missed target is a result, no failure."""
     options = _parser().parse_args(argv)
     chosen = [_narrowed(w, options.contestants) for w in _chosen(options.only, options.quick)]
+    if options.against:
+        chosen = [_against(w, _source(options.against)) for w in chosen]
     if options.list:
         print("\n".join(f"{w.name:24} {w.title}" for w in chosen))
         return 0
@@ -29,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no workload has {options.only!r} in its name; there are: {names}", file=sys.stderr)
         return 2
     rounds, seconds = (2, 0.1) if options.quick else (options.rounds, options.seconds)
-    results = report.HERE / "results" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
+    results = report.RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
     print(report.machine(), "load average", os.getloadavg(), f"cores busy now {foreign_load():.1f}", flush=True)
     versions, outcomes = {}, []
     for workload in chosen:
@@ -72,6 +75,27 @@ def _narrowed(workload: Workload, names: Sequence[str]) -> Workload:
     return replace(workload, contestants=kept)
 
 
+def _against(workload: Workload, source: Path) -> Workload:
+    """The workload with vecrl's contestants alone, each beside itself with the vecrl of `source`, and the parts."""
+    kept = []
+    for contestant in workload.contestants:
+        if contestant.name.startswith(OURS):
+            other = replace(contestant, name=contestant.name + report.AGAINST, source=source)
+            kept += [contestant, other]
+        elif contestant.name in workload.parts:
+            kept.append(contestant)
+    alone = [target for target in workload.targets if not isinstance(target, Target)]
+    return replace(workload, contestants=kept, targets=alone)
+
+
+def _source(path: Path) -> Path:
+    """The folder that holds the package, of a checkout or of its `src`."""
+    found = next((p for p in (path / "src", path) if (p / "vecrl" / "__init__.py").is_file()), None)
+    if found is None:
+        raise SystemExit(f"Expected a checkout of vecrl or its src folder at {path}, got neither. Give --against one.")
+    return found.resolve()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="vecrl beside its peers, in one run")
     parser.add_argument("--only", action="append", default=[], help="workloads whose name contains this; repeatable")
@@ -83,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0.4, help="about how long a turn lasts")
     parser.add_argument("--markdown", type=Path, help="also write the table there")
     parser.add_argument("--beside", type=Path, help="results (.jsonl) of an earlier run, for the workloads not run now")
+    parser.add_argument("--against", type=Path, help="another checkout of vecrl, timed in turn with this one")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     return parser
 

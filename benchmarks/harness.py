@@ -38,6 +38,7 @@ class Contestant:
             whose background processes cannot be stopped while others are timed.
         units: how many of them such a process does in its turn; if more than one, after as many to warm up.
         cores: how many cores it may use.
+        source: the folder that vecrl is imported from.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Contestant:
     fresh: bool = False
     units: int = 1
     cores: int = 2
+    source: Path = ROOT / "src"
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class Process:
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env=_environment(),
+            env=_environment(contestant.source),
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -245,9 +247,9 @@ def _noting(result: Result) -> Iterator[None]:
         result.error = str(error)
 
 
-def _environment() -> dict[str, str]:
-    """One thread a process, this repository on the path, and caches that outlive the process."""
+def _environment(source: Path) -> dict[str, str]:
+    """One thread a process, vecrl and this repository on the path, and caches that outlive the process."""
     scratch = ROOT / ".scratch"
     quiet = {"SDL_VIDEODRIVER": "dummy", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "bench-inductor"), "JAX_PLATFORMS": "cpu"}
-    return {**os.environ, **ONE_THREAD, **quiet, **caches, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **ONE_THREAD, **quiet, **caches, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness import Result
-from benchmarks.workloads import OURS, Limit, Target, Workload, workloads
+from benchmarks.records import OURS, Beyond, Limit, Target, Workload
+from benchmarks.workloads import workloads
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
 Outcome = tuple[Workload, Sequence[Result]]
+AGAINST = ", against"
+"""Behind the name of a contestant that imports another checkout's vecrl."""
 
 
 def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str, str]]) -> None:
@@ -53,8 +58,34 @@ def with_earlier(outcomes: Sequence[Outcome], path: Path, versions: dict[str, di
     return [now.get(w.name) or (w, found[w.name]) for w in workloads() if w.name in now or w.name in found]
 
 
-def judged(target: Target | Limit, results: Sequence[Result], unit: str = " s") -> tuple[str, bool | None]:
-    """What was asked and seen, as text, and whether it holds: None where somebody's result is missing."""
+def beyond(result: Result, outcome: Outcome) -> float | None:
+    """Microseconds a row beyond the parts, median over the rounds; None where a part's result is missing."""
+    workload, results = outcome
+    parts = [r.micros for r in results if r.contestant in workload.parts]
+    if not parts or len(parts) < len(workload.parts) or {len(p) for p in parts} != {len(result.micros)}:
+        return None
+    rest = [micros - sum(others) for micros, *others in zip(result.micros, *parts, strict=True)]
+    return statistics.median(rest) / workload.rows if rest else None
+
+
+def compared(result: Result, results: Sequence[Result]) -> str | None:
+    """How long another checkout takes in relation to this one, round by round; None where it was not run."""
+    theirs = next((r for r in results if r.contestant == result.contestant + AGAINST), None)
+    if theirs is None or not theirs.micros or len(theirs.micros) != len(result.micros):
+        return None
+    ratios = [other / ours for ours, other in zip(result.micros, theirs.micros, strict=True)]
+    return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+
+
+def judged(target: Target | Limit | Beyond, outcome: Outcome) -> tuple[str, bool | None]:
+    """What was asked and seen, as text, and whether it holds: None where a result is missing."""
+    workload, results = outcome
+    unit = workload.unit
+    if isinstance(target, Beyond):
+        ours = next((r for r in results if r.contestant == OURS), None)
+        seen = None if ours is None else beyond(ours, outcome)
+        said = "" if seen is None else f"{seen:.1f} µs of "
+        return f"{said}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
     medians = {r.contestant: r.median for r in results if r.micros}
     ours = medians.get(OURS)
     if isinstance(target, Limit):
@@ -76,7 +107,7 @@ def judged(target: Target | Limit, results: Sequence[Result], unit: str = " s") 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
     """The whole page."""
     verdicts = [
-        (w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, results, w.unit)]
+        (w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, (w, results))]
     ]
     load = max((load for _, results in outcomes for r in results for load in r.loads), default=0.0)
     lines = [
@@ -124,6 +155,7 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
     micro = workload.unit == " s"
     head = ["contestant", "µs a unit" if micro else "taken", "fastest", *(["steps/s"] if micro else []), "ratio"]
     head += ["of two cores"] if efficient else []
+    head += ["µs a step beyond"] if workload.parts else []
     lines = ["", f"### {workload.name}", "", workload.title + ".", ""]
     lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for r in results:
@@ -138,8 +170,15 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
         cells.append(f"{r.median / ours:.2f}" if ours else "")
         if efficient:
             cells.append(f"{workload.core_micros / (2 * r.median):.2f}")
+        if workload.parts:
+            cells.append(_rest(r, (workload, results)))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _rest(result: Result, outcome: Outcome) -> str:
+    more = None if result.contestant in outcome[0].parts else beyond(result, outcome)
+    return "" if more is None else f"{more:,.1f}"
 
 
 def _shown(micros: float, workload: Workload) -> str:
@@ -153,8 +192,12 @@ def summary(outcome: Outcome) -> list[str]:
     for r in results:
         shown = [_shown(value, workload) for value in (r.median, min(r.micros))] if r.micros else []
         said = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
+        if more := _rest(r, outcome):
+            said += f"  {more} µs a step beyond the parts"
+        if ratio := compared(r, results):
+            said += f"  against: × {ratio}"
         lines.append(f"  {r.contestant:28} {said}")
     for target in workload.targets:
-        text, held = judged(target, results, workload.unit)
+        text, held = judged(target, outcome)
         lines.append(f"  -> {text}: {_verdict(held)}")
     return lines

@@ -6,58 +6,10 @@ It names the functions in `benchmarks.contestants` and never imports them: most 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.harness import Contestant as C
-
-OURS = "vecrl"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """vecrl must be `at_least` times as fast as the best of `rivals`, each taken `scale` times as fast as it is."""
-
-    rivals: tuple[str, ...]
-    at_least: float
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """vecrl must take no more than this, in the workload's unit."""
-
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A piece of work.
-
-    Attributes:
-        name: what `--only` matches.
-        title: what a unit of it is, for the table.
-        contestants: who does it, vecrl first where it has its part.
-        parameters: keyword arguments of every contestant's function.
-        targets: what vecrl must reach.
-        rows: environment steps (or rows) in a unit.
-        core_micros: microseconds of a core that a unit must take whatever the library does, for the efficiency.
-        rounds: how many turns each has, where the usual number would take too long.
-        quick: whether `--quick` runs it.
-        unit: what is measured, as it is written behind a number.
-    """
-
-    name: str
-    title: str
-    contestants: Sequence[C]
-    parameters: dict[str, Any] = field(default_factory=dict)
-    targets: Sequence[Target | Limit] = ()
-    rows: int = 1
-    core_micros: float = 0.0
-    rounds: int | None = None
-    quick: bool = False
-    unit: str = " s"
+from benchmarks.records import OURS, Limit, Target, Workload
+from benchmarks.with_policy import with_policies
 
 
 def workloads() -> list[Workload]:
@@ -84,6 +36,7 @@ def workloads() -> list[Workload]:
         _pixels(8),
         _normed(64),
         _memory(16, 1000),
+        *with_policies(),
         _killed("raise"),
         _killed("restart"),
         _stuck(1.0),

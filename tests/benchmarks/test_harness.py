@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.harness import Contestant, Process, Result, compete
-from benchmarks.workloads import Limit, Target, Workload, workloads
+from benchmarks.records import Beyond, Limit, Target, Workload
+from benchmarks.workloads import workloads
 
 from benchmarks import report
 
@@ -57,7 +58,7 @@ def _results(**medians: float) -> list[Result]:
     ],
 )
 def test_targets_are_judged_against_the_best_rival(target, held):
-    assert report.judged(target, _results(vecrl=10, slow=40, fast=5))[1] is held
+    assert report.judged(target, (Workload("w", "some work", []), _results(vecrl=10, slow=40, fast=5)))[1] is held
 
 
 def test_results_are_written_as_lines_and_as_a_table(tmp_path):
@@ -98,3 +99,42 @@ def test_the_command_line_lists_and_refuses(capsys):
     assert capsys.readouterr().out.startswith("cheetah")
     assert main(["--only", "nonesuch"]) == 2
     assert "serial-cartpole-64" in capsys.readouterr().err
+
+
+# -- parts of the work, and another checkout -------------------------------------------------------
+
+
+def test_parts_are_subtracted_round_by_round():
+    results = [Result("vecrl", "main", [100.0, 130, 90]), Result("policy", "main", [20.0, 40, 20])]
+    workload = Workload("w", "some work", [], rows=10, parts=("policy",), targets=[Beyond(8.0), Beyond(7.9)])
+    assert report.beyond(results[0], (workload, results)) == 8.0
+    assert [report.judged(target, (workload, results)) for target in workload.targets] == [
+        ("8.0 µs of ≤ 8 µs beyond policy", True),
+        ("8.0 µs of ≤ 7.9 µs beyond policy", False),
+    ]
+    page = report.markdown([(workload, results)], {}, "make bench")
+    assert "| vecrl | 100.0 | 90.0 | 100,000 | 1.00 | 8.0 |" in page
+    assert "| policy | 20.0 | 20.0 | 500,000 | 0.20 |  |" in page
+    missing = [results[0], Result("policy", "main", error="KeyError")]
+    assert report.judged(Beyond(8.0), (workload, missing)) == ("≤ 8 µs beyond policy", None)
+
+
+def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    package = tmp_path / "src" / "vecrl"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('the other one')")
+    options = ["--only", "serial-cartpole-64", "--rounds", "1", "--seconds", "0.01", "--against", str(tmp_path)]
+    assert main(options) == 1
+    said = capsys.readouterr().out
+    assert "vecrl, against               FAILED" in said
+    assert "the other one" in said
+    assert "gymnasium Sync" not in said  # peers are not timed
+    with pytest.raises(SystemExit, match="Expected a checkout of vecrl"):
+        main([*options[:-1], str(tmp_path / "nowhere")])
+
+
+def test_ratios_to_another_checkout_are_taken_round_by_round():
+    results = [Result("vecrl", "main", [10.0, 20, 40]), Result("vecrl, against", "main", [11.0, 20, 36])]
+    assert report.compared(results[0], results) == "1.000 (0.900 to 1.100)"
+    assert report.compared(results[1], results) is None

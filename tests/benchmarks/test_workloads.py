@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from benchmarks.contestant import resolve, timed
 from benchmarks.environments import ENVIRONMENTS
-from benchmarks.workloads import OURS, Target, workloads
+from benchmarks.records import OURS, Target
+from benchmarks.workloads import workloads
 
 WORKLOADS = workloads()
 CONTESTANTS = Path(inspect.getfile(resolve)).parent / "contestants"
@@ -23,6 +24,16 @@ TINY = [
     ("by_hand:rollout_cartpole", {"steps": 40}),
     ("by_hand:pipes_burn", {"num_envs": 3, "microseconds": 10, "out": "image"}),
     ("by_hand:pipes_cheetah", {"num_envs": 2}),
+    ("by_hand_policy:replayed_cartpole", {"num_envs": 2, "steps": 5}),
+    ("by_hand_policy:policy_alone", {"num_envs": 2, "steps": 5}),
+    ("by_hand_policy:gymnasium_sync", {"num_envs": 2, "steps": 5}),
+    ("on_vecrl_acting:vector_env", {"num_envs": 2, "steps": 5}),
+    ("on_vecrl_acting:rollout_workers", {"num_envs": 3, "steps": 5}),
+    ("on_tensordict_policy:rollout_cartpole", {"library": "vecrl", "steps": 5, "transformed": False}),
+    ("on_tensordict_policy:rollout_cartpole", {"library": "vecrl", "steps": 5, "transformed": True, "num_envs": 2}),
+    ("on_tensordict_policy:policy_alone", {"steps": 5}),
+    ("on_tensordict_policy:calls", {"library": "vecrl", "what": "rollout"}),
+    ("on_tensordict_policy:calls", {"library": "vecrl", "what": "serial"}),
     ("by_hand_torch:policy", {"members": 3, "way": "bmm"}),
     ("by_hand_torch:policy", {"members": 3, "way": "sum"}),
     ("on_gymnasium:serial_cartpole", {"num_envs": 2}),
@@ -104,8 +115,9 @@ def test_contestants_take_what_the_table_gives_them(workload):
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-def test_targets_name_contestants(workload):
+def test_targets_and_parts_name_contestants(workload):
     names = [c.name for c in workload.contestants]
+    assert set(workload.parts) <= {*names} - {OURS}
     assert len(names) == len(set(names))
     assert OURS not in names[1:]
     for target in workload.targets:

@@ -1,0 +1,37 @@
+"""The policy of the workloads that have one in the loop: the same network and weights for every library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.population import parameters, split
+
+
+class Greedy(nn.Module):
+    """The better of two actions for CartPole's observations `[..., 4]`, as indices `[...]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
+        weights = [torch.from_numpy(np.array(part)) for part in split(parameters(8)[5])]
+        with torch.no_grad():
+            for own, given in zip(self.net.parameters(), weights, strict=True):
+                own.copy_(given)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.net(observation).argmax(-1)
+
+
+class OnArrays:
+    """The same for NumPy arrays, without gradients."""
+
+    def __init__(self) -> None:
+        self.module = Greedy()
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        with torch.no_grad():
+            return self.module(torch.from_numpy(obs)).numpy()
