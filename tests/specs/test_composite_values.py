@@ -1,4 +1,4 @@
-"""The TensorDicts under a Composite: drawing, checking, mending, encoding, counting them."""
+"""The TensorDicts under a Composite: drawing, checking, projecting, encoding, counting them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorClass, TensorDict
 
-from vecrl.errors import OutOfSpecError, SpaceError
+from vecrl.errors import LockedError, OutOfSpecError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, NonTensor, OneHot, Unbounded
 
 
@@ -36,16 +36,44 @@ def test_faults_name_the_path() -> None:
         spec.assert_is_in(value.set("a", torch.zeros(3).double()))
 
 
-def test_projecting_leaves_the_given_one_alone() -> None:
+def test_project_writes_into_the_tensordict_and_returns_it() -> None:
     spec = make()
-    value = TensorDict(a=torch.zeros(3), n={"x": torch.zeros(2), "y": torch.tensor(9)}, more=torch.ones(1))
-    mended = spec.project(value)
-    assert mended["n", "y"] == 1
-    assert value["n", "y"] == 9
-    assert mended["more"] is value["more"]
-    assert spec.is_in(spec.project(value.to_dict()))
+    wrong, more = torch.tensor(9), torch.ones(1)
+    value = TensorDict(a=torch.zeros(3), n={"x": torch.zeros(2), "y": wrong}, more=more)
+    assert spec.project(value) is value
+    assert value["n", "y"] == 1
+    assert value["more"] is more
+    assert wrong == 9  # an entry is replaced: another holder of the tensor keeps its values
+    plain = value.set(("n", "y"), wrong).to_dict()
+    assert spec.is_in(spec.project(plain))
+    assert plain["n"]["y"] == 9
     with pytest.raises(SpaceError, match="Expected 'n' to project"):
         spec.project(value.exclude("n"))
+
+
+def test_project_keeps_a_larger_batch_and_what_the_tensordict_is() -> None:
+    spec = Composite(a=Bounded(0, 1, (2, 3)), n=Composite(b=Bounded(0, 1, (2,)), shape=(2,)), shape=(2,))
+    entries = {"a": torch.full((5, 2, 3), 7), "n": {"b": torch.full((5, 2), 7.0)}}
+    value = TensorDict(entries, batch_size=(5, 2), device="cpu", names=["time", "row"])
+    inner = value["n"]
+    assert spec.project(value) is value
+    assert value["n"] is inner
+    assert value["a"].dtype == torch.float32
+    assert value["a"].eq(1).all()
+    assert inner["b"].eq(1).all()
+    assert (value.batch_size, value.names, value.device) == ((5, 2), ["time", "row"], torch.device("cpu"))
+
+
+def test_project_writes_into_the_tensors_of_a_locked_tensordict() -> None:
+    spec = Composite(a=Bounded(0, 1, (3,)))
+    value = TensorDict(a=torch.full((3,), 7.0)).lock_()
+    tensor = value["a"]
+    assert spec.project(value) is value
+    assert value["a"] is tensor
+    assert tensor.eq(1).all()
+    assert value.is_locked
+    with pytest.raises(LockedError, match="Unlock"):
+        spec.project(TensorDict(a=torch.full((3,), 7)).lock_())
 
 
 def test_encoding() -> None:

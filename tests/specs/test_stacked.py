@@ -229,9 +229,10 @@ def test_values_are_lazy_stacks() -> None:
         assert isinstance(value, LazyStackedTensorDict)
         assert value.batch_size[-2:] == (5, 2)
         assert spec.is_in(value)
-    value = spec.rand()
-    assert spec.is_in(spec.project(value.set("act", torch.full((5, 2), 9))))
+    value = spec.rand().set("act", torch.full((5, 2), 9))
     assert "in element 0" in str(spec.mismatch(value))
+    assert spec.project(value) is value
+    assert spec.is_in(value)
     rows = spec.to_numpy(spec.rand())
     assert spec.is_in(spec.encode(rows))
     spec.type_check(spec.rand())
@@ -239,6 +240,22 @@ def test_values_are_lazy_stacks() -> None:
         spec.encode([{}])
     dense = TensorDict(obs=torch.zeros(5, 2, 3), act=torch.zeros(5, 2).long(), batch_size=(5, 2))
     assert not spec.is_in(dense)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("batch", [(), (5,)])
+def test_project_writes_into_dense_and_into_lazy_stacks(batch: tuple[int, ...], locked: bool) -> None:
+    spec = stack(Composite(a=Bounded(0, 1, (3,))), Composite(a=Bounded(0, 2, (3,))))
+    dense = TensorDict(a=torch.full((*batch, 2, 3), 9.0), batch_size=(*batch, 2))
+    along = lazy_stack([TensorDict(a=torch.full((*batch, 3), 9.0), batch_size=batch) for _ in range(2)], len(batch))
+    across = lazy_stack([TensorDict(a=torch.full((2, 3), 9.0), batch_size=2)] * 1, 0)
+    for value in (dense, along, across):
+        if locked:
+            value.lock_()
+        assert spec.project(value) is value
+        assert value["a"][..., 0, :].eq(1).all()
+        assert value["a"][..., 1, :].eq(2).all()
+        assert value.is_locked == locked
 
 
 def test_setting_and_taking_out() -> None:

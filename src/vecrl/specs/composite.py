@@ -212,12 +212,20 @@ class Composite(SpecMapping):
         return data.mismatch(self, val)
 
     def project(self, val: Any) -> Any:
-        """A shallow copy of the TensorDict `val` whose entries are in their specs. Other keys stay as they are.
+        """Replaces the entries of the TensorDict `val` that are not in their specs by the nearest that are.
 
-        (TorchRL writes into `val`.)
+        Other entries stay the same tensors. A batch may stand in front of the spec's shape.
+
+        Args:
+            val: a TensorDict, which is changed in place. Where it is locked, values are written into the tensors that
+                it holds. A plain mapping is left alone.
+
+        Returns:
+            `val` itself; for a plain mapping, a new TensorDict.
 
         Raises:
-            SpaceError: for a missing entry, or one of another shape.
+            SpaceError: an entry is missing or has another shape.
+            LockedError: an entry of a locked TensorDict has another dtype.
         """
         return data.project(self, val)
 

@@ -1,4 +1,4 @@
-"""TensorDicts under a `Composite`: building, checking, mending and encoding them, entry by entry."""
+"""TensorDicts under a `Composite`: building, checking, projecting and encoding them, entry by entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 from torch import Tensor
 
-from ..errors import SpaceError
+from ..errors import LockedError, SpaceError
 from .moves import as_size, concrete, fits
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def batch_before(spec: Composite, val: Any) -> torch.Size:
 
 def has(val: Any, name: str) -> bool:
     """Whether a mapping or TensorDict has an entry."""
-    return name in val if isinstance(val, Mapping) else name in val.keys()  # noqa: SIM118
+    return name in val.keys()  # noqa: SIM118
 
 
 def fetch(val: Any, name: str) -> Any:
     """The entry of a mapping or TensorDict; of a lazy stack of unequal tensors, as a nested tensor."""
-    if isinstance(val, Mapping):
-        return val[name]  # pyright: ignore[reportUnknownVariableType]
+    if not is_tensor_collection(val):
+        return val[name]
     try:
         return val.get(name)
     except RuntimeError:
@@ -85,20 +85,32 @@ def mismatch(spec: Composite, val: Any) -> str | None:
 
 
 def project(spec: Composite, val: Any) -> Any:
-    """A shallow copy of `val` with its entries projected."""
-    if isinstance(val, Mapping):
-        val = TensorDict(dict(val), batch_size=concrete(spec.shape))  # pyright: ignore[reportUnknownArgumentType]
-    val = val.copy()
+    """Projects the entries of `val` in place and returns it; of a mapping, a TensorDict is made."""
+    if not is_tensor_collection(val):
+        val = TensorDict(dict(val), batch_size=concrete(spec.shape))
     for name, entry in spec._entries().items():
         if entry is None:
             continue
         if not has(val, name):
             raise SpaceError(f"Expected {name!r} to project, but there are only {list(val.keys())}.")
         found = fetch(val, name)
-        mended = entry.project(found)
-        if mended is not found:
-            val.set(name, mended)
+        put(val, name, found, entry.project(found))
     return val
+
+
+def put(val: Any, name: str, found: Any, projected: Any) -> None:
+    """Puts `projected` in the place of the entry `found`; into its memory where the TensorDict `val` is locked."""
+    if projected is found:
+        return
+    if not val.is_locked:
+        val.set(name, projected)
+    elif isinstance(found, Tensor) and (found.shape, found.dtype) == (projected.shape, projected.dtype):
+        val.set_(name, projected)
+    else:
+        raise LockedError(
+            f"Expected {name!r} of the locked TensorDict to be a tensor of the spec's dtype, got {found!r:.80}. Unlock "
+            "the TensorDict before."
+        )
 
 
 def encode(spec: Composite, val: Any, ignore_device: bool) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import tensordict
 import torch
-from tensordict import is_tensor_collection
+from tensordict import LazyStackedTensorDict, is_tensor_collection
 from torch import Generator
 
 from ..errors import SpaceError
@@ -131,9 +131,16 @@ class StackedComposite(LazyStack, Composite):
         return self._filled(shape, lambda spec: spec.one(shape))
 
     def project(self, val: Any) -> Any:
-        rows = zip(self.specs, self._rows(val), strict=True)
-        dim = len(val.shape) - self._behind() if is_tensor_collection(val) else self.dim
-        return tensordict.lazy_stack([spec.project(row) for spec, row in rows], dim)
+        """Replaces the entries of `val` that are not in their specs by the nearest that are; see `Composite.project`."""
+        stacked, rows = is_tensor_collection(val), self._rows(val)
+        if stacked and val.is_locked:
+            rows = [row.lock_() for row in rows]  # what is written into a locked row is written into `val`
+        rows = [spec.project(row) for spec, row in zip(self.specs, rows, strict=True)]
+        if not stacked:
+            return tensordict.lazy_stack(rows, self.dim)
+        dim = len(val.shape) - self._behind()
+        own = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
+        return val if own or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """As many mappings or TensorDicts as Composites, encoded and stacked lazily."""
