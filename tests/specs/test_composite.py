@@ -301,10 +301,63 @@ def test_what_is_made_of_a_locked_one_is_not_locked() -> None:
         assert not other.is_locked
 
 
-def test_a_lock_does_not_reach_what_was_put_in() -> None:
+def test_a_nested_composite_is_the_one_that_was_put_in() -> None:
+    inner = Composite(x=Unbounded((2,)))
+    outer = Composite(n=inner)
+    assert outer["n"] is inner
+    inner["y"] = Unbounded((3,))
+    assert outer["n", "y"].shape == (3,)
+    outer["n", "z"] = None
+    assert "z" in inner
+    outer.update({"m": inner})
+    assert outer["m"] is inner
+    outer.lock_(recurse=True)
+    assert inner.is_locked
+    with pytest.raises(LockedError):
+        inner.pop("y")
+    outer.unlock_()
+    del inner["y"]
+    assert ("n", "y") not in outer
+
+
+def test_a_batch_shape_set_outside_reaches_nested_composites() -> None:
+    inner = Composite(x=Unbounded((2, 3)))
+    outer = Composite(n=inner)
+    outer.shape = (2,)
+    assert outer["n"] is inner
+    assert inner.shape == (2,)
+
+
+def test_a_nested_composite_of_another_batch_shape_or_device_is_copied() -> None:
+    inner = Composite(x=Unbounded((2, 3)))
+    assert Composite(n=inner, shape=(2,))["n"].shape == (2,)
+    assert Composite(n=inner, device="cpu")["n"].device == torch.device("cpu")
+    assert inner.shape == ()
+    assert inner.device is None
+
+
+def test_methods_that_return_a_composite_share_no_nested_one() -> None:
+    spec = make()
+    for other in (spec.clone(), spec.to("cpu"), spec.expand(2), spec.select("n"), spec.exclude("a")):
+        other["n"].pop("x")
+    spec.unflatten_keys()["n"].pop("x")
+    assert spec == make()
+
+
+def test_unlock_leaves_alone_what_was_locked_before_it_came_in() -> None:
+    inner = Composite(x=Unbounded()).lock_()
+    outer = Composite(n=inner).unlock_()
+    assert outer["n"].is_locked
+    assert outer.lock_().unlock_()["n"] is inner
+    assert not inner.is_locked
+
+
+def test_a_composite_cannot_hold_itself() -> None:
     inner = Composite(x=Unbounded())
-    Composite(n=inner).lock_()
-    inner["y"] = Unbounded()
+    outer = Composite(n=inner)
+    for spec in (outer, inner):
+        with pytest.raises(SpaceError, match="would hold itself"):
+            spec["me"] = outer
 
 
 def test_masks_reach_the_leaves_through_a_lock() -> None:

@@ -276,6 +276,25 @@ def test_setting_and_taking_out() -> None:
     assert list(spec.exclude("obs").keys(True, True)) == [("deep", "er")]
 
 
+def test_elements_are_what_was_stacked_and_edits_reach_both() -> None:
+    parts = [Composite(n=Composite(x=Unbounded((3,)))), Composite(n=Composite(x=Unbounded((3,))), b=Binary(2))]
+    spec = stack(*parts)
+    assert spec[0] is parts[0]
+    assert spec[-1] is parts[1]
+    assert spec.unbind()[1] is parts[1]
+    assert stack(*[part.expand(2) for part in parts], dim=1)[0].shape == (2,)
+    spec["n"]["y"] = Binary(shape=(2,))
+    assert parts[0]["n", "y"] == Binary(shape=())
+    del spec[0]["n"]
+    assert list(spec.keys()) == []
+    spec[1].lock_()
+    with pytest.raises(LockedError):
+        spec["n"] = None
+    outer = Composite(stack=spec)
+    outer.lock_()
+    assert parts[0].is_locked
+
+
 def test_locks() -> None:
     spec = agents().lock_()
     assert spec.is_locked

@@ -17,10 +17,10 @@ from .moves import Move, Names, as_size
 class Composite(SpecMapping):
     """Specs under keys; the spec of a TensorDict.
 
-    All entries begin with the batch shape. A nested Composite (or dict) with a shorter one takes on this one's.
-    Nested Composites are copied when they come in, and take on the device; so a lock holds for all below it. Leaves
-    are not copied, so that `update_mask` reaches them. An entry of None says that there is a key of which nothing is
-    known: it is never drawn and never checked.
+    All entries begin with the batch shape. Entries are kept as they are, not copied: `outer["inner"]` is the Composite
+    that was put in, so edits, masks and locks reach it by either name. Only a nested Composite with a shorter batch
+    shape or another device is copied, and the copy has the outer one's. An entry of None says that there is a key of
+    which nothing is known: it is never drawn and never checked.
 
     Args:
         specs: a mapping of names (or tuples of them) to specs; also as keywords.
@@ -80,8 +80,12 @@ class Composite(SpecMapping):
     def shape(self, shape: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._refuse_if_locked("its shape")
         shape = as_size(shape)
-        rebatched = type(self)(dict(self._entries()), shape=shape, device=self.device, data_cls=self.data_cls)
-        self._specs = rebatched._specs
+        fitting = Composite(self._entries(), shape=shape, device=self.device)._entries()
+        for name, spec in self._specs.items():
+            if spec is not fitting[name] and type(spec) is Composite:
+                spec.shape = shape
+            else:
+                self._specs[name] = fitting[name]
         self._shape = shape
         self._names = [*self._names, *[None] * len(shape)][: len(shape)]
 
@@ -122,14 +126,21 @@ class Composite(SpecMapping):
 
     def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
         names = self._names if len(self._names) == len(shape) else None
+        device = device or self.device
+        entries = {name: self._copied_entry(spec, shape, device) for name, spec in self._entries().items()}
         return type(self)(
-            self._entries(),
+            entries,
             shape=shape,
-            device=device or self.device,
+            device=device,
             data_cls=self.data_cls,
             step_mdp_static=self.step_mdp_static,
             names=names,
         )
+
+    def _copied_entry(self, spec: TensorSpec | None, shape: torch.Size, device: torch.device | None) -> Any:
+        if not isinstance(spec, SpecMapping):
+            return spec
+        return spec._copied(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
 
     def _nested(self, specs: Mapping[Any, Any]) -> Composite:
         return Composite(specs, shape=self.shape, device=self.device)

@@ -131,7 +131,8 @@ class LazyStack(TensorSpec):
         if any(isinstance(item, Tensor) for item in others) or (isinstance(mine, Tensor) and mine.ndim != 1):
             raise SpaceError("A lazy stack is indexed with tensors only along its stacked dimension, with a vector.")
         if isinstance(mine, int):
-            return self.specs[mine][others]
+            spec = self.specs[mine]
+            return spec if all(isinstance(item, slice) and item == slice(None) for item in others) else spec[others]
         chosen = [self.specs[i] for i in mine.tolist()] if isinstance(mine, Tensor) else self.specs[mine]
         dim = sum(not isinstance(item, int) for item in items[:place])
         if not chosen:

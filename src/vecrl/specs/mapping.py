@@ -141,7 +141,12 @@ class SpecMapping(TensorSpec):
             )
         begins = spec.shape[: self.ndim] == self.shape
         if isinstance(spec, SpecMapping):
-            return spec._copied(spec.shape if begins else self.shape, self.device)
+            if spec is self or any(part is self for part in spec.values(True)):
+                raise SpaceError(
+                    f"Expected another Composite at {name!r}, but it would hold itself. Put in its clone()."
+                )
+            same = begins and self.device in (None, spec.device)
+            return spec if same else spec._copied(spec.shape if begins else self.shape, self.device)
         if not begins:
             raise SpaceError(
                 f"Expected a spec whose shape begins with {tuple(self.shape)} at {name!r}, the batch shape of the "
@@ -186,7 +191,7 @@ class SpecMapping(TensorSpec):
         for key in keys:
             spec = self.get(key, MISSING if strict else None)
             if spec is not None or key in self:
-                chosen.set(key, spec)
+                chosen.set(key, spec._copied(spec.shape) if isinstance(spec, SpecMapping) else spec)
         return chosen
 
     def exclude(self, *keys: Key) -> Any:
@@ -213,7 +218,7 @@ class SpecMapping(TensorSpec):
     def unflatten_keys(self, separator: str = ".") -> Any:
         """The Composite of which `flatten_keys` makes this one."""
         nested = self.empty()
-        for key, spec in self._entries().items():
+        for key, spec in self._copied(self.shape)._entries().items():
             nested.set(tuple(key.split(separator)), spec)
         return nested
 
@@ -252,12 +257,15 @@ class SpecMapping(TensorSpec):
         return self.is_locked
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Refuse changes of the entries from now on, here and in nested ones. Returns self."""
+        """Refuses changes of the entries from now on, here and in nested ones, and returns self."""
         return self._set_lock(True)
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Allow changes again, here and in nested ones. Returns self."""
-        return self._set_lock(False)
+        """Allows changes again, here and in nested ones, and returns self.
+
+        Has no effect on a Composite that is not locked: nested ones that were locked before they came in stay so.
+        """
+        return self._set_lock(False) if self.is_locked else self
 
     def _set_lock(self, value: bool) -> Self:
         self._locked = value

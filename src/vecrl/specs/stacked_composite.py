@@ -20,8 +20,8 @@ from .mapping import MISSING
 class StackedComposite(LazyStack, Composite):
     """Composites of unequal keys or entries, side by side; the spec of a lazily stacked TensorDict.
 
-    Its keys are those that all of them have; `spec[i]` is one of them, with all of its keys. To set an entry sets a
-    part of it in each.
+    Its keys are those that all of them have; `spec[i]` along the stacked dimension is one of them itself, with all of
+    its keys, so edits and locks of it are edits and locks of the stack. To set an entry sets a part of it in each.
 
     Args:
         specs: what is stacked.
@@ -65,6 +65,8 @@ class StackedComposite(LazyStack, Composite):
     def _entry(self, entries: list[Any]) -> Any:
         if any(entry is None for entry in entries):
             return None
+        if all(isinstance(entry, Composite) for entry in entries):
+            return StackedComposite(*entries, dim=self.dim)  # also of equal ones, so that edits reach them
         return torch_functions.stack(entries, self.dim)
 
     def _put(self, name: str, spec: Any) -> None:
@@ -131,7 +133,7 @@ class StackedComposite(LazyStack, Composite):
         return self._filled(shape, lambda spec: spec.one(shape))
 
     def project(self, val: Any) -> Any:
-        """Replaces the entries of `val` that are not in their specs by the nearest that are; see `Composite.project`."""
+        """Replaces entries of `val` that are not in their specs by the nearest that are; see `Composite.project`."""
         stacked, rows = is_tensor_collection(val), self._rows(val)
         if stacked and val.is_locked:
             rows = [row.lock_() for row in rows]  # what is written into a locked row is written into `val`

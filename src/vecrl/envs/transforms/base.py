@@ -36,6 +36,11 @@ class Part:
         return self if owner is None else owner._modules[self._name]
 
 
+def owned(specs: Composite) -> Composite:
+    """An unlocked copy of `specs`, with the same leaves: a transform may return what another object holds."""
+    return specs._copied(specs.shape)
+
+
 class Transform(nn.Module):
     """Changes entries on their way out of an environment and into it.
 

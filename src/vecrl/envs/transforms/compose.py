@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...specs import Composite
 from ..owner import Key
-from .base import Part, Transform
+from .base import Part, Transform, owned
 from .functions import as_transform
 
 
@@ -219,13 +219,13 @@ class Compose(Transform):
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """The specs of what comes out, by each in turn."""
         for transform in self:
-            output_spec = transform.transform_output_spec(output_spec)
+            output_spec = owned(transform.transform_output_spec(output_spec))
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """The specs of what goes in, by each in turn, the first one first."""
         for transform in self:
-            input_spec = transform.transform_input_spec(input_spec)
+            input_spec = owned(transform.transform_input_spec(input_spec))
         return input_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

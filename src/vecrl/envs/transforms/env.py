@@ -16,7 +16,7 @@ from ..base import EnvBase
 from ..owner import INPUTS, OUTPUTS, joined
 from ..partial import Masks, overlaid
 from ..rollout import played
-from .base import Part, Transform
+from .base import Part, Transform, owned
 from .compose import Compose
 from .counting import beginnings
 from .functions import as_transform
@@ -151,8 +151,9 @@ class TransformedEnv(EnvBase):
         with told(self.transform, base.specs):
             seen = self.transform.transform_input_spec(given[0]), self.transform.transform_output_spec(given[1])
         for names, specs in zip((INPUTS, OUTPUTS), seen, strict=True):
+            mine = owned(specs)
             for name in names:
-                part = specs[f"full_{name}_spec"]
+                part = mine[f"full_{name}_spec"]
                 self._specs[name] = part.lock_(recurse=True) if self._locked else part
         self._same_actions = self._specs["action"] == base.full_action_spec  # now, before masks are updated
 
