@@ -154,7 +154,7 @@ def test_norm_state_makes_another_ready() -> None:
 def test_clip_maps_bounds_along(batch: Any, low: Any, high: Any, expected: Any) -> None:
     env = TransformedEnv(Within(*batch), ClipTransform(["observation", "index", "image"], low=low, high=high))
     assert ends(env.observation_spec["observation"]) == expected
-    assert env.observation_spec["index"].dtype == torch.int64
+    assert env.observation_spec["index"].dtype == (torch.float32 if high == 1.5 else torch.int64)
     assert isinstance(env.observation_spec["image"], Bounded)
     check_env_specs(env)
 
@@ -175,8 +175,24 @@ def test_clip_on_the_way_in() -> None:
 
 
 def test_clip_needs_an_end() -> None:
-    with pytest.raises(ValueError, match="neither came"):
-        ClipTransform(["x"])
+    for error in (TypeError, ValueError):
+        with pytest.raises(error, match="got neither"):
+            ClipTransform(["x"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(-0.1, 0.1, [0, 0.1]), (0.5, None, [0.5, 1]), (300, None, [300, 300]), (None, -7.5, [-7.5, -7.5])],
+)
+def test_ends_that_an_integer_dtype_lacks_give_floats(dtype: Any, low: Any, high: Any, expected: list[float]) -> None:
+    value = torch.tensor([0, 1], dtype=dtype)
+    clip, rewards = ClipTransform(["x"], low=low, high=high), RewardClipping(low, high, in_keys=["x"])
+    for transform in (clip, rewards):
+        clipped = transform(TensorDict({"x": value.clone()}))["x"]
+        assert torch.equal(clipped, torch.tensor(expected, dtype=torch.float32))
+        for spec in (Unbounded((2,), dtype=dtype), Bounded(0, 1, (2,), dtype=dtype)):
+            assert transform._spec(spec).is_in(clipped)
 
 
 @BATCHES
@@ -265,7 +281,7 @@ def test_observation_transforms_mean_all_observations_by_default() -> None:
 
 def test_whole_numbers_are_clipped_exactly() -> None:
     large = torch.tensor([2**24 + 1, -(2**53) - 1, 7])
-    clip = ClipTransform(["x"], low=0.5, high=2**60)
+    clip = ClipTransform(["x"], low=1, high=2**60)
     assert clip(TensorDict({"x": large.clone()}))["x"].tolist() == [2**24 + 1, 1, 7]
     low = ClipTransform(["x"], low=-5)
     assert low(TensorDict({"x": torch.tensor([3, 250], dtype=torch.uint8)}))["x"].tolist() == [3, 250]

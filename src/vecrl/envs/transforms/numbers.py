@@ -240,10 +240,21 @@ class ObservationNorm(ObservationTransform):
 class ClipTransform(ObservationTransform):
     """Clips values to [low, high].
 
+    The result has the dtype of the entry. Only where an integer or bool dtype cannot hold an end (0.5, or 300 in
+    uint8), the result and its spec have torch's default floating-point dtype.
+
     Args:
         in_keys, out_keys: what is clipped on the way out; nothing by default.
         in_keys_inv, out_keys_inv: what is clipped on the way in; nothing by default.
         low, high: the ends, numbers or tensors; None for no end.
+
+    Raises:
+        SpaceError: neither `low` nor `high` is given.
+        ValueError: `low` is above `high`.
+
+    >>> from tensordict import TensorDict
+    >>> ClipTransform(["x"], low=-0.5, high=0.5)(TensorDict({"x": torch.tensor([0, 3])}))["x"]
+    tensor([0.0000, 0.5000])
     """
 
     pointwise = True
@@ -261,7 +272,7 @@ class ClipTransform(ObservationTransform):
         high: Any = None,
     ):
         if low is None and high is None:
-            raise ValueError("Expected low, high or both, but neither came.")
+            raise SpaceError("Expected low, high or both, got neither.")
         if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
             raise ValueError(f"Expected low <= high, but low={low} and high={high} came.")
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
@@ -316,20 +327,25 @@ def is_floating(spec: TensorSpec) -> bool:
 
 
 def cut(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Values cut to [low, high], in their own dtype; whole numbers to those that lie between."""
-    if value.dtype.is_floating_point or value.dtype is torch.bool:
-        return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
-    low, high = _whole(low, value.dtype, torch.ceil), _whole(high, value.dtype, torch.floor)
-    return torch.maximum(torch.minimum(value, high), low)
+    """Values cut to [low, high], in their own dtype; in torch's default one where theirs does not have the ends."""
+    if not (value.dtype.is_floating_point or _holds(value.dtype, low, high)):
+        value = value.to(torch.get_default_dtype())
+    elif not (value.dtype.is_floating_point or value.dtype is torch.bool):
+        low, high = _inside(low, value.dtype), _inside(high, value.dtype)
+    return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
 
 
-def _whole(end: Tensor, dtype: torch.dtype, rounded: Callable[[Tensor], Tensor]) -> Tensor:
-    """An end as a whole number that `dtype` has."""
+def _holds(dtype: torch.dtype, low: Tensor, high: Tensor) -> bool:
+    """Whether values of an integer or bool dtype, cut to [low, high], are of that dtype."""
+    least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    whole = all(bool((end == end.round()).all()) for end in (low, high))
+    return whole and bool((low <= most).all()) and bool((high >= least).all())
+
+
+def _inside(end: Tensor, dtype: torch.dtype) -> Tensor:
+    """The value of an integer dtype that is nearest to a whole number."""
     limits = torch.iinfo(dtype)
-    if not end.is_floating_point():
-        return end.clamp(limits.min, limits.max).to(dtype)
-    end = rounded(end.double())
-    inside = end.clamp(limits.min, limits.max)
+    inside = (end.double() if end.is_floating_point() else end).clamp(limits.min, limits.max)
     return torch.where(inside >= limits.max, limits.max, inside.to(dtype))
 
 

@@ -64,7 +64,7 @@ class RewardScaling(RewardTransform):
 
 
 class RewardClipping(RewardTransform):
-    """Clips rewards to [clamp_min, clamp_max].
+    """Clips rewards to [clamp_min, clamp_max], with the dtypes of `ClipTransform`.
 
     Args:
         clamp_min, clamp_max: the ends; None for no end.
