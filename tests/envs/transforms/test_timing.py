@@ -3,11 +3,14 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
-from vecrl.envs.transforms import Compose, StepCounter, Timer, TrajCounter, TransformedEnv
+from vecrl.envs import EnvBase
+from vecrl.envs.transforms import Compose, InitTracker, RewardSum, StepCounter, Timer, TrajCounter, TransformedEnv
 
 from ..counting import Counting, Groups
 
@@ -44,6 +47,26 @@ def test_trajectories_are_numbered_as_they_begin() -> None:
     expected = [[0, 0, 3, 3, 5, 5, 7], [1, 1, 1, 4, 4, 4, 8], [2, 2, 2, 2, 6, 6, 6]]  # as TorchRL numbers them
     assert played["traj_count"].squeeze(-1).tolist() == expected
     assert torch.equal(played["next", "traj_count"], played["traj_count"])
+
+
+@pytest.mark.parametrize("key", [("c", "number"), ("a", "x", "number")])
+def test_a_key_in_a_group_without_done_flags_is_refused(key: tuple[str, ...]) -> None:
+    for use in (EnvBase.reset, lambda env: env.rollout(3), lambda env: env.observation_spec):
+        with pytest.raises(RuntimeError, match="beside one of the done flags"):
+            use(TransformedEnv(Groups(("a", "b"), root=True), TrajCounter(key)))
+
+
+@pytest.mark.parametrize("tracker", [TrajCounter, InitTracker, StepCounter, RewardSum, lambda: TrajCounter(("a", "n"))])
+def test_trajectories_without_flags_are_refused(tracker: Any) -> None:
+    stored = TensorDict({"next": TensorDict({"reward": torch.ones(4, 1)}, [4])}, [4])
+    for use in (tracker(), torch.nn.Sequential(tracker())):
+        with pytest.raises(KeyError, match="expects an entry 'done', but there are only"):
+            use(stored)
+    stored["next", "done"] = torch.zeros(4, 1, dtype=torch.bool)
+    with pytest.raises(KeyError, match=r"expects an entry \('a', 'done'\)"):
+        TrajCounter(("a", "n"))(stored)
+    with pytest.raises(KeyError, match="expects an entry 'pay'"):
+        RewardSum(["pay"])(stored)
 
 
 def test_clones_and_repeats() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import SpaceError
 from ..base import EnvBase
+from ..sharing import SharedFolder
 from .metadata import EnvMetaData
 from .simulator import EnvSimulator
 
@@ -23,10 +24,14 @@ Kwargs = Mapping[str, Any]
 class EnvCreator:
     """A function that makes an environment, with its arguments; travels pickled by value.
 
+    Environments of one creator and its variants share the counts of `TrajCounter` and the statistics of `VecNorm`, in
+    all processes of one machine: the n-th `TrajCounter` of each takes its numbers from the same count. Transforms
+    inside of a `SerialEnv` or `ParallelEnv` that a creator makes share theirs only if they come from a creator too.
+
     Args:
         create_env_fn: makes an environment.
         create_env_kwargs: its keywords; further ones may be given by name.
-        share_memory: accepted. What environments share is up to what they are made of.
+        share_memory: whether environments share that state.
 
     >>> from vecrl.envs import GymEnv
     >>> make = EnvCreator(GymEnv, env_name="Pendulum-v1")
@@ -46,14 +51,20 @@ class EnvCreator:
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
+        self._folder = SharedFolder()
 
     def __call__(self, **kwargs: Any) -> EnvBase:
         """A new environment; `kwargs` go before those of the constructor."""
-        return self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
+        env = self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
+        if self.share_memory:
+            self._folder.attach(env)
+        return env
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
-        """One with other keywords."""
-        return type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
+        """Returns a creator with other keywords, whose environments share their state with those of this one."""
+        variant = type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
+        variant._folder = self._folder
+        return variant
 
     @property
     def meta_data(self) -> EnvMetaData:
@@ -66,14 +77,16 @@ class EnvCreator:
 
     def __reduce__(self) -> Any:
         arguments = self.create_env_fn, self.create_env_kwargs, self.share_memory
-        return _recreated, (type(self), cloudpickle.dumps(arguments))
+        return _recreated, (type(self), cloudpickle.dumps(arguments), self._folder)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
 
 
-def _recreated(kind: type[EnvCreator], arguments: bytes) -> EnvCreator:
-    return kind(*cloudpickle.loads(arguments))
+def _recreated(kind: type[EnvCreator], arguments: bytes, folder: SharedFolder) -> EnvCreator:
+    creator = kind(*cloudpickle.loads(arguments))
+    creator._folder = folder
+    return creator
 
 
 def makers_of(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:

@@ -44,8 +44,16 @@ class Tracker(Transform):
                 f"{type(self).__name__} goes along time: it needs trajectories [..., time] with what followed under "
                 '"next", but this TensorDict has no such dimension or entry.'
             )
+        self._of(following, "done")
         self._unroll(tensordict, following, beginnings(following))
         return tensordict
+
+    def _of(self, tensordict: TensorDictBase, key: Key) -> Tensor:
+        """An entry that it goes by; a KeyError where it is missing."""
+        value = tensordict.get(key, None)
+        if value is None:
+            raise self._missing(key, tensordict)
+        return value
 
     def _masks(self, tensordict: TensorDictBase) -> Masks:
         """Who is reset, by the "_reset" in `tensordict`."""
@@ -109,7 +117,7 @@ class InitTracker(Tracker):
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         for place in self._places:
-            done = following.get(joined(place, "done"))
+            done = self._of(following, joined(place, "done"))
             roots.set(joined(place, self.init_key), aligned(first, done).expand_as(done).clone())
             following.set(joined(place, self.init_key), torch.zeros_like(done))
 
@@ -156,10 +164,7 @@ class StepCounter(Tracker):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for place in self._places:
             key = joined(place, self.step_count_key)
-            before = tensordict.get(key, None)
-            if before is None:
-                raise self._missing(key, tensordict)
-            count = before + 1
+            count = self._of(tensordict, key) + 1
             next_tensordict.set(key, count)
             if self.max_steps is not None:
                 self._cut(next_tensordict, place, count >= self.max_steps)
@@ -190,7 +195,7 @@ class StepCounter(Tracker):
         if self.max_steps is not None:
             raise ValueError("StepCounter(max_steps=…) ends episodes, which stored trajectories do not let it do.")
         for place in self._places:
-            done = following.get(joined(place, "done"))
+            done = self._of(following, joined(place, "done"))
             before, after = running_sums(torch.ones_like(done, dtype=torch.int64), first)
             roots.set(joined(place, self.step_count_key), before)
             following.set(joined(place, self.step_count_key), after)
@@ -255,10 +260,7 @@ class RewardSum(Tracker):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for reward_key, key in self._routes:
-            before, reward = tensordict.get(key, None), next_tensordict.get(reward_key, None)
-            if before is None or reward is None:
-                raise self._missing(key, tensordict) if before is None else self._missing(reward_key, next_tensordict)
-            next_tensordict.set(key, before + reward)
+            next_tensordict.set(key, self._of(tensordict, key) + self._of(next_tensordict, reward_key))
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -283,7 +285,7 @@ class RewardSum(Tracker):
 
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         for reward_key, key in self._routes:
-            before, after = running_sums(following.get(reward_key), first)
+            before, after = running_sums(self._of(following, reward_key), first)
             roots.set(key, before)
             following.set(key, after)
 

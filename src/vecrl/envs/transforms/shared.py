@@ -11,12 +11,17 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Self
+from zlib import crc32
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from ...errors import SpaceError
 from ..owner import Key, joined, split
+from ..sharing import publish
 
 PARTS = ("count", "mean", "m2")
 
@@ -36,14 +41,51 @@ def mapped_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
 
     The files go with the TensorDict that is returned; copies that were unpickled elsewhere do not keep them.
     """
+    folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
+    mapped = empty_statistics(shapes).memmap_(prefix=folder)
+    weakref.finalize(mapped, _remove, folder, os.getpid())
+    return mapped
+
+
+def empty_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
+    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros."""
     data = TensorDict({})
     for key, shape in shapes.items():
         for part in PARTS:
             data.set(part_key(key, part), torch.zeros(shape, dtype=torch.float64))
-    folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
-    mapped = data.memmap_(prefix=folder)
-    weakref.finalize(mapped, _remove, folder, os.getpid())
-    return mapped
+    return data
+
+
+def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mapping[Key, Any]) -> TensorDictBase:
+    """The statistics in mapped files in the folder `path`, which begin with `state` where it is new.
+
+    The folder is kept apart by keys and shapes, so that those that differ are not shared.
+
+    Raises:
+        SpaceError: a size is open (-1).
+    """
+    if any(-1 in shape for shape in shapes.values()):
+        raise SpaceError(
+            f"Expected entries of fixed shapes for statistics that an EnvCreator shares, got {dict(shapes)}. Give "
+            "VecNorm their shapes, or the creator share_memory=False."
+        )
+    statistics = empty_statistics(shapes)
+    write(statistics, state)
+    sizes = ", ".join(f"{key!r}: {tuple(shape)}" for key, shape in shapes.items())
+    path = path.with_name(f"{path.name}-{crc32(sizes.encode())}")
+    publish(path, lambda draft: statistics.memmap(prefix=draft))
+    return TensorDict.load_memmap(path)
+
+
+def read(shared: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
+    """The parts of the statistics of `keys` as arrays, which share memory with `shared`."""
+    return {part_key(key, part): shared.get(part_key(key, part)).numpy() for key in keys for part in PARTS}
+
+
+def write(shared: TensorDictBase, state: Mapping[Key, Any]) -> None:
+    """Copies arrays of parts of statistics into `shared`."""
+    for key, value in state.items():
+        np.copyto(shared.get(key).numpy(), value)
 
 
 def check_shared(shared: Any, keys: Sequence[Key]) -> None:

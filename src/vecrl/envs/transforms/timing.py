@@ -17,6 +17,7 @@ from torch import Tensor
 from ...specs import Bounded, Composite, Unbounded
 from ..owner import Key, joined, split
 from ..partial import aligned
+from ..sharing import publish
 from ..successor import as_keys
 from .base import Transform
 from .counting import Tracker
@@ -88,11 +89,12 @@ class Timer(Transform):
 class TrajCounter(Tracker):
     """Numbers trajectories: every reset of a row takes the next number, `[*batch, 1]` int64 beside the done flags.
 
-    Clones take from the same numbers, and so do copies in other processes of the same machine: no two trajectories have
-    the same one.
+    Clones take from the same numbers, and so do copies in other processes of the same machine and the environments of
+    one `EnvCreator`: no two trajectories have the same one.
 
     Args:
-        out_key: the name of the number; a tuple names the group whose done flags it belongs to.
+        out_key: the name of the number; a tuple names the group whose done flags it belongs to. A group without done
+            flags is a RuntimeError.
         repeats: how many trajectories, one after another, have the same number; 1 by default. (TorchRL takes it without
             any effect.)
 
@@ -114,9 +116,17 @@ class TrajCounter(Tracker):
     @property
     def _counts(self) -> list[tuple[Key, Key]]:
         """The done flags and the numbers that belong to them."""
+        return self._once("counts", self._found_counts)
+
+    def _found_counts(self) -> list[tuple[Key, Key]]:
         place, name = split(self.out_keys[0])
-        places = [place] if place else self._places
-        return self._once("counts", lambda: [(joined(p, "done"), joined(p, name)) for p in places])
+        if place and self.parent is not None and place not in self._places:
+            flags = [joined(p, "done") for p in self._places]
+            raise RuntimeError(
+                f"Expected TrajCounter's out_key beside one of the done flags {flags}, got {self.out_keys[0]!r}, in a "
+                "group that has none. Put the key beside a flag."
+            )
+        return [(joined(p, "done"), joined(p, name)) for p in ([place] if place else self._places)]
 
     @property
     def _unrolls(self) -> bool:
@@ -124,10 +134,7 @@ class TrajCounter(Tracker):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for _, key in self._counts:
-            number = tensordict.get(key, None)
-            if number is None:
-                raise self._missing(key, tensordict)
-            next_tensordict.set(key, number)
+            next_tensordict.set(key, self._of(tensordict, key))
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -148,11 +155,15 @@ class TrajCounter(Tracker):
     def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
         """Number stored trajectories."""
         for done_key, key in self._counts:
-            done = following.get(done_key)
+            done = self._of(following, done_key)
             begun = aligned(first, done).expand_as(done)
             number = torch.where(begun, self._numbered(begun), -1).cummax(first.ndim - 1).values
             roots.set(key, number)
             following.set(key, number.clone())
+
+    def share_state_(self, path: Path) -> None:
+        """Takes numbers from the count in the file `path`, as all others that are given this path do."""
+        self._tally.join(path)
 
     def get_extra_state(self) -> Tensor:
         """How many trajectories have begun."""
@@ -183,9 +194,12 @@ class TrajCounter(Tracker):
 class Tally:
     """A count that copies in other processes go on with.
 
-    Whoever is pickled first writes the count to a file, which all of its copies on this machine share; a copy
-    elsewhere goes on by itself from where the count stood.
+    When it is first pickled, the count goes to a file, which all copies on this machine share; a copy elsewhere goes on
+    by itself from where the count stood. A shared count never goes back when a state is set, so that no number is
+    taken twice.
     """
+
+    not_state = ("_file",)
 
     def __init__(self):
         self._value = 0
@@ -214,16 +228,26 @@ class Tally:
 
         with open(self._file, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            before = int(file.read())
+            before = max(int(file.read()), self._value)
+            self._value = change(before)
             file.seek(0)
-            file.write(f"{change(before):020d}")
+            file.write(f"{self._value:020d}")
         return before
+
+    def join(self, path: Path) -> None:
+        """Goes on with the count in a file, which begins with this count where it is new; no effect if it has one."""
+        if self._file is None:
+            publish(path, self._write)
+            self._file = str(path)
+
+    def _write(self, path: Path) -> None:
+        path.write_text(f"{self._value:020d}")
 
     def __getstate__(self) -> dict[str, Any]:
         if self._file is None:
             handle, path = tempfile.mkstemp(prefix="vecrl-count-")
-            with open(handle, "w") as file:
-                file.write(f"{self._value:020d}")
+            os.close(handle)
+            self._write(Path(path))
             atexit.register(_remove, path)
             self._file = path
         return {"_file": self._file, "_value": self.value}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..successor import as_keys
 from .base import Transform
 from .compose import Compose
 from .numbers import ObservationNorm, is_floating
-from .shared import PARTS, check_shared, guard_of, mapped_statistics, part_key
+from .shared import PARTS, check_shared, guard_of, joined_statistics, mapped_statistics, part_key, read, write
 
 DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 
@@ -42,7 +43,8 @@ class VecNorm(Transform):
     Args:
         in_keys: what is normalised; "observation" and "reward" by default.
         out_keys: where to; in place by default.
-        shared_td: statistics that processes share, of `VecNorm.build_td_for_shared_vecnorm`.
+        shared_td: statistics that processes share, of `VecNorm.build_td_for_shared_vecnorm`. The environments of one
+            `EnvCreator` share theirs without it.
         lock: a context that is held while they are changed; those that the function above makes bring their own.
         decay: what earlier rows count for with each update.
         eps: the least variance.
@@ -128,17 +130,17 @@ class VecNorm(Transform):
                 stats.update(rows, mask)
             return
         with self.lock:
-            self._table.load(_read(self._shared, self.in_keys))
+            self._table.load(read(self._shared, self.in_keys))
             if learns:
                 stats.update(rows, mask)
-                _write(self._shared, self._table.state())
+                write(self._shared, self._table.state())
 
     @property
     def _known(self) -> Table:
         """The table, with what others have gathered meanwhile that share its statistics."""
         if self._shared is not None:
             with self.lock:
-                state = _read(self._shared, self.in_keys)
+                state = read(self._shared, self.in_keys)
                 if self._table.stats is None and any(state[part_key(key, "count")].any() for key in self.in_keys):
                     self._table.open([torch.Size(state[part_key(key, "mean")].shape) for key in self.in_keys], None)
                 if self._table.stats is not None:
@@ -232,7 +234,7 @@ class VecNorm(Transform):
         self._table.load(values)
         if self._shared is not None:
             with self.lock:
-                _write(self._shared, self._table.state())
+                write(self._shared, self._table.state())
 
     @staticmethod
     def build_td_for_shared_vecnorm(env: Any, keys: Any = None) -> TensorDictBase:
@@ -245,6 +247,25 @@ class VecNorm(Transform):
             keys: the entries; those that VecNorm takes by default.
         """
         return mapped_statistics(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
+
+    def share_state_(self, path: Path) -> None:
+        """Keeps the statistics in files, with all others that are given this path; no effect with a `shared_td`.
+
+        Raises:
+            SpaceError: the specs do not say how large an entry is.
+        """
+        if self._shared is not None:
+            return
+        known = self._table.shapes
+        if known is None:
+            shapes = _shapes(self._require_parent(), self.in_keys)
+        else:
+            shapes = dict(zip(self.in_keys, known, strict=True))
+        state = {} if self._table.stats is None else self._table.state()
+        self._shared = joined_statistics(path, shapes, state)
+        if isinstance(self.lock, nullcontext):
+            self.lock = guard_of(self._shared)
+        self._tell()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys}, decay={self.decay}, eps={self.eps}, frozen={self.frozen})"
@@ -379,15 +400,6 @@ def _whole_rows(mask: Tensor, batch: torch.Size) -> Tensor:
 
 def _flat(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
-
-
-def _read(shared: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
-    return {part_key(key, part): shared.get(part_key(key, part)).numpy() for key in keys for part in PARTS}
-
-
-def _write(shared: TensorDictBase, state: dict[Key, np.ndarray]) -> None:
-    for key, value in state.items():
-        np.copyto(shared.get(key).numpy(), value)
 
 
 def _shapes(env: Any, keys: Sequence[Key]) -> dict[Key, torch.Size]:

@@ -1,0 +1,145 @@
+"""What the environments of one `EnvCreator` share."""
+
+import copy
+import gc
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
+from vecrl.envs.transforms import Compose, StepCounter, TrajCounter, TransformedEnv, VecNorm
+from vecrl.errors import SpaceError
+from vecrl.specs import Composite, Unbounded
+
+from ..counting import Counting
+
+BACKENDS = [
+    pytest.param(SerialEnv, id="serial"),
+    pytest.param(partial(ParallelEnv, backend="threads", envs_per_worker=1), id="threads"),
+    pytest.param(partial(ParallelEnv, envs_per_worker=1), id="processes"),
+    pytest.param(partial(ParallelEnv, backend="ray", envs_per_worker=1), id="ray", marks=pytest.mark.ray),
+]
+
+
+def counted(max_steps: int = 2, front: bool = False) -> EnvBase:
+    more = [StepCounter(max_steps=9, step_count_key="other")] if front else []
+    return TransformedEnv(Counting(20), Compose(*more, StepCounter(max_steps=max_steps), TrajCounter()))
+
+
+def normed(shapes: Any = None) -> EnvBase:
+    keys = None if shapes is None else ["observation"]
+    return TransformedEnv(GymEnv("CartPole-v1"), Compose(VecNorm(keys, decay=1.0, shapes=shapes)))
+
+
+def numbers(env: EnvBase, steps: int) -> list[list[int]]:
+    return env.rollout(steps, break_when_any_done=False)["traj_count"].reshape(-1, steps).tolist()
+
+
+@pytest.mark.parametrize("batch", BACKENDS)
+def test_trajectories_of_all_workers_and_variants_have_numbers_of_their_own(batch: Any) -> None:
+    creator = EnvCreator(counted)
+    env = batch(3, [creator, creator.make_variant(max_steps=3, front=True), creator.make_variant(max_steps=6)])
+    rows = [[row[step] for step in range(0, 6, length)] for row, length in zip(numbers(env, 6), (2, 3, 6), strict=True)]
+    assert sorted(number for row in rows for number in row) == list(range(6))
+    env.close()
+    env.start()
+    assert sorted(number for row in numbers(env, 1) for number in row) == [6, 7, 8]
+    env.close()
+
+
+@pytest.mark.parametrize("batch", BACKENDS)
+def test_statistics_of_all_workers_are_one(batch: Any) -> None:
+    env = batch(2, EnvCreator(normed))
+    env.set_seed(0)
+    env.rollout(5, break_when_any_done=False)
+    counts = {float(value.max()) for key, value in _flat(env.state_dict()).items() if key.endswith("observation_count")}
+    assert counts == {12.0}  # two resets and ten steps
+    env.close()
+
+
+def _flat(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        return {prefix: state}
+    return {name: leaf for key, value in state.items() for name, leaf in _flat(value, f"{prefix}.{key}").items()}
+
+
+def test_share_memory_can_be_turned_off() -> None:
+    creator = EnvCreator(counted, share_memory=False)
+    assert [int(creator().reset()["traj_count"]) for _ in range(2)] == [0, 0]
+    assert [int(EnvCreator(counted)().reset()["traj_count"]) for _ in range(2)] == [0, 0]
+
+
+def test_copies_of_a_creator_share_with_it() -> None:
+    creator = EnvCreator(counted, max_steps=4)
+    envs = [make() for make in (creator, pickle.loads(pickle.dumps(creator)), copy.deepcopy(creator))]
+    assert [int(env.reset()["traj_count"]) for env in envs * 2] == list(range(6))
+
+
+def test_the_folder_stays_as_long_as_an_environment_uses_it() -> None:
+    creator = EnvCreator(counted)
+    folder: Path = creator._folder.path
+    env = creator()
+    del creator
+    gc.collect()
+    assert int(env.reset()["traj_count"]) == 0
+    assert folder.exists()
+    del env
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_copy_on_another_machine_counts_by_itself() -> None:
+    creator = EnvCreator(counted)
+    creator._folder._path = "/nowhere"
+    assert [int(creator().reset()["traj_count"]) for _ in range(2)] == [0, 0]
+
+
+def test_a_state_that_is_set_takes_no_number_twice() -> None:
+    creator = EnvCreator(counted)
+    first, second = creator(), creator()
+    state = first.get_state()
+    assert [int(env.reset()["traj_count"]) for env in (first, second)] == [0, 1]
+    first.set_state(state)
+    assert int(first.reset()["traj_count"]) == 2
+    later = EnvCreator(counted)()
+    later.set_state(first.get_state())
+    assert int(later.reset()["traj_count"]) == 3
+
+
+def test_the_first_environment_gives_what_it_has_learnt() -> None:
+    learnt = normed()
+    learnt.rollout(7)
+    state = learnt.transform[0].get_extra_state()
+
+    def make() -> EnvBase:
+        env = normed()
+        env.transform[0].set_extra_state(state)
+        return env
+
+    creator = EnvCreator(make)
+    first, second = creator().transform[0], creator().transform[0]
+    assert torch.equal(second.loc["observation"], learnt.transform[0].loc["observation"])
+    assert first.loc["observation"].data_ptr() != second.loc["observation"].data_ptr()
+
+
+def test_statistics_of_other_shapes_are_not_shared() -> None:
+    creator = EnvCreator(normed)
+    one, other = creator(), creator.make_variant(shapes=[(4,)])()
+    one.rollout(3)
+    assert other.transform[0].get_extra_state() == {}
+
+
+def test_statistics_of_open_shapes_are_refused() -> None:
+    def make() -> EnvBase:
+        env = Counting(3)
+        env.set_spec_lock_(False)
+        env.observation_spec = Composite(observation=Unbounded((1, -1)), shape=(1,))
+        return TransformedEnv(env, VecNorm(["observation"]))
+
+    with pytest.raises(SpaceError, match="fixed shapes"):
+        EnvCreator(make)()
+    assert isinstance(EnvCreator(make, share_memory=False)().transform, VecNorm)
