@@ -5,11 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
 from torch import nn
 
+from vecrl import specs
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, RandomPolicy, SerialEnv
-from vecrl.envs.transforms import Compose, RewardSum, StepCounter, TransformedEnv
+from vecrl.envs.transforms import ClipTransform, Compose, RewardSum, StepCounter, TransformedEnv
 
 pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
 
@@ -63,3 +65,58 @@ def test_losses() -> None:
     total.backward()
     assert all(weight.grad is not None for weight in policy.parameters())
     env.close()
+
+
+def test_transforms_of_torchrl_are_refused() -> None:
+    from torchrl.data import Unbounded
+    from torchrl.envs import transforms as theirs
+
+    env = make("single")
+    primer = theirs.TensorDictPrimer(h=Unbounded(3))
+    for transform in (primer, theirs.Compose(primer), nn.Sequential(primer)):
+        with pytest.raises(TypeError, match=r"Use vecrl\.envs\..*TensorDictPrimer\.$"):
+            env.append_transform(transform)
+    with pytest.raises(TypeError, match="vecrl has no ActionDiscretizer yet"):
+        TransformedEnv(make("single"), theirs.ActionDiscretizer(3))
+    assert list(env.reset().keys()) == list(make("single").reset().keys())
+
+
+def test_clips_of_integers_are_those_of_torchrl() -> None:
+    from torchrl.envs.transforms import ClipTransform as Theirs
+
+    values = torch.tensor([-3, 0, 2])
+    for ends in ({"low": -0.1, "high": 0.1}, {"low": -1, "high": 1.5}):
+        mine, theirs = (
+            clip(in_keys=["x"], **ends)(TensorDict(x=values.clone()))["x"] for clip in (ClipTransform, Theirs)
+        )
+        assert mine.dtype == theirs.dtype
+        assert mine.equal(theirs)
+
+
+def test_projections_are_those_of_torchrl() -> None:
+    from torchrl import data
+
+    found = []
+    for module in (data, specs):
+        spec = module.Composite(x=module.Bounded(0, 1, (2, 3)), shape=(2,))
+        given = TensorDict(x=torch.full((5, 2, 3), 7.0), batch_size=(5, 2), names=["time", "row"])
+        assert spec.project(given) is given
+        found.append(given)
+    assert (found[0] == found[1]).all()
+    assert found[0].names == found[1].names
+
+
+def test_nested_specs_are_shared_as_in_torchrl() -> None:
+    from torchrl import data
+
+    for module in (data, specs):
+        inner = module.Composite(x=module.Unbounded((2,)))
+        outer = module.Composite(inner=inner)
+        assert outer["inner"] is inner
+        outer.lock_(recurse=True)
+        assert inner.is_locked
+        parts = [module.Composite(x=module.Unbounded((size,))) for size in (2, 3)]
+        stack = torch.stack(parts)
+        assert stack[0] is parts[0]
+        del stack[0]["x"]
+        assert list(stack.keys()) == []

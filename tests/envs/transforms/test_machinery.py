@@ -405,3 +405,58 @@ def test_a_batch_is_configured_and_started_anew_from_outside() -> None:
     plain.close()
     with pytest.raises(ClosedError):
         plain.reset()
+
+
+class Own(Add):
+    """Returns specs that another object holds."""
+
+    specs = Composite(observation=Unbounded((2, 3)), shape=(2,))
+
+    def __init__(self, parents: bool):
+        super().__init__(0)
+        self.parents = parents
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        return self._require_parent().full_observation_spec if self.parents else self.specs
+
+
+@pytest.mark.parametrize("parents", [False, True])
+def test_specs_that_a_transform_returns_are_neither_changed_nor_locked(parents: bool) -> None:
+    env = TransformedEnv(Rows((0, 1)), Compose(Own(parents), StepCounter(), InitTracker()))
+    assert {"step_count", "is_init"} <= set(env.observation_spec.keys())
+    assert "step_count" not in env.base_env.observation_spec
+    assert list(Own.specs.keys()) == ["observation"]
+    assert TransformedEnv(Rows((0, 1)), Own(parents)).observation_spec.is_locked
+    assert not Own.specs.is_locked
+
+
+# -- transforms of TorchRL
+
+
+def torchrl_class(name: str, *bases: type, module: str = "torchrl.envs.transforms.transforms") -> Any:
+    return type(name, bases or (torch.nn.Module,), {"__module__": module, "forward": lambda _, td: td})
+
+
+def test_transforms_of_torchrl_are_refused_by_name() -> None:
+    base = torchrl_class("Transform")
+    primer, other = torchrl_class("TensorDictPrimer", base), torchrl_class("MultiAction", base)
+    mine = torchrl_class("Mine", primer, module="__main__")
+    held = torch.nn.Sequential(torch.nn.Identity(), primer(), other())
+    cases = [
+        (primer(), r"TorchRL's TensorDictPrimer\. Use vecrl\.envs\.TensorDictPrimer\.$"),
+        (mine(), r"Use vecrl\.envs\.TensorDictPrimer\.$"),
+        (other(), r"TorchRL's MultiAction\. vecrl has no MultiAction yet"),
+        (held, r"TensorDictPrimer, MultiAction\. Use vecrl\.envs\.TensorDictPrimer\. vecrl has no MultiAction yet"),
+    ]
+    env = TransformedEnv(Rows((0, 1)))
+    for transform, message in cases:
+        for use in (env.append_transform, Compose, lambda given: TransformedEnv(Rows((0, 1)), given)):
+            with pytest.raises(TypeError, match=message):
+                use(transform)
+    assert len(env.transform) == 0
+
+
+def test_other_modules_of_torchrl_are_functions() -> None:
+    module = torchrl_class("TensorDictModule", module="torchrl.modules")()
+    env = TransformedEnv(Rows((0, 1)), module)
+    assert env.reset()["observation"].shape == (2, 3)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...specs import Composite, TensorSpec, Unbounded
 from ..owner import Key
 from .base import Transform
+from .foreign import refuse_foreign
 from .trying import between, enlarged
 
 
@@ -65,10 +66,11 @@ def as_transform(transform: Any) -> Transform:
     """A transform as it is, a function as one.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither, or it is a transform of TorchRL.
     """
     if isinstance(transform, Transform):
         return transform
+    refuse_foreign(transform)
     if isinstance(transform, type):
         raise TypeError(f"Expected a transform, but the class {transform.__name__} came: make one of it.")
     if callable(transform):
