@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import Any
 from uuid import uuid4
 
 from torch import nn
+
+_MAKING = threading.Lock()
 
 
 class SharedFolder:
@@ -30,10 +33,11 @@ class SharedFolder:
     @property
     def path(self) -> Path:
         """Where it is."""
-        if self._path is None:
-            self._path = tempfile.mkdtemp(prefix="vecrl-shared-")
-            weakref.finalize(self, _remove, self._path, os.getpid())
-        return Path(self._path)
+        with _MAKING:  # threads of one process make environments by the same object
+            if self._path is None:
+                self._path = tempfile.mkdtemp(prefix="vecrl-shared-")
+                weakref.finalize(self, _remove, self._path, os.getpid())
+            return Path(self._path)
 
     def attach(self, env: Any) -> None:
         """Makes the modules of `env` that share state keep it here, each class and position in a file of its own.

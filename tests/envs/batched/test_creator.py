@@ -3,6 +3,10 @@
 import copy
 import gc
 import pickle
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +69,20 @@ def _flat(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     if isinstance(state, torch.Tensor):
         return {prefix: state}
     return {name: leaf for key, value in state.items() for name, leaf in _flat(value, f"{prefix}.{key}").items()}
+
+
+def test_threads_that_make_environments_at_once_share_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, make = threading.Barrier(2), tempfile.mkdtemp
+
+    def mkdtemp(**arguments: Any) -> str:
+        with suppress(threading.BrokenBarrierError):  # where the other thread waits for this one
+            both.wait(timeout=0.2)
+        return make(**arguments)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    folder = EnvCreator(counted)._folder
+    with ThreadPoolExecutor(2) as threads:
+        assert len(set(threads.map(lambda _: folder.path, range(2)))) == 1
 
 
 def test_share_memory_can_be_turned_off() -> None:
