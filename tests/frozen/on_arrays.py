@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -47,7 +48,8 @@ def wrapped(name: str) -> Trace:
 def native(name: str, mode: str, **options: Any) -> Trace:
     """Steps of a native task, with episodes of at most 13 steps."""
     env = BatchedVectorEnv(make_native(name, N, max_episode_steps=13), autoreset_mode=mode, **options)
-    return _stepped(env, torch.from_numpy(actions(name, 24)), mode)
+    tensors = SimpleNamespace(reset=env.tensor_reset, step=env.tensor_step, close=env.close)
+    return _stepped(tensors, torch.from_numpy(actions(name, 24)), mode)
 
 
 def _stepped(env: Any, rows: Any, mode: str) -> Trace:
