@@ -1,13 +1,24 @@
 """`EnvBase`: resets, steps, rollouts, seeds, and what is completed of what a subclass returns."""
 
 import pickle
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase, GymEnv, check_env_specs
+from vecrl.envs import (
+    EnvBase,
+    GymEnv,
+    NativeEnv,
+    ParallelEnv,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+    check_env_specs,
+)
 from vecrl.envs.base import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
@@ -105,6 +116,75 @@ def test_a_rollout_goes_on_from_a_tensordict() -> None:
     assert env.rollout(1, tensordict=TensorDict({"extra": torch.ones(1)}, [1]))["extra"].item() == 1
     with pytest.raises(ValueError, match="auto_reset=False"):
         env.rollout(1, auto_reset=False)
+
+
+BATCHES: dict[str, Callable[[], EnvBase]] = {
+    "single": lambda: Counting(2, 9),
+    "transformed": lambda: TransformedEnv(Counting(2, 9), StepCounter()),
+    "serial": lambda: SerialEnv(2, [partial(Counting, 2), partial(Counting, 9)]),
+    "parallel": lambda: TransformedEnv(ParallelEnv(2, [partial(Counting, 2), partial(Counting, 9)]), StepCounter()),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize(
+    "stop", [{"break_when_any_done": False}, {"break_when_any_done": True}, {"break_when_all_done": True}]
+)
+def test_a_rollout_that_goes_on_resets_the_rows_that_are_done(kind: str, stop: Any) -> None:
+    with BATCHES[kind]() as env:
+        last = env.step_mdp(env.rollout(2)[..., -1])
+        assert last["done"].flatten().tolist() == [True, False]
+        played = env.rollout(2, auto_reset=False, tensordict=last, **stop)
+    assert played["count"].flatten().tolist() == [0, 1, 2, 3]
+    assert played["next", "count"].flatten().tolist() == [1, 2, 3, 4]
+    assert not played["done"].any()
+    assert last["done"].flatten().tolist() == [True, False], "the caller's own stays what it was"
+    assert last["count"].flatten().tolist() == [2, 2]
+
+
+QUICK: dict[str, Callable[[], EnvBase]] = {
+    "gym": lambda: GymEnv("CartPole-v1", max_episode_steps=3),
+    "vector": lambda: GymEnv("CartPole-v1", num_envs=2, max_episode_steps=3),
+    "native": lambda: NativeEnv("CartPole-v1", 2, max_episode_steps=3),
+    "serial": lambda: SerialEnv(2, lambda: GymEnv("CartPole-v1", max_episode_steps=3)),
+    "serial, transformed": lambda: SerialEnv(2, lambda: TransformedEnv(GymEnv("CartPole-v1", max_episode_steps=3))),
+    "parallel": lambda: ParallelEnv(2, lambda: GymEnv("CartPole-v1", max_episode_steps=3)),
+}
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_rollouts_of_simulators_go_on_behind_one_another(kind: str) -> None:
+    with QUICK[kind]() as env:
+        env.set_seed(0)
+        chunks = [env.rollout(3, break_when_any_done=False)]
+        for _ in range(2):
+            root = env.step_mdp(chunks[-1][..., -1])
+            chunks.append(env.rollout(2, auto_reset=False, tensordict=root, break_when_any_done=False))
+    done = torch.cat([chunk["next", "done"] for chunk in chunks], -2)
+    assert done.squeeze(-1).reshape(-1, 7)[0].tolist() == [False, False, True, False, False, True, False]
+    assert not any(bool(chunk["done"].any()) for chunk in chunks)
+
+
+def test_a_rollout_goes_on_from_a_tensordict_without_flags() -> None:
+    env = Counting(9)
+    root = env.reset().exclude("done", "terminated")
+    assert env.rollout(2, auto_reset=False, tensordict=root)["next", "count"].flatten().tolist() == [1, 2]
+    with pytest.raises(SpaceError, match=r"batch size \(1,\)"):
+        env.rollout(2, auto_reset=False, tensordict=Counting(9, 9).reset())
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("stop", [True, False])
+def test_what_a_policy_returns_is_merged_into_the_root(kind: str, trusted: bool, stop: bool) -> None:
+    def act(td: TensorDictBase) -> TensorDictBase:
+        return TensorDict({"action": torch.ones(2, *td["count"].shape[1:-1], 2), "said": td["count"] * 1}, td.shape)
+
+    with BATCHES[kind]() as env:
+        played = env.rollout(2, act, trust_policy=trusted, break_when_any_done=stop)
+    assert played["count"].flatten().tolist() == [0, 1, 0, 1]
+    assert played["said"].equal(played["count"])
+    assert not played["done"].any()
 
 
 def test_arguments_of_a_rollout_that_make_no_sense() -> None:

@@ -17,6 +17,7 @@ from .check import check_actions, check_all_actions, check_first_step
 from .flags import rows_done
 from .overriding import overrides
 from .owner import joined, split
+from .partial import overlaid
 from .recording import Recording
 
 if TYPE_CHECKING:
@@ -49,13 +50,14 @@ def rollout(
     Args:
         env: whom to step.
         max_steps: 1 or more.
-        policy: any function or module that takes the TensorDict of a step and gives it back with actions, or writes
-            them into it; random actions by default. A module over tensors gets the observations that its arguments are
-            named by, or the only one there is. Gradients flow: use `torch.no_grad()` where none are wanted.
+        policy: any function or module that takes the TensorDict of a step and writes actions into it, or returns
+            another TensorDict, the entries of which are merged into it; random actions by default. A module over
+            tensors gets the observations that its arguments are named by, or the only one there is. Gradients flow:
+            use `torch.no_grad()` where none are wanted.
         callback: called with the environment and the TensorDict of each step, "next" included.
         actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or anything else that holds one
             action a step. The rollout ends with them.
-        auto_reset: reset first; otherwise go on from `tensordict`.
+        auto_reset: reset first; otherwise go on from `tensordict`, the rows of which that are done are reset first.
         auto_cast_to_device: move what the policy gets to its device, and its actions back.
         break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
             begin anew.
@@ -92,8 +94,7 @@ def rollout(
             return result.contiguous() if return_contiguous else result
     act = _acting(env, policy, auto_cast_to_device, trust_policy)
     exactly = ends.never and (actions is None or isinstance(given, Sized))
-    begin = None if tensordict is None else tensordict.copy()
-    first = env.reset(begin) if auto_reset or begin is None else begin
+    first = _first(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     kept = _Kept(env, (max_steps, exactly, return_contiguous is None), contiguous, out)
     for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
@@ -108,6 +109,14 @@ def played(env: EnvBase, steps: int, actions: Any, stop: bool) -> TensorDictBase
     quick = next(kind for kind in type(env).__mro__ if "_play" in vars(kind))
     names = _LEFT_OUT if actions is not None else (*_LEFT_OUT, "rand_action")
     return None if env.run_type_checks or overrides(env, quick, names) else env._play(steps, actions, stop)
+
+
+def _first(env: EnvBase, given: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+    """Returns the root of the first step; `given` is updated in place."""
+    if auto_reset or given is None:
+        return env.reset(given)
+    env._check_batch(given)
+    return env.maybe_reset(env._complete_flags(given))
 
 
 def _steps(
@@ -180,11 +189,14 @@ def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Pol
     policy = _over_tensordicts(env, policy)
 
     def act(data: TensorDictBase) -> TensorDictBase:
-        result = policy(data if device is None else data.to(device))
+        given = data if device is None else data.to(device)
+        result = policy(given)
         if result is None:
-            result = data
+            result = given
         elif not trust and not isinstance(result, TensorDictBase):
-            raise TypeError(f"Expected the policy to return a TensorDict, but {result!r} came.")
+            raise TypeError(f"Expected the policy to return a TensorDict, got {result!r}. Return one with the action.")
+        if result is not data:
+            result = overlaid(data, result)
         return result if device is None or env.device is None else result.to(env.device)
 
     return act
