@@ -22,6 +22,7 @@ from .beside import Beside
 from .flags import anything, fill_flags, flags_are_complete
 from .lifting import Lifted
 from .outcomes import check_outcome, lacking, shaped
+from .owned import owned
 from .owner import OUTPUTS, SpecOwner, device_of, joined
 from .partial import Masks, check_begun, filled, is_leaf, overlaid, without
 from .seeds import checked, next_seed
@@ -44,6 +45,10 @@ class EnvBase(Beside, Stateful, SpecOwner):
     - `_set_seed(seed)`.
 
     "done" is the union of all ends of an episode. A lone "done" counts as "terminated", and every environment has both.
+
+    A subclass may return its own buffers and update them in place later: entries that it still holds are copied, so
+    that the results of `reset`, `step` and `rollout` stay the caller's own. It must not write into the tensors that it
+    is given.
 
     Args:
         device: where inputs and outputs live; None where that is not said.
@@ -74,6 +79,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
 
     batch_locked = True
     supports_set_state = False
+    _arrays_are_new = False  # whether tensors over the memory of arrays are never written again
 
     def __init__(
         self,
@@ -164,6 +170,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         first = self._reset(tensordict, **kwargs)
         check_outcome(self, first, None, "_reset")
+        first = owned(first, tensordict, self._arrays_are_new)
         return self._without_masks(self._complete_flags(first.exclude(*self._left_behind)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -251,7 +258,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
                 raise
             raise told from error
         check_outcome(self, following, tensordict, "_step")
-        following = self._complete_flags(following)
+        following = self._complete_flags(owned(following, tensordict, self._arrays_are_new))
         for key in self.reward_keys:
             came = following.get(key, None)
             reward = shaped(came, key, self.full_reward_spec[key].shape, self.batch_locked)

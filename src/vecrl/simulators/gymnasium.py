@@ -126,7 +126,7 @@ class GymnasiumSimulator:
                     out.terminated[row], out.truncated[row] = terminated, truncated
                     notes.ended.append(row)
                     if renew:
-                        finals.append(obs)
+                        finals.append(deepcopy(obs))  # which the reset may write over
                         if info:
                             notes.final_infos.append((row, info))
                         obs, info = ways.resets[row]()
@@ -161,7 +161,7 @@ class GymnasiumSimulator:
             if terminated or truncated:
                 notes.ended.append(0)
                 if renew:
-                    final = obs
+                    final = deepcopy(obs)  # which the reset may write over
                     if info:
                         notes.final_infos.append((0, info))
                     obs, info = ways.resets[0]()

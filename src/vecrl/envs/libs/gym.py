@@ -77,6 +77,7 @@ class GymWrapper(GymLikeEnv):
     """
 
     libname = "gym"
+    _arrays_are_new = True
     _objectives = False  # whether rewards are vectors
 
     def __init__(
