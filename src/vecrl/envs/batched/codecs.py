@@ -21,6 +21,7 @@ from ...engine.transitions import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
 from ..owner import FLAGS, OUTPUTS, Key
+from .graphs import Graphs
 from .metadata import EnvMetaData
 from .playing import Play
 from .wiring import NEXT, PARCEL, STEP, Path, inputs_of, key_of, only_objects, paths_of
@@ -36,6 +37,7 @@ class PathCodec:
         metas: of all n environments.
         outputs, inputs: spaces by path, see `wiring`.
         reward_keys: what a root has not.
+        graphs: where tensors with a graph pass, which the pool cannot hand on; None where values alone do.
 
     Attributes:
         lazy: whether rows differ, so that they are stacked lazily.
@@ -47,7 +49,9 @@ class PathCodec:
         outputs: spaces.Space[Any],
         inputs: spaces.Space[Any],
         reward_keys: Sequence[Key],
+        graphs: Graphs | None = None,
     ):
+        self._graphs = graphs
         self._inputs = [(path, key_of(path)) for path in paths_of(inputs) if path]
         boxes: Any = inputs
         self._shapes = {path: torch.Size(boxes[path].shape) for path, _ in self._inputs}
@@ -71,13 +75,19 @@ class PathCodec:
             mask: who is to step, in environments that are batches themselves.
         """
         tree: dict[Path, Any] = {}
+        graphs: dict[Path, Tensor] = {}
         for path, key in self._inputs:
             value = data.get(key, None) if path != STEP else _whole(data) if mask is None else mask
             if value is None and path[:1] == NEXT:  # no policy wrote it, so it stays what it is
                 key = key_of(path[1:])
                 value = data.get(key, None)
-            array = _fitting(value, self._shapes[path], key, data).detach().cpu().numpy()
+            tensor = _fitting(value, self._shapes[path], key, data)
+            if tensor.requires_grad:
+                graphs[path] = tensor
+            array = tensor.detach().cpu().numpy()
             tree[path] = array if rows is None else array[rows]
+        if self._graphs is not None:
+            self._graphs.take(graphs, data)
         if self._odd_inputs:
             parts = data.unbind(0)
             which = range(len(parts)) if rows is None else rows.tolist()
@@ -87,11 +97,12 @@ class PathCodec:
     def _parcel(self, data: TensorDictBase, row: int) -> dict[Key, Any]:
         there = {key for _, key in self._inputs}
         keys = [key for key in self._by_row[row] if key not in there]
+        data = data if self._graphs is not None else data.detach()
         return {key: value.to("cpu") for key in keys if (value := data.get(key, None)) is not None}
 
     def following(self, transition: Transition) -> TensorDictBase:
         """What followed, final observations included."""
-        data = self._packed(transition.next_obs, self._following, len(transition.ids))
+        data = self._packed(transition.next_obs, self._following, transition.ids, transition.ended.tolist())
         for row in transition.failed:
             self._given_up(data[row], bool(transition.truncated[row]))
         return data
@@ -108,10 +119,15 @@ class PathCodec:
 
     def root(self, transition: Transition) -> TensorDictBase:
         """What to act on next."""
-        return self._packed(transition.obs, self._root, len(transition.ids))
+        return self._packed(transition.obs, self._root, transition.ids)
 
-    def _packed(self, values: Mapping[Path, Any], tree: _Tree, rows: int) -> TensorDictBase:
-        data = tree.build({path: torch.from_numpy(values[path]) for path in tree.paths}, rows)
+    def _packed(
+        self, values: Mapping[Path, Any], tree: _Tree, ids: np.ndarray, final: Sequence[int] = ()
+    ) -> TensorDictBase:
+        leaves = {path: torch.from_numpy(values[path]) for path in tree.paths}
+        if self._graphs is not None:
+            self._graphs.restore(leaves, ids, final)
+        data = tree.build(leaves, len(ids))
         return self._unpack(data, values[PARCEL]) if self._unpack else data
 
 

@@ -28,6 +28,7 @@ from ..owner import INPUTS, OUTPUTS
 from ..partial import Masks, overlaid
 from ..seeds import checked, next_seed
 from .codecs import BareCodec, PathCodec
+from .graphs import Graphs
 from .makers import Kwargs, makers_of, merged_kwargs, share_out, start_method_of
 from .metadata import EnvMetaData
 from .playing import fits, play
@@ -45,6 +46,9 @@ class BatchedEnv(EnvBase):
     They are made at once, in workers and nowhere else, and made anew by `start` or `reset` after a `close`. What they
     give is the caller's for as long as it is kept. An attribute that this object lacks is looked up in all of them: a
     list of their values, or, if it is a method, a function that calls it in each and returns a list.
+
+    Gradients flow through environments that are stepped in this thread (backend "serial"), also from one step to the
+    next unless the caller detaches what a step goes on from. The results of other backends are detached.
 
     Environments may differ: in class, in shapes, in keys. Specs that differ are stacked lazily, and so are the
     TensorDicts then. Entries of fixed shape lie in memory that caller and workers share; the others (objects, sizes
@@ -142,7 +146,7 @@ class BatchedEnv(EnvBase):
         if how["num_threads"] is not None:
             torch.set_num_threads(how["num_threads"])
         pool = Pool(
-            share_out(makers, how["envs_per_worker"], self._name == "serial"),
+            share_out(makers, how["envs_per_worker"], alone, graphs),
             self._name,
             infos=False,
             step_timeout=how["step_timeout"],
@@ -152,15 +156,17 @@ class BatchedEnv(EnvBase):
             threads_per_worker=how["num_sub_threads"],
             agree=agree,
             ray_options=how["ray_options"],
+        alone = self._name == "serial"
+        graphs = Graphs() if alone else None
         )
         try:
-            self._take_metadata([meta for card in pool.cards for meta in card.spec], pool)
+            self._take_metadata([meta for card in pool.cards for meta in card.spec], pool, graphs)
         except BaseException:
             pool.close()
             raise
         self._pool, self._seeds, self.is_closed = pool, {}, False
 
-    def _take_metadata(self, metas: list[EnvMetaData], pool: Pool) -> None:
+    def _take_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         first = metas[0]
         sizes = {tuple(meta.batch_size) for meta in metas}
         if len(sizes) > 1:
@@ -174,7 +180,7 @@ class BatchedEnv(EnvBase):
             self._set_full(name, stacked(metas, name))
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_by_path(outputs):
-            self._codec: Codec = PathCodec(metas, outputs, inputs, self._left_behind)
+            self._codec: Codec = PathCodec(metas, outputs, inputs, self._left_behind, graphs)
         else:
             self._codec = BareCodec(first, pool.card.metadata["keys"], outputs)
 
@@ -257,7 +263,9 @@ class BatchedEnv(EnvBase):
         keys = [*self.state_keys, *([] if whole else self.reset_keys)]
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
-        parts = tensordict.select(*keys, strict=False).to("cpu").unbind(0)  # workers need no other device
+        data = tensordict.select(*keys, strict=False)
+        data = data if self._name == "serial" else data.detach()
+        parts = data.to("cpu").unbind(0)  # workers need no other device
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
     def _still(self, row: int, before: TensorDictBase | None = None) -> TensorDictBase:

@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import SpaceError
 from ..base import EnvBase
 from ..sharing import SharedFolder
+from .graphs import Graphs
 from .metadata import EnvMetaData
 from .simulator import EnvSimulator
 
@@ -146,17 +147,20 @@ def start_method_of(name: str | None) -> Literal["forkserver", "spawn"]:
     raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', but {name!r} came.{why}")
 
 
-def share_out(makers: Sequence[Any], per_worker: int | None, alone: bool) -> list[tuple[Any, int]]:
+def share_out(
+    makers: Sequence[Any], per_worker: int | None, alone: bool, graphs: Graphs | None = None
+) -> list[tuple[Any, int]]:
     """For each worker, what makes its simulator and of how many environments: neighbours stay together.
 
     Args:
         makers: one an environment.
         per_worker: how many share a worker; by default there are as many workers as cores.
         alone: one worker has all.
+        graphs: see `EnvRows`.
     """
     if per_worker is not None and per_worker < 1:
         raise SpaceError(f"Expected envs_per_worker of 1 or more, but {per_worker} came.")
     count = len(makers)
     workers = -(-count // per_worker) if per_worker else 1 if alone else min(os.cpu_count() or 1, count)
     bounds = np.linspace(0, count, workers + 1).round().astype(int).tolist()
-    return [(partial(EnvSimulator, list(makers[a:b]), a), b - a) for a, b in itertools.pairwise(bounds)]
+    return [(partial(EnvSimulator, list(makers[a:b]), a, graphs), b - a) for a, b in itertools.pairwise(bounds)]

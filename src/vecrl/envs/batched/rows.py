@@ -21,6 +21,7 @@ from ...errors import SpaceError
 from ...simulators.gymnasium import RAISED
 from ..base import EnvBase
 from ..owner import Key
+from .graphs import Graphs
 from .metadata import EnvMetaData
 from .wiring import PARCEL, STEP, Path, key_of, outputs_of, paths_of
 
@@ -36,20 +37,29 @@ class EnvRows:
         envs: the environments.
         start: the number of the first of them.
         outputs, inputs: spaces by path, see `wiring`.
+        graphs: where tensors with a graph pass; None where they cannot, so that values alone are handed on.
 
     Attributes:
         roots: what each environment's next step goes on from.
     """
 
-    def __init__(self, envs: Sequence[EnvBase], start: int, outputs: spaces.Space[Any], inputs: spaces.Space[Any]):
+    def __init__(
+        self,
+        envs: Sequence[EnvBase],
+        start: int,
+        outputs: spaces.Space[Any],
+        inputs: spaces.Space[Any],
+        graphs: Graphs | None = None,
+    ):
         self._envs = envs
         self._start = start
+        self._graphs = graphs
         self._all = range(len(envs))
         self.roots: list[TensorDictBase] = [TensorDict({}, env.batch_size, device=env.device) for env in envs]
         layout, paths = Layout(outputs), paths_of(outputs)
         self._parcel = layout.opaque[0] if layout.opaque else None
         self._ports = [
-            _Port(index, key_of(path), torch.Size(leaf.shape), leaf.dtype)
+            _Port(index, path, torch.Size(leaf.shape), leaf.dtype)
             for index, (path, leaf) in enumerate(zip(paths, layout.leaves, strict=True))
             if leaf.dtype is not None
         ]
@@ -70,7 +80,7 @@ class EnvRows:
                 if seeds is not None and seeds[place] is not None:
                     self._envs[row].set_seed(seeds[place])
                 root = self._begin(row, given.get(self._start + row), kwargs)
-                self._write(row, root, out.obs, notes.objects, self._envs[row].reward_keys)
+                self._write(row, root, out, notes, but=self._envs[row].reward_keys)
                 self.roots[row] = root
             except RAISED as error:
                 self._failed(row, error, notes)
@@ -105,17 +115,20 @@ class EnvRows:
         following = stepped.get("next")
         ended = env.any_done(following)
         if ended and renew:
-            self._write(row, following, out.final_obs, notes.final_objects)
-            self._write(row, root, out.obs, notes.objects, env.reward_keys)
+            self._write(row, following, out, notes, final=True)
+            self._write(row, root, out, notes, but=env.reward_keys)
         else:
-            self._write(row, following, out.obs, notes.objects)
+            self._write(row, following, out, notes)
         self.roots[row] = root
         if ended:
             out.terminated[row] = True
             notes.ended.append(row)
 
     def _with_inputs(self, row: int, action: Mapping[Path, Any]) -> TensorDictBase:
-        data = self.roots[row]
+        data, graphs = self.roots[row], self._graphs
+        for path in () if graphs is None else graphs.cut:
+            if (before := data.get(key_of(path), None)) is not None:
+                data.set(key_of(path), before.detach())
         for path in self._inputs:
             value = action[path]
             if path == PARCEL:
@@ -125,36 +138,58 @@ class EnvRows:
                 if not value.all():
                     data.set("_step", torch.from_numpy(value))
             else:
-                data.set(key_of(path), torch.from_numpy(np.asarray(value)))
+                tensor = torch.from_numpy(np.asarray(value))
+                if graphs is not None and path in graphs.inputs:
+                    tensor = graphs.inputs[path][self._start + row].to(tensor)
+                data.set(key_of(path), tensor)
         return data
 
     def _failed(self, row: int, error: BaseException, notes: Notes) -> None:
         env = self._envs[row]
         self.roots[row] = TensorDict({}, env.batch_size, device=env.device)
+        if self._graphs is not None:
+            self._graphs.obs.pop(self._start + row, None)
         notes.failures.append((row, error))
 
     def _write(
-        self, row: int, data: TensorDictBase, leaves: Sequence[Any], objects: dict[int, Any], but: Sequence[Key] = ()
+        self, row: int, data: TensorDictBase, out: Rows, notes: Notes, *, final: bool = False, but: Sequence[Key] = ()
     ) -> None:
         """Write an environment's entries into its row; those of `but` need not be there."""
+        leaves, graphs = out.final_obs if final else out.obs, self._graphs
+        kept: dict[Path, Tensor] = {}
         for port in self._ports:
             value = data.get(port.key, None)
             if value is not None:
                 leaves[port.index][row] = port.checked(value)
+                if graphs is not None and value.requires_grad:
+                    kept[port.path] = value
             elif port.key not in but:
                 raise SpaceError(f"Expected {port.key!r}, as the specs say, but there are only {_names(data)}.")
+        if graphs is not None:
+            graphs.keep(self._start + row, kept, final)
         if self._parcel is not None:
-            parcel = {key: _copied(value) for key in self._odd[row] if (value := data.get(key, None)) is not None}
+            parcel = {key: self._copied(value) for key in self._odd[row] if (value := data.get(key, None)) is not None}
+            objects = notes.final_objects if final else notes.objects
             objects.setdefault(self._parcel, []).append((row, parcel))
+
+    def _copied(self, value: Any) -> Any:
+        """A copy: an environment may go on with its own."""
+        if isinstance(value, Tensor):
+            return value.detach().clone() if self._graphs is None else value.clone()
+        if isinstance(value, NonTensorData):
+            return NonTensorData(deepcopy(value.data), batch_size=value.batch_size)
+        if is_non_tensor(value):
+            return torch.stack([self._copied(part) for part in value.unbind(0)], 0)
+        return value.clone()
 
 
 class _Port:
     """Where an entry comes out: a leaf of the arena, and what it takes."""
 
-    __slots__ = ("dtype", "index", "key", "shape")
+    __slots__ = ("dtype", "index", "key", "path", "shape")
 
-    def __init__(self, index: int, key: Key, shape: torch.Size, dtype: Any):
-        self.index, self.key, self.shape, self.dtype = index, key, shape, dtype
+    def __init__(self, index: int, path: Path, shape: torch.Size, dtype: Any):
+        self.index, self.path, self.key, self.shape, self.dtype = index, path, key_of(path), shape, dtype
 
     def checked(self, value: Any) -> np.ndarray:
         """A tensor as an array that the leaf can take."""
@@ -175,14 +210,3 @@ class _Port:
 
 def _names(data: TensorDictBase) -> list[str]:
     return sorted(map(str, data.keys(include_nested=True, leaves_only=True)))
-
-
-def _copied(value: Any) -> Any:
-    """A copy: an environment may go on with its own."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, NonTensorData):
-        return NonTensorData(deepcopy(value.data), batch_size=value.batch_size)
-    if is_non_tensor(value):
-        return torch.stack([_copied(part) for part in value.unbind(0)], 0)
-    return value.clone()

@@ -20,6 +20,7 @@ from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, put
 from ...states import put, take
 from ..base import EnvBase
 from ..lifting import Lifted
+from .graphs import Graphs
 from .metadata import EnvMetaData
 from .rows import EnvRows
 from .wiring import inputs_of, is_by_path, outputs_of, space_of
@@ -37,6 +38,7 @@ class EnvSimulator:
     Args:
         makers: each makes an environment.
         start: the number of the first of them.
+        graphs: see `EnvRows`.
 
     Attributes:
         spec: the `EnvMetaData` of every environment.
@@ -49,12 +51,13 @@ class EnvSimulator:
     reset: Any
     step: Any
 
-    def __init__(self, makers: Sequence[EnvMaker], start: int = 0):
+    def __init__(self, makers: Sequence[EnvMaker], start: int = 0, graphs: Graphs | None = None):
         self.envs = make_all(makers, _check_env)
         self._makers = makers
         self.num_envs = len(self.envs)
         self.spec = _metadata(self.envs)
         self._start = start
+        self._graphs = graphs
         self._lifted = _lifted(self.envs, self.spec)
         self._bare: GymnasiumSimulator | None = None
         self._by_path: EnvRows | None = None
@@ -70,7 +73,7 @@ class EnvSimulator:
         """Step environments so that their rows are in these spaces, see `agree`."""
         self.observation_space, self.action_space = observation_space, action_space
         if is_by_path(observation_space):
-            self._by_path = EnvRows(self.envs, self._start, observation_space, action_space)
+            self._by_path = EnvRows(self.envs, self._start, observation_space, action_space, self._graphs)
             rows: Any = self._by_path
         else:
             assert self._lifted is not None
