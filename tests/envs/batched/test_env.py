@@ -21,7 +21,9 @@ from vecrl.envs import (
     ParallelEnv,
     PendulumEnv,
     SerialEnv,
+    StepCounter,
     TicTacToeEnv,
+    TransformedEnv,
     default_info_dict_reader,
 )
 from vecrl.envs.base import next_seed
@@ -93,6 +95,35 @@ def test_close_and_start_anew(kind: Any) -> None:
     assert not env.is_closed
     assert env.limit == [1, 7]
     env.close()
+
+
+@BOTH
+def test_new_keywords_count_at_once(kind: Any) -> None:
+    with kind(2, Tally) as env, TransformedEnv(env, StepCounter()) as seen:
+        env.update_kwargs([{"limit": 1, "size": 5}, {"limit": 2, "size": 5}])
+        env.start()
+        assert env.limit == [1, 2]
+        assert env.observation_spec["seen"].shape == seen.observation_spec["seen"].shape == (2, 5)
+        assert seen.rollout(9, break_when_all_done=True).shape == (2, 2)
+        env.update_kwargs({"limit": 7})
+        with pytest.raises(ClosedError, match=r"start\(\) or reset\(\)"):
+            env.rand_step()
+        assert env.rollout(9).shape == (2, 7)
+        with pytest.raises(SpaceError, match="list of 2"):
+            env.update_kwargs([{}])
+        assert env.limit == [7, 7]
+
+
+@BOTH
+@pytest.mark.parametrize("make", [Tally, lambda **_: GymEnv("CartPole-v1")], ids=["tally", "gym"])
+def test_new_keywords_leave_seeds_as_they_were(kind: Any, make: Any) -> None:
+    with kind(2, make) as env, kind(2, make) as other:
+        for one in (env, other):
+            one.set_seed(5)
+        env.update_kwargs({"limit": 2})
+        assert_same(env.reset(), other.reset())
+        env.update_kwargs({"limit": 3})
+        assert env.is_closed
 
 
 def test_keywords_one_each() -> None:

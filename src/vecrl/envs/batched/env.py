@@ -83,7 +83,17 @@ class BatchedEnv(EnvBase):
     """
 
     _backend: BackendName = "serial"
-    not_state = ("_codec", "meta_data", "create_env_fn", "create_env_kwargs", "_how", "_wish", "_name", "num_workers")
+    not_state = (
+        "_unused_with",
+        "_codec",
+        "meta_data",
+        "create_env_fn",
+        "create_env_kwargs",
+        "_how",
+        "_wish",
+        "_name",
+        "num_workers",
+    )
     _draws: Any = False
 
     def __init__(
@@ -133,6 +143,7 @@ class BatchedEnv(EnvBase):
         self._name: BackendName = "serial" if serial_for_single and num_workers == 1 else backend or self._backend
         self._pool: Pool | None = None
         self._seeds: dict[int, int | None] = {}
+        self._unused_with: tuple[Any, ...] | None = ()  # what `set_seed` was given; None once in use
         self.start()
 
     # -- the beginning and the end
@@ -145,6 +156,8 @@ class BatchedEnv(EnvBase):
         makers = makers_of(self.num_workers, self.create_env_fn, self.create_env_kwargs)
         if how["num_threads"] is not None:
             torch.set_num_threads(how["num_threads"])
+        alone = self._name == "serial"
+        graphs = Graphs() if alone else None
         pool = Pool(
             share_out(makers, how["envs_per_worker"], alone, graphs),
             self._name,
@@ -156,15 +169,13 @@ class BatchedEnv(EnvBase):
             threads_per_worker=how["num_sub_threads"],
             agree=agree,
             ray_options=how["ray_options"],
-        alone = self._name == "serial"
-        graphs = Graphs() if alone else None
         )
         try:
             self._take_metadata([meta for card in pool.cards for meta in card.spec], pool, graphs)
         except BaseException:
             pool.close()
             raise
-        self._pool, self._seeds, self.is_closed = pool, {}, False
+        self._pool, self._seeds, self.is_closed, self._unused_with = pool, {}, False, ()
 
     def _take_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         first = metas[0]
@@ -200,9 +211,20 @@ class BatchedEnv(EnvBase):
         self._running()
 
     def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
-        """Add keywords for what makes the environments: for all, or one mapping each. They count from the next start
-        on: `close` and `start`, or `reset`."""
+        """Adds keywords for the functions that make the environments: for all, or one mapping each.
+
+        Environments that are open are closed. Where they have never been reset, they are made with the new keywords at
+        once, and seeded as they were; otherwise `reset` or `start` makes them.
+        """
         self.create_env_kwargs = merged_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
+        if self._pool is None:
+            return
+        seed = self._unused_with
+        self.close()
+        if seed is not None:
+            self.start()
+            if seed:
+                self.set_seed(*seed)
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
@@ -237,6 +259,7 @@ class BatchedEnv(EnvBase):
         return super().reset(tensordict, **kwargs)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self._unused_with = None
         masks = None if tensordict is None else Masks.read(tensordict, "_reset", self.done_prefixes)
         ids, whole = whom(masks, self.done_prefixes, self.num_workers)
         codec = self._codec
@@ -339,6 +362,7 @@ class BatchedEnv(EnvBase):
         if not fits(codec.layout, self.num_workers, steps, stop):
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
+        self._unused_with = None
         ready = list(codec.actions(actions))
         first = self._begin(codec, None, {})
         played = play(first, lambda action, anew: self._take(codec, action, anew), ready, codec.layout, stop)
@@ -355,6 +379,8 @@ class BatchedEnv(EnvBase):
         """
         self.start()
         checked(seed)
+        if self._unused_with is not None:
+            self._unused_with = seed, static_seed
         for row in range(self.num_workers):
             if isinstance(self._codec, BareCodec):
                 self._seeds[row] = seed
@@ -371,6 +397,7 @@ class BatchedEnv(EnvBase):
     def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
         """See `EnvBase.set_state`. Where the environments were closed, they are made anew."""
         self.start()
+        self._unused_with = None
         super().set_state(state, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
