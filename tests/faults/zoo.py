@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -78,6 +79,20 @@ class Counting(gymnasium.Env):
             return None
         fault, self.fault = self.fault, None
         return fault(self)
+
+
+class Gated(Counting):
+    """Number 1 creates the file `inside` in its first step, which lasts until the file `gate` is there."""
+
+    def __init__(self, env_id: int, folder: Path):
+        super().__init__(env_id)
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        if self.env_id == 1:
+            (self.folder / "inside").touch()
+            wait_until((self.folder / "gate").exists, 60.0)
+        return super().step(action)
 
 
 class Odd(Exception):
@@ -233,6 +248,19 @@ def wait_until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.005)
     return value
+
+
+def arrived(pool: Pool, count: int) -> bool:
+    """Whether the replies of this many workers are here, unread."""
+    backend: Any = pool._backend
+    if pool.backend_name == "threads":
+        return backend._done.qsize() >= count
+    if pool.backend_name == "ray":
+        import ray
+
+        calls = list(backend._calls)
+        return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) >= count
+    return sum(link.ready(link.answers) for link in backend._links) >= count
 
 
 def workers_alive() -> list[psutil.Process]:

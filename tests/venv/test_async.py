@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from functools import partial
@@ -71,7 +72,6 @@ def flying(request, gate):
         lambda envs: envs.step([0, 0], [0, 3]),
         lambda envs: envs.step([0] * 4),
         lambda envs: envs.reset([3]),
-        lambda envs: envs.reset(),
         lambda envs: envs.get_env_attr("i", 3),
         lambda envs: envs.get_env_attr("i"),
         lambda envs: envs.set_env_attr("i", 1, [3]),
@@ -88,6 +88,81 @@ def test_those_under_way_are_let_alone(flying, use, gate):
     obs, _, _, _, infos = flying.step(None)
     assert sorted(ids_of(infos)) == [2, 3]
     assert obs[:, 2].tolist() == [1, 1]
+
+
+def test_a_reset_of_all_waits_for_pending_steps_and_drops_them(flying, gate):
+    gate.touch()
+    assert flying.reset()[0].tolist() == [[i, 1, 0] for i in range(4)]
+    assert flying.waiting_id == []
+    assert len(flying.step(None)[4]) == 0
+
+
+def test_a_reset_of_all_that_is_late_may_be_cancelled(tmp_path):
+    never = tmp_path / "gate"
+    with make("shmem", 3, wait_num=2, maker=lambda i: Counting(i, 9, never, 600)) as envs:
+        envs.reset()
+        envs._pool.step_timeout = 0.3
+        envs.step([0, 0, 2])
+        for _ in range(2):
+            with pytest.raises(StepTimeout, match="environment 2"):
+                envs.reset()
+        assert envs.cancel().tolist() == [2]
+        assert envs.waiting_id == []
+        envs._pool.step_timeout = 30
+        assert envs.reset()[0][:, 2].tolist() == [0, 0, 0]
+        assert sum(len(envs.step(action)[4]) for action in ([0, 0, 0], None)) == 3
+
+
+class SlowToReset(Counting):
+    """Its second reset lasts until the file `gate` is there."""
+
+    def reset(self, **kwargs):
+        end = time.monotonic() + self.patience
+        while self.episode == 0 and not os.path.exists(self.gate) and time.monotonic() < end:
+            time.sleep(0.001)
+        return super().reset(**kwargs)
+
+
+@pytest.fixture(params=["dummy", "shmem"])
+def late(request, gate):
+    """Three environments, of which number 2 is late in a reset of all."""
+    patience = 0.3 if request.param == "dummy" else 600.0
+    kinds = [Counting, Counting, SlowToReset]
+    with make(request.param, 3, wait_num=2, maker=lambda i: kinds[i](i, 9, gate, patience)) as envs:
+        envs.reset()
+        envs._pool.step_timeout = 0.1
+        with pytest.raises(StepTimeout, match="environment 2"):
+            envs.reset()
+        envs._pool.step_timeout = 30
+        yield envs
+
+
+@pytest.mark.parametrize("use", ["reset", "reset some", "step", "collect", "get"])
+def test_any_call_waits_for_a_reset_that_was_late(use, late, gate):
+    gate.touch()
+    if use == "reset":
+        assert late.reset()[0][:, 1].tolist() == [2, 2, 2]
+    elif use == "reset some":
+        assert late.reset([2])[0].tolist() == [[2, 2, 0]]
+    elif use == "collect":
+        assert len(late.step(None)[4]) == 0
+    elif use == "get":
+        assert late.get_env_attr("i") == [0, 1, 2]
+    taken = ids_of(late.step([0, 0, 0])[4])
+    while late.waiting_id:
+        taken += ids_of(late.step(None)[4])
+    assert sorted(taken) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("again", ["all", "some"])
+def test_a_reset_that_was_late_may_be_cancelled(again, late):
+    lost = late.cancel()
+    assert late.waiting_id == []
+    assert late.reset(None if again == "all" else lost)[0][:, 2].tolist() == [0] * (3 if again == "all" else len(lost))
+    taken = ids_of(late.step([0, 0, 0])[4])
+    while late.waiting_id:
+        taken += ids_of(late.step(None)[4])
+    assert sorted(taken) == [0, 1, 2]
 
 
 def test_all_others_may_be_stepped_reset_and_asked(flying, gate):

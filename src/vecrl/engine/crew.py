@@ -7,18 +7,27 @@ notes on who is busy and who failed. What steps and resets yield is the `Pool`'s
 from __future__ import annotations
 
 import secrets
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import ClosedError, Failure, PendingError, SpaceError, StateError, StepTimeout, failures_to_error
+from ..errors import (
+    ClosedError,
+    Failure,
+    PendingError,
+    ShipError,
+    SpaceError,
+    StateError,
+    StepTimeout,
+    failures_to_error,
+)
 from ..seeding import seed_for
 from .assembly import Assembly
 from .backends.cluster import RayOptions
 from .backends.processes import StartMethod
-from .flights import Flight, Flights
+from .closing import Closing
+from .flights import CLOSED, Flight, Flights
 from .layout import Layout
 from .opening import Agree, BackendName, check_cards, construction_error, make_backend
 from .recovery import OnFailure, Recovery, Replacements, check_recovery
@@ -28,7 +37,6 @@ from .worker import Card, Command, Op, Plan
 
 InvokeKind = Literal["get", "set", "call", "render", "get_state", "set_state"]
 _SLOTS = 4
-_GRACE = 1.0  # seconds that those under way may take to come to an end and close, where nobody said otherwise
 
 
 class Crew:
@@ -68,17 +76,16 @@ class Crew:
         self.on_failure: OnFailure = on_failure
         self._workers = range(len(plans))
         self._well = False  # nothing is closed, dead or failed: nothing to check before a step
-        self._closed = False
         how = start_method, threads_per_worker, preload, pin_workers, ray_options
         self._backend = make_backend(backend, plans, *how)
         self._flights = Flights(self._backend, roster.starts)
-        self._finalizer = weakref.finalize(self, self._backend.shutdown, _GRACE)
+        self._closing = Closing(self, self._backend, self._flights)
+        self._turn = self._closing.turn
         try:
             self._build(plans, same_spaces, same_actions, agree)
             self._recovery = self._make_recovery(restarts_per_hour, bool(infos))
         except BaseException:
-            self._closed = True
-            self._finalizer()
+            self._closing.abort()
             raise
 
     def __getstate__(self) -> Any:
@@ -110,6 +117,12 @@ class Crew:
     @property
     def pending(self) -> np.ndarray:
         """`[m]` int64, the environments under way."""
+        torn = self._flights.torn and not self._closing.closed
+        if torn and self._turn.acquire(blocking=False):  # else a call in another thread is at work
+            try:
+                self._resume()
+            finally:
+                self._turn.release()
         return np.flatnonzero(self._roster.busy) if self._flights.of_all is None else np.arange(self.num_envs)
 
     # -- reach into environments -------------------------------------------------------------------
@@ -126,17 +139,21 @@ class Crew:
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> None:
         """Ask for `invoke` without waiting; environments that are not asked may be under way."""
-        chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
-        check_length("values", values, len(chosen))
-        there = np.flatnonzero(self.alive[chosen])
-        parts = {worker: (rows, there[places]) for worker, rows, places in self._roster.split(chosen[there])}
-        flight = self._flights.launch(Op.INVOKE, parts)
-        self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
-        commands: list[tuple[int, Command]] = []
-        for worker, (rows, places) in parts.items():
-            given = [None] * len(rows) if values is None else [values[int(p)] for p in places]
-            commands.append((worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=(kind, name, given))))
-        self._send([flight], commands)
+        with self._turn:
+            chosen = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
+            check_length("values", values, len(chosen))
+            there = np.flatnonzero(self.alive[chosen])
+            parts = {worker: (rows, there[places]) for worker, rows, places in self._roster.split(chosen[there])}
+            self._asked = len(chosen), {worker: places for worker, (_, places) in parts.items()}
+            self._flights.torn = True
+            flight = self._flights.launch(Op.INVOKE, parts)
+            commands: list[tuple[int, Command]] = []
+            for worker, (rows, places) in parts.items():
+                given = [None] * len(rows) if values is None else [values[int(p)] for p in places]
+                extra = (kind, name, given)
+                commands.append((worker, Command(Op.INVOKE, flight.seq, rows=rows.tolist(), extra=extra)))
+            self._send([flight], commands)
+            self._flights.torn = False
 
     def invoke_wait(self, timeout: float | None = None) -> list[Any]:
         """The results of `invoke_async`.
@@ -144,10 +161,12 @@ class Crew:
         Raises:
             WorkerError: environments failed; what the others gave is in its `results`.
         """
-        flight = self._flights.of_all
-        if flight is None or flight.op != Op.INVOKE:
-            raise PendingError("Nothing was called; call invoke_async first.")
-        failures = self._flights.gather(flight, self.step_timeout if timeout is None else timeout)
+        with self._turn:
+            self._enter()
+            flight = self._flights.of_all
+            if flight is None or flight.op != Op.INVOKE:
+                raise PendingError("Nothing was called; call invoke_async first.")
+            failures = self._flights.gather(flight, self.step_timeout if timeout is None else timeout)
         count, places = self._asked
         results: list[Any] = [None] * count
         for worker, report in flight.reports:
@@ -160,6 +179,21 @@ class Crew:
             raise error
         return results
 
+    def drop_call(self, timeout: float | None = None) -> None:
+        """Wait for the command to all, or the call, that is under way, if any, and drop its result.
+
+        Args:
+            timeout: seconds to wait (default: the pool's `step_timeout`).
+
+        Raises:
+            StepTimeout: it is late.
+        """
+        with self._turn:
+            self._enter()
+            flight = self._flights.of_all
+            if flight is not None:
+                self._settle(flight, self._gather(flight, timeout))
+
     # -- faults ------------------------------------------------------------------------------------
 
     @property
@@ -171,7 +205,8 @@ class Crew:
         """Give up what `ids` are doing: their workers are ended, and others take their places.
 
         Whatever else those workers have is made anew too, and what is still under way of it is dropped. All of it must
-        be reset before it steps. Ids of which nothing is under way are left alone.
+        be reset before it steps. Ids of which nothing is under way are left alone, and so are those whose replies have
+        arrived.
 
         Returns:
             `[m]` int64, the environments that were made anew.
@@ -180,11 +215,16 @@ class Crew:
             StepTimeout: a thread is at it, which cannot be ended; nothing was done.
             WorkerError: environments cannot be made anew.
         """
-        if self._closed:
-            raise ClosedError("This object is closed; make a new one.")
-        flights, wanted = self._flights, set(self._roster.known(ids).tolist())
+        with self._turn:
+            self._enter()
+            self._flights.receive_arrived()
+            return self._cancel(set(self._roster.known(ids).tolist()))
+
+    def _cancel(self, wanted: set[int]) -> np.ndarray:
+        flights = self._flights
         waited = {worker for flight in flights.open.values() for worker in flight.waiting}
         workers = sorted(worker for worker in waited if wanted.intersection(flights.ids_of([worker])))
+        flights.torn = True
         if late := [worker for worker in workers if not self._end(worker)]:
             raise flights.late(self.step_timeout or 0.0, late)
         lost = np.array(flights.ids_of(workers), np.int64)
@@ -192,6 +232,7 @@ class Crew:
             for flight in [f for f in flights.open.values() if worker in f.waiting and f.ids is not None]:
                 self._roster.busy[flight.ids] = False
             flights.give_up(worker)
+        flights.torn = False
         self._replace(workers, lost)
         return lost
 
@@ -214,11 +255,13 @@ class Crew:
         Raises:
             WorkerError: environments cannot be made anew; those workers are as gone as they were.
         """
-        workers = sorted(self._flights.dead)
-        lost = np.array(self._flights.ids_of(workers), np.int64)
-        if workers:
-            self._replace(workers, lost)
-        return lost
+        with self._turn:
+            self._enter()
+            workers = sorted(self._flights.dead)
+            lost = np.array(self._flights.ids_of(workers), np.int64)
+            if workers:
+                self._replace(workers, lost)
+            return lost
 
     def _replace(self, workers: Sequence[int], ids: np.ndarray) -> None:
         self._roster.failed[ids] = True
@@ -276,10 +319,17 @@ class Crew:
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._closed
+        return self._closing.closed
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a call in another thread is at work."""
+        return self._closing.in_use
 
     def close(self, timeout: float | None = None) -> None:
         """Close every environment and end every worker; harmless in any state, and twice.
+
+        A call that waits in another thread ends with a `ClosedError`.
 
         Args:
             timeout: seconds that environments may take to close (default: the step timeout, or 10), after which
@@ -288,52 +338,25 @@ class Crew:
         Raises:
             WorkerError: what environments raised while closing; everything is closed all the same.
         """
-        if self._closed:
-            return
-        self._closed, self._well = True, False
+        self._well = False
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
-        try:
-            failures, late = self._close_envs(grace)
-        except BaseException:  # Ctrl-C
-            self._finalizer()
-            raise
-        stuck = self._backend.shutdown(min(grace, _GRACE) if late else grace)
-        self._finalizer.detach()
-        self._flights.open.clear()
-        self._flights.landed.clear()
+        failures = self._closing.close(grace)
         self._roster.busy[:] = False
         if self._recovery is not None:  # one that died leaves nothing to close
             failures = [failure for failure in failures if failure.kind != "crashed"]
-        told = {i for failure in failures for i in failure.env_ids}
-        for worker in stuck:
-            if not told.issuperset(ids := self._flights.ids_of([worker])):
-                failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="late"))
         if failures:
             raise failures_to_error(failures)
-
-    def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
-        """Ask every living worker that is not under way to close: what goes wrong, and whether some are late."""
-        busy = {worker for flight in self._flights.open.values() for worker in flight.waiting}
-        workers = set(self._workers) - busy - set(self._flights.dead)
-        flight = self._flights.launch(Op.CLOSE, workers)
-        self._backend.send([(worker, Command(Op.CLOSE, flight.seq)) for worker in sorted(workers)])
-        try:
-            return self._flights.gather(flight, grace), bool(busy)
-        except TimeoutError:
-            text = f"not closed within {grace:g} s, so ended by force where that can be done"
-            waiting = [(worker, self._flights.ids_of([worker])) for worker in sorted(flight.waiting)]
-            late = [Failure(ids, "close", text, worker=worker, kind="late") for worker, ids in waiting]
-            return [*flight.failures, *late], True
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _send(self, flights: Sequence[Flight], commands: Sequence[tuple[int, Command]]) -> None:
-        """Send the commands of new flights; where that cannot be, they are as if never asked."""
+        """Send the commands of new flights; where they cannot be sent, they are as if never asked."""
         try:
             self._backend.send(commands)
-        except BaseException:
+        except ShipError:
             for flight in flights:
                 del self._flights.open[flight.seq]
+            self._flights.torn = False
             raise
 
     def _gather(self, flight: Flight, timeout: float | None = None) -> list[Failure]:
@@ -379,11 +402,31 @@ class Crew:
             return
         if flight.op in (Op.STEP, Op.RESET):
             self._roster.note_failures(failures)
-        self._well = not (self._closed or self._flights.dead or failed.any())
+        self._well = not (self._closing.closed or self._flights.dead or failed.any())
+
+    def _enter(self) -> None:
+        """Checks that this is open, and restores the notes of a call that was interrupted."""
+        if self._closing.closed:
+            raise ClosedError(CLOSED)
+        if self._flights.torn:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Restores which environments are pending. Those whose transition was lost must be reset before they step."""
+        flights, roster = self._flights, self._roster
+        flights.resume(self.step_timeout is not None)
+        pending = np.zeros(self.num_envs, bool)
+        for flight in [*flights.open.values(), *flights.landed]:
+            if flight.ids is not None:
+                pending[flight.ids] = True
+        roster.failed |= roster.busy & ~pending
+        roster.busy[:] = pending
+        self._well = False
+        flights.torn = False
 
     def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
-        if self._closed:
-            raise ClosedError("This object is closed; make a new one.")
+        if self._closing.closed:
+            raise ClosedError(CLOSED)
         dead = self._flights.dead
         gone = [dead[w] for w in workers if w in dead] if dead else []
         if gone and self._recovery is not None:
@@ -394,12 +437,12 @@ class Crew:
             raise failures_to_error(gone)
 
     def _check_idle(self) -> None:
+        self._enter()
         if self._flights.open or self._flights.landed:
             raise PendingError(f"{self._name_pending()} still under way; wait for them first.")
 
     def _check_ids(self, ids: Ids) -> np.ndarray:
-        if self._closed:
-            raise ClosedError("This object is closed; make a new one.")
+        self._enter()
         if self._flights.of_all is not None:
             raise PendingError(f"{self._name_pending()} still under way; receive them first.")
         chosen = self._roster.check(ids)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 import numpy as np
 
-from ..errors import Failure, StepTimeout, failures_to_error
+from ..errors import ClosedError, Failure, StepTimeout, failures_to_error
 from .backends.base import Answer, Backend
 from .worker import Command, Op, Report
 
 WorkerReport = tuple[int, Report]
+CLOSED = "This object is closed; make a new one."
 _MOST = 0xFFFFFFFF  # the greatest number of a command, which has 32 bits on the wire; a day and a half of quick steps
+_GLANCE = 0.2  # seconds until a call that waits looks whether another thread closes the pool
 
 
 class Flight:
@@ -58,6 +60,8 @@ class Flights:
         landed: those of some environments that were answered in full and not yet collected.
         dead: workers that are gone, and how they went.
         starts: `[num_workers + 1]`, worker w owns the environments from `starts[w]` to `starts[w + 1]`.
+        torn: whether a call is at work on all this. Where none is, one was interrupted: see `resume`.
+        ending: whether a call that waits must end, since another thread closes the pool.
     """
 
     def __init__(self, backend: Backend, starts: np.ndarray):
@@ -65,6 +69,8 @@ class Flights:
         self.landed: list[Flight] = []
         self.dead: dict[int, Failure] = {}
         self.starts = starts
+        self.torn = False
+        self.ending = False
         self._backend = backend
         self._seq = 0
         self._since: dict[int, float] = {}  # when a worker was asked by name, or answered last, if it has more to do
@@ -108,12 +114,23 @@ class Flights:
         """Grant these the same time once more."""
         self._since |= dict.fromkeys(workers, time.monotonic())
 
-    def call(self) -> None:
-        """Have all who are waited for answer once more, after all else.
+    def resume(self, limited: bool) -> None:
+        """Restores what an interrupted call left incomplete, and asks every pending worker for one more reply.
 
-        Ctrl-C may strike while a command is on its way to some workers, or an answer on its way here. Answers come in
-        order, so whoever answers this and not what was asked before never will.
+        Ctrl-C may strike while a command is on its way to some workers, or a reply on its way here. Replies come in
+        order, so a worker that answers the latest command and not an earlier one never received that one, or its reply
+        was lost.
+
+        Args:
+            limited: whether commands to some have a time limit; it starts again.
         """
+        for flight in [f for f in self.open.values() if not f.waiting and f.ids is not None]:
+            self._land(flight)
+        self._since.clear()
+        self._owed.clear()
+        for flight in self.open.values() if limited else ():
+            for worker in flight.waiting if flight.ids is not None else ():
+                self.watch(worker)
         self._seq = self._echo = self._seq % _MOST + 1
         self._before_echo = set(self.open)
         workers = {worker for flight in self.open.values() for worker in flight.waiting}
@@ -142,12 +159,41 @@ class Flights:
         end = None if timeout is None else time.monotonic() + timeout
         while flight.waiting:
             left = timeout if end is None or self._backend.in_turn else max(0.0, end - time.monotonic())
-            answers = self._backend.receive(left, flight.waiting)
+            answers = self.receive(left, flight.waiting)
             if not answers:
                 raise self.late(timeout)
-            self.land(answers)
+            if timeout is not None and not flight.waiting.isdisjoint(answer[0] for answer in answers):
+                end = time.monotonic() + timeout  # a worker had more to do before: each command has the time
         self.open.pop(flight.seq, None)
         return flight.failures if flight.reports else []
+
+    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
+        """Takes in replies as they come, and returns them; see `Backend.receive`.
+
+        Raises:
+            ClosedError: another thread closes the pool.
+        """
+        torn, self.torn = self.torn, True
+        if self._backend.in_turn:
+            answers = self._backend.receive(timeout, expect)
+        else:
+            answers = self._backend.receive(_GLANCE if timeout is None else min(timeout, _GLANCE), expect)
+            while not answers and not self.ending and (timeout is None or timeout > _GLANCE):
+                timeout = None if timeout is None else timeout - _GLANCE
+                answers = self._backend.receive(_GLANCE if timeout is None else min(timeout, _GLANCE), expect)
+        if self.ending:
+            raise ClosedError(CLOSED)
+        self.land(answers)
+        self.torn = torn
+        return answers
+
+    def receive_arrived(self) -> None:
+        """Takes in the replies that are here already, so that no worker is judged by what was not read yet.
+
+        A backend that works in turn has none: its commands are carried out when their replies are waited for.
+        """
+        while not self._backend.in_turn and self.receive(0.0):
+            pass
 
     def land(self, answers: Sequence[Answer]) -> None:
         """Take answers in."""
@@ -187,9 +233,12 @@ class Flights:
             else:
                 del self._since[worker]
         if not flight.waiting:
-            del self.open[flight.seq]
-            if flight.ids is not None:
-                self.landed.append(flight)
+            self._land(flight)
+
+    def _land(self, flight: Flight) -> None:
+        del self.open[flight.seq]
+        if flight.ids is not None:
+            self.landed.append(flight)
 
     def late(self, limit: float | None, workers: Container[int] | None = None) -> StepTimeout:
         """The error that names all (of these) who have not answered within `limit` seconds."""

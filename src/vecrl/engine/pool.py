@@ -72,24 +72,27 @@ class Pool(Crew):
         if ids is None:
             self.reset_async(seeds, options)
             return self.wait()
-        flights = self.send_reset(ids, seeds, options)
-        for flight in flights:
-            self._gather(flight)
-        self._flights.landed = [flight for flight in self._flights.landed if flight not in flights]
-        return self._collect(flights, ordered=True)
+        with self._turn:
+            flights = self.send_reset(ids, seeds, options)
+            for flight in flights:
+                self._gather(flight)
+            self._flights.torn = True
+            self._flights.landed = [flight for flight in self._flights.landed if flight not in flights]
+            return self._collect(flights, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
         check_length("seeds", seeds, self.num_envs)
-        self.drain()
-        self._check_alive(self._workers)
-        self.remember_seeds(seeds, range(self.num_envs))
 
         def extra_of(ids: np.ndarray) -> Any:
             return _of_reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
 
-        out = None if self._recovery is None else self._recovery.left_out(slice(None))
-        self._ask_all(Op.RESET, False, None, out, extra_of)
+        with self._turn:
+            self.drain()
+            self._check_alive(self._workers)
+            self.remember_seeds(seeds, range(self.num_envs))
+            out = None if self._recovery is None else self._recovery.left_out(slice(None))
+            self._ask_all(Op.RESET, False, None, out, extra_of)
 
     def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
         """Step all environments.
@@ -99,13 +102,20 @@ class Pool(Crew):
             begin: `[n]` bool, rows to begin anew instead; their actions are not used.
             eager: begin rows that end anew within this step.
         """
-        self.step_async(actions, begin=begin, eager=eager)
-        return self.wait()
+        with self._turn:
+            self._start_step(actions, begin, eager)
+            return self._await_all(None)
 
     def step_async(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> None:
         """Ask for `step` without waiting."""
-        self._check_idle()
-        if not self._well or self._flights.dead:
+        with self._turn:
+            self._start_step(actions, begin, eager)
+
+    def _start_step(self, actions: Tree, begin: np.ndarray | None, eager: bool) -> None:
+        flights = self._flights
+        if flights.torn or flights.open or flights.landed:
+            self._check_idle()
+        if not self._well or flights.dead:
             self._check_alive(self._workers)
             self._roster.check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
@@ -113,9 +123,11 @@ class Pool(Crew):
             self._arena.begin[:] = begin
         out = None if self._recovery is None else self._recovery.left_out(begin)
         if objects is None and out is None:
-            flight = self._flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
+            flights.torn = True
+            flight = flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
             flight.begin = begin
             self._backend.broadcast(Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None))
+            flights.torn = False
             return
 
         def extra_of(ids: np.ndarray) -> Any:
@@ -135,6 +147,7 @@ class Pool(Crew):
         """Ask every worker for all its environments, but for those that are left `out`."""
         asked = np.arange(self.num_envs) if out is None else np.flatnonzero(~out)
         parts = self._roster.split(asked)
+        self._flights.torn = True
         flight = self._flights.launch(op, [part[0] for part in parts], slot=self._arena.lease(), eager=eager)
         flight.begin = begin
         commands: list[tuple[int, Command]] = []
@@ -147,6 +160,7 @@ class Pool(Crew):
         if out is not None:
             flight.left_out = set(np.flatnonzero(out).tolist())
         self._send([flight], commands)
+        self._flights.torn = False
 
     def wait(self, timeout: float | None = None) -> Transition:
         """The transition of the command to all that is under way.
@@ -159,7 +173,14 @@ class Pool(Crew):
             StepTimeout: it is late; call again to go on waiting.
             WorkerError: environments failed; what the others yielded is in its `transition`.
         """
+        with self._turn:
+            return self._await_all(timeout)
+
+    def _await_all(self, timeout: float | None) -> Transition:
         flight = self._flights.of_all
+        if flight is None or self._flights.torn:
+            self._enter()
+            flight = self._flights.of_all
         if flight is None:
             raise PendingError("Nothing was asked of all environments; call step or reset first.")
         failures = self._gather(flight, timeout)
@@ -176,14 +197,15 @@ class Pool(Crew):
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> list[Flight]:
         """Begin an episode in `ids`, without waiting."""
-        chosen = self._check_ids(ids)
-        check_length("seeds", seeds, len(chosen))
-        self.remember_seeds(seeds, chosen.tolist())
 
         def extra_of(places: np.ndarray) -> Any:
             return _of_reset(None if seeds is None else [seeds[int(p)] for p in places], options)
 
-        return self._dispatch(Op.RESET, chosen, False, extra_of)
+        with self._turn:
+            chosen = self._check_ids(ids)
+            check_length("seeds", seeds, len(chosen))
+            self.remember_seeds(seeds, chosen.tolist())
+            return self._dispatch(Op.RESET, chosen, False, extra_of)
 
     def send(self, ids: Ids, actions: Tree, *, eager: bool = False) -> None:
         """Step `ids` without waiting; `actions` is a tree of arrays `[len(ids), ...]`.
@@ -191,14 +213,15 @@ class Pool(Crew):
         Raises:
             PendingError: some of them are under way, or failed and were not reset.
         """
-        chosen = self._check_ids(ids)
-        self._roster.check_whole(chosen)
-        objects = self._write_actions(actions, chosen, len(chosen))
+        with self._turn:
+            chosen = self._check_ids(ids)
+            self._roster.check_whole(chosen)
+            objects = self._write_actions(actions, chosen, len(chosen))
 
-        def extra_of(places: np.ndarray) -> Any:
-            return None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
+            def extra_of(places: np.ndarray) -> Any:
+                return None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
 
-        self._dispatch(Op.STEP, chosen, eager, extra_of)
+            self._dispatch(Op.STEP, chosen, eager, extra_of)
 
     def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
         """The environments that are ready: all that are under way, in the order in which they were asked, or, as soon
@@ -213,26 +236,39 @@ class Pool(Crew):
         """
         if at_least is not None and at_least < 1:
             raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
+        with self._turn:
+            self._enter()
+            under_way = int(np.count_nonzero(self._roster.busy))
+            if not under_way:
+                raise PendingError(self._nothing_sent())
+            self._await_some(under_way if at_least is None else min(at_least, under_way), at_least is not None, timeout)
+            self._flights.torn = True
+            landed, self._flights.landed = self._flights.landed, []
+            return self._collect(landed, ordered=at_least is None)
+
+    def _nothing_sent(self) -> str:
+        flight = self._flights.of_all
+        if flight is None:
+            return "No environment is under way; send first."
+        what = "call" if flight.op == Op.INVOKE else f"{flight.op.name.lower()} of all"
+        return f"Expected environments that were sent a command, got a pending {what}. Wait for it, or reset all."
+
+    def _await_some(self, want: int, fewer: bool, timeout: float | None) -> None:
+        """Wait until `want` environments have landed; `fewer`, but one, are enough when the time is over."""
+        flights = self._flights
         end = None if timeout is None else time.monotonic() + timeout
         limit = self.step_timeout if timeout is None or self._recovery is not None else None
-        self._hurry(limit)
-        under_way = np.count_nonzero(self._roster.busy)
-        want = under_way if at_least is None else min(at_least, under_way)
-        if not want:
-            raise PendingError("No environment is under way; send first.")
-        flights = self._flights
+        if limit is not None and not self._backend.in_turn and flights.overdue(limit):
+            flights.receive_arrived()
+            self._hurry(limit)
         while sum(len(f.ids) for f in flights.landed if f.ids is not None) < want:
-            answers = self._backend.receive(self._patience(end, limit))
-            flights.land(answers)
-            if answers:
+            if flights.receive(self._patience(end, limit)):
                 continue
-            if at_least is not None and flights.landed:
-                break
+            if fewer and flights.landed:
+                return
             if end is not None and time.monotonic() >= end:
                 raise flights.late(timeout)
             self._hurry(limit)
-        landed, flights.landed = flights.landed, []
-        return self._collect(landed, ordered=at_least is None)
 
     def _patience(self, end: float | None, limit: float | None) -> float | None:
         """Seconds to wait for answers: until `end`, or until some worker takes longer than `limit`."""
@@ -244,7 +280,7 @@ class Pool(Crew):
         return limit if left is None else min(left, limit)
 
     def _hurry(self, limit: float | None) -> None:
-        """See to workers that have taken longer than `limit` over commands to some.
+        """See to workers that have taken longer than `limit` over commands to some, and whose replies are not here.
 
         Raises:
             StepTimeout: some have, and nothing can be done about it; they have the same time once more.
@@ -256,11 +292,15 @@ class Pool(Crew):
             raise self._flights.late(limit, late)
 
     def _collect(self, landed: Sequence[Flight], ordered: bool) -> Transition:
-        """The transition of answered flights, by the order in which environments were asked or were ready."""
+        """The transition of flights that landed, by the order in which environments were asked or were ready.
+
+        They are no longer among those that landed. If this is interrupted, their environments must be reset.
+        """
         failures = self._mend(landed, [failure for flight in landed for failure in flight.failures])
+        transition = self._assembly.rows(landed, self._roster.asked_at if ordered else None)
         for flight in landed:
             self._settle(flight, failures)
-        transition = self._assembly.rows(landed, self._roster.asked_at if ordered else None)
+        self._flights.torn = False
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -274,18 +314,16 @@ class Pool(Crew):
         Raises:
             StepTimeout: some of it is still late.
         """
-        flights = self._flights
-        if flights.open:
-            flights.call()
-        for flight in list(flights.open.values()):
-            self._gather(flight, timeout)
-            if flight.ids is None:
+        with self._turn:
+            self._enter()
+            flights = self._flights
+            for flight in list(flights.open.values()):
+                self._gather(flight, timeout)
+                if flight.ids is None:
+                    self._settle(flight, flight.failures)
+            for flight in flights.landed:
                 self._settle(flight, flight.failures)
-        for flight in flights.landed:
-            self._settle(flight, flight.failures)
-        flights.landed.clear()
-        flights.open.clear()  # Ctrl-C may have struck between a last answer and the notes on it
-        self._roster.busy[:] = False
+            flights.landed.clear()
 
     def settle(self, grace: float) -> None:
         """Be done with whatever an interrupted call left behind.
@@ -310,6 +348,7 @@ class Pool(Crew):
         asked = None if out is None else np.flatnonzero(~out[ids])
         flights: list[Flight] = []
         commands: list[tuple[int, Command]] = []
+        self._flights.torn = True
         for worker, rows, some in self._roster.split(ids if asked is None else ids[asked]):
             places = some if asked is None else asked[some]
             flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
@@ -323,6 +362,7 @@ class Pool(Crew):
         if out is not None and out[ids].any():
             flights.append(self._flights.ask_nobody(op, ids[out[ids]], eager))
         self._roster.busy[ids] = True
+        self._flights.torn = False
         return flights
 
     def _write_actions(self, actions: Tree, where: Any, count: int) -> dict[int, Any] | None:

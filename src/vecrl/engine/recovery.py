@@ -308,8 +308,11 @@ class Recovery:
         slot = len(self._arena.slots) - 1
         flight = self._flights.launch(op, [worker], slot=slot)
         rows = [i - int(self._roster.starts[worker]) for i in ids]
-        self._backend.send([(worker, Command(op, flight.seq, slot, rows=rows, extra=extra))])
-        failures = self._gather(flight)
+        try:
+            self._backend.send([(worker, Command(op, flight.seq, slot, rows=rows, extra=extra))])
+            failures = self._gather(flight)
+        finally:
+            self._flights.open.pop(flight.seq, None)  # where it is late or interrupted, nothing waits for it later
         for _, report in flight.reports:
             self._infos |= dict(report.infos.items())
             for leaf, pairs in report.objects.items():

@@ -235,7 +235,7 @@ class AsyncVectorEnv(VectorEnv):
             AsyncTimeout: environments did not close in time; everything is closed all the same.
             WorkerError: what environments raised while closing; likewise.
         """
-        if self._asked is not None and not terminate:
+        if self._asked is not None and not terminate and not self._pool.in_use:
             with contextlib.suppress(WorkerError, PendingError):  # nothing is, where Ctrl-C took the answer
                 limit = self._pool.step_timeout if timeout is None else timeout
                 wait = self._pool.invoke_wait if self._asked == "call" else self._finish_other
@@ -288,6 +288,8 @@ class AsyncVectorEnv(VectorEnv):
             return finish(timeout)
         except StepTimeout as error:
             raise AsyncTimeout(error.failures, error.transition) from error.__cause__
+        except ClosedError as error:  # another thread closed this
+            raise AsyncClosedError(str(error)) from error
         except PendingError as error:
             text = f"The answer to {self._asked!r} was lost as Ctrl-C came: reset() to go on."
             raise NoAsyncError(text, self._asked or "") from error

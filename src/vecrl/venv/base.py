@@ -7,16 +7,16 @@ nothing of how environments are stepped, nor of torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from ..engine.pool import Pool
-from ..engine.roster import name_ids
 from ..engine.transitions import Transition
 from ..engine.worker import Card
-from ..errors import ClosedError, PendingError, SpaceError, StepTimeout
+from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.assorted import AssortedSimulator, common_space
 from ..simulators.gymnasium import ResetKeywords
 from ..states import Stateful
@@ -110,6 +110,7 @@ class BaseVectorEnv(Stateful):
         self._spaces: dict[str, list[Any]] = {}
         self._ask_seed = ask_seed
         self._asked_all = False  # whether the latest step went to all, by the short way
+        self._unfinished = False  # whether the latest reset or call raised, and so may be pending still
         self.is_closed = False
 
     def _state_facts(self) -> dict[str, Any]:
@@ -120,6 +121,8 @@ class BaseVectorEnv(Stateful):
     def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, np.ndarray]:
         """Begin an episode in all environments, or in those of `env_id`, in this order.
 
+        A reset of all waits for whatever is pending, and drops it.
+
         Args:
             env_id: one id, or a list or array of them.
             kwargs: for the environments' own `reset`, the same for each; a list of seeds gives each its own.
@@ -128,7 +131,8 @@ class BaseVectorEnv(Stateful):
             Observations of `m` environments (see `step`), and their infos, `[m]` dicts.
 
         Raises:
-            PendingError: some of them are under way.
+            PendingError: some of `env_id` are under way.
+            StepTimeout: what is pending, or the reset, is late; `cancel` it, or reset again to go on waiting.
             WorkerError: environments failed; says which, with their tracebacks.
         """
         ids = None if env_id is None else np.atleast_1d(env_id)
@@ -141,21 +145,27 @@ class BaseVectorEnv(Stateful):
             seeds = [self._seeds.get(i) for i in chosen] if self._seeds else None
         else:
             seeds = [seed] * len(chosen)
+        self._unfinished = True
         t = self._pool.reset(seeds, ResetKeywords(kwargs) if kwargs else None, ids)
+        self._unfinished = False
         for env_id_ in chosen if self._seeds else ():
             self._seeds.pop(env_id_, None)
         return self._present.reset(t)
 
     def _make_way(self, ids: np.ndarray | None) -> None:
-        """See that nothing is under way that should not be where `ids` are to begin anew."""
+        """Waits for what is pending and must not be where `ids` are reset (None: all, where the pool does it)."""
         self._asked_all = False
-        pending = self._pool.pending
-        if not len(pending):
+        if ids is None:
             return
-        if not self.is_async:  # left behind by a step that was late, or by Ctrl-C
+        self._drop_unfinished()
+        if not self.is_async and len(self._pool.pending):  # left behind by a step that was late, or by Ctrl-C
             self._pool.drain()
-        elif ids is None:
-            raise PendingError(f"{name_ids(pending)} are still under way; collect them by step(None) first.")
+
+    def _drop_unfinished(self, timeout: float | None = None) -> None:
+        """Waits for a reset or call that timed out or was interrupted, whose result nothing collects."""
+        if self._unfinished and len(self._pool.pending):
+            self._pool.drop_call(timeout)
+        self._unfinished = False
 
     def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
         """Step all environments, or those of `id`.
@@ -180,6 +190,8 @@ class BaseVectorEnv(Stateful):
         """
         if hasattr(action, "detach"):
             action = action.numpy(force=True)
+        if self._unfinished:
+            self._drop_unfinished()
         if self.is_async:
             return self._step_some(action, id)
         pool = self._pool
@@ -229,7 +241,10 @@ class BaseVectorEnv(Stateful):
         Returns:
             `[m]` int64, the environments that were made anew, which must be reset. See `Pool.cancel`.
         """
-        return self._pool.cancel(self._all if id is None else id)  # pyright: ignore[reportArgumentType]
+        lost = self._pool.cancel(self._all if id is None else id)  # pyright: ignore[reportArgumentType]
+        with suppress(StepTimeout):  # others are still at it
+            self._drop_unfinished(0.0)
+        return lost
 
     @property
     def waiting_id(self) -> list[int]:
@@ -261,9 +276,16 @@ class BaseVectorEnv(Stateful):
 
     def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
         """The same of each of `ids`."""
-        self._asked_all = False
         chosen = None if ids is None else np.atleast_1d(ids)
-        return self._pool.invoke(kind, name, [value] * (self.env_num if chosen is None else len(chosen)), chosen)
+        return self._invoke_each(kind, name, [value] * (self.env_num if chosen is None else len(chosen)), chosen)
+
+    def _invoke_each(self, kind: Any, name: str, values: list[Any], chosen: np.ndarray | None) -> list[Any]:
+        self._asked_all = False
+        self._drop_unfinished()
+        self._unfinished = True
+        results = self._pool.invoke(kind, name, values, chosen)
+        self._unfinished = False
+        return results
 
     def seed(self, seed: int | Sequence[int] | None = None) -> list[list[int | None]]:
         """Say which seeds environments go on with.
@@ -289,8 +311,7 @@ class BaseVectorEnv(Stateful):
             raise SpaceError(f"Expected one seed or {self.env_num}, one an environment, but {len(seeds)} came.")
         said: list[Any] = [None] * self.env_num
         if self._ask_seed:
-            self._asked_all = False
-            said = self._pool.invoke("call", "seed", [((s,), {}) for s in seeds])
+            said = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
         self._seeds = {i: s for i, s in enumerate(seeds) if said[i] is None and s is not None}
         return [[s] if own is None else own for s, own in zip(seeds, said, strict=True)]
 

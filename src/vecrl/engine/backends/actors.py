@@ -120,6 +120,7 @@ class Actors:
         self.num_workers = len(plans)
         self._owner = os.getpid()
         self._calls: dict[Any, tuple[Seat, Command]] = {}  # under way, by the reference of the answer, in their order
+        self._kept: list[Answer] = []  # ends of actors, told once more
         self._spaces: tuple[Any, ...] = ()  # what workers attach to
         self._session = Session(self._options)
         self._placing: Placing | None = None
@@ -171,6 +172,7 @@ class Actors:
         return True
 
     def replace(self, worker: int) -> None:
+        self._kept = [answer for answer in self._kept if answer[0] != worker]
         self._restart(self._seats[worker])
 
     def _restart(self, seat: Seat, deadline: float | None = None) -> None:
@@ -204,6 +206,8 @@ class Actors:
         encoded = [(self._seats[worker], command, encode_command(command)) for worker, command in commands]
         for seat, command, data in encoded:
             self._call(seat, command, data)
+            if seat.actor is None:  # what was said of its end may have been lost as Ctrl-C came
+                self._kept.append((seat.plan.index, -1, seat.crash("its actor is gone", "")))
 
     def broadcast(self, command: Command) -> None:
         data = encode_command(command)
@@ -211,7 +215,7 @@ class Actors:
             self._call(seat, command, data)
 
     def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
-        answers: list[Answer] = []
+        answers, self._kept = self._kept, []
         end = None if timeout is None else time.monotonic() + timeout
         while self._calls and not answers:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -235,7 +239,8 @@ class Actors:
             with suppress(RayError):  # one is gone, or they take longer
                 return wanted, ray.get(wanted, timeout=_SOON if seconds is None else min(seconds, _SOON))
         ray.wait(list(calls), num_returns=1, timeout=seconds)
-        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        here = seconds != 0.0  # else what is ready on another node counts too, and is fetched
+        done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=here)
         try:
             return done, ray.get(done)
         except RayError:  # some of them failed: one by one

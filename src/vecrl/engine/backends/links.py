@@ -1,4 +1,8 @@
-"""The caller's side of one worker process: what is sent, what comes back, and how it ends."""
+"""The caller's side of one worker process: what is sent, what comes back, and how it ends.
+
+What travels is a stream, so no part of it may be lost or sent twice as Ctrl-C comes. Python lets that come between a
+system call and the statement that stores its result, but not within `map`, by which long answers and commands go.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from . import zygote
 from .base import Answer
 from .wire import ANSWER, Reports, unreadable
 
-_CHUNK = 1 << 16  # bytes read at once: what a pipe holds
+_CHUNK = (1 << 16,)  # bytes read at once: what a pipe holds
+_WHOLE = select.PIPE_BUF  # bytes that a pipe takes all of, or none
 
 
 class Link:
@@ -24,8 +29,7 @@ class Link:
         answers: descriptor to read answers from.
         status: descriptor on which the zygote tells the process id, and how the process ended.
         pid: the process id; 0 before it is known, -1 where it never will be.
-        ended: whether the process has ended.
-        closing: whether it was asked to.
+        ended: how the process ended, in words; "" while it runs.
         steps: how many it was asked for.
     """
 
@@ -36,11 +40,12 @@ class Link:
         self.answers = answers
         self.status = status
         self.pid = 0
-        self.ended = False
-        self.closing = False
+        self.ended = ""
         self.steps = 0
         self._op = 0
-        self._outbox: deque[memoryview] = deque()
+        self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # what to send, and how much was sent at a time
+        self._source = (answers,)
+        self._chunks: list[bytes] = []  # what was read, and then what of it is no whole answer
         self._inbox = bytearray()
         self._reports = Reports()
         os.set_blocking(commands, False)
@@ -58,46 +63,53 @@ class Link:
         """Send, or keep what does not go through yet; whether something is kept."""
         self._op = data[0]
         self.steps += self._op == Op.STEP
-        if self._outbox:
-            self._outbox.append(memoryview(data))
-            return True
-        try:
-            sent = os.write(self.commands, data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # the worker is gone: its status tells
-            return False
-        if sent < len(data):
-            self._outbox.append(memoryview(data)[sent:])
+        if not self._outbox and len(data) <= _WHOLE:
+            try:
+                os.write(self.commands, data)
+                return False
+            except BlockingIOError:
+                pass
+            except OSError:  # the worker is gone: its status tells
+                return False
+        self._outbox.append((memoryview(data), []))
+        return self.flush()
+
+    @property
+    def kept(self) -> bool:
+        """Whether something has yet to be sent."""
         return bool(self._outbox)
 
     def flush(self) -> bool:
         """Send what was kept; whether something still is."""
         while self._outbox:
+            data, sent = self._outbox[0]
             try:
-                sent = os.write(self.commands, self._outbox[0])
+                sent.extend(map(os.write, (self.commands,), (data[sum(sent) :],)))
             except BlockingIOError:
                 return True
             except OSError:
                 self._outbox.clear()
                 return False
-            self._outbox[0] = self._outbox[0][sent:]
-            if not self._outbox[0]:
+            if sum(sent) == len(data):
                 self._outbox.popleft()
         return False
 
     def read(self, answers: list[Answer]) -> bool:
         """Take what has come; whether the worker's end is still open."""
+        chunks = self._chunks
         try:
-            data = os.read(self.answers, _CHUNK)
+            chunks.extend(map(os.read, self._source, _CHUNK))
         except BlockingIOError:
             return True
-        if len(data) == ANSWER.size and not self._inbox:
+        data = chunks[-1]
+        if len(data) == ANSWER.size and len(chunks) == 1 and not self._inbox:
             seq, size = ANSWER.unpack(data)
             if not size:
                 answers.append((self.index, seq, None))
+                chunks.clear()
                 return True
-        self._inbox += data
+        while chunks:
+            deque(map(self._inbox.extend, map(chunks.pop, (0,))), 0)
         self._parse(answers)
         return bool(data)
 
@@ -134,7 +146,9 @@ class Link:
 
     def ready(self, fd: int) -> bool:
         """Whether `status` or `answers` can be read at once."""
-        return any(found == fd for found, _ in self._poll.poll(0))
+        poll = select.poll()  # of its own: another may wait, where a signal's handler closes this
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def learn_pid(self) -> None:
         """Wait for the zygote to say which process it started; -1 where it is gone before."""

@@ -98,10 +98,15 @@ class Processes:
     def _start(self, index: int, ids: tuple[int, ...]) -> Link:
         """A new worker process, which waits for its order."""
         link = Link(index, ids, *Nursery.of(self._threads).start(self._request, self._memory))
-        for fd in (link.answers, link.status):
+        self._watch_link(link)
+        return link
+
+    def _watch_link(self, link: Link) -> None:
+        for fd in () if link.ended else (link.answers, link.status):
             self._by_fd[fd] = link
             self._poll.register(fd, select.POLLIN)
-        return link
+        if link.kept:
+            self._poll.register(link.commands, select.POLLOUT)
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
         os.ftruncate(self._memory, Arena.size(obs, action, num_envs, slots))
@@ -118,12 +123,14 @@ class Processes:
     def end(self, worker: int) -> bool:
         link = self._links[worker]
         if not link.ended:
-            link.closing = True
             link.learn_pid()
             link.kill(signal.SIGKILL)
             self._wait([link], _PATIENCE, self._kept)
+        self._forget_kept(worker)
+        return bool(link.ended)
+
+    def _forget_kept(self, worker: int) -> None:
         self._kept = [answer for answer in self._kept if answer[0] != worker]
-        return link.ended
 
     def replace(self, worker: int) -> None:
         old = self._links[worker]
@@ -133,6 +140,7 @@ class Processes:
         old.close()
         order: Order = self._orders[worker].extra
         order.seed = seed_for(order.seed, worker)  # or it would repeat the random numbers of the old one
+        self._forget_kept(worker)
         self.send([(worker, self._orders[worker])])
 
     def rejoin(self, worker: int) -> None:
@@ -148,6 +156,8 @@ class Processes:
         encoded = [(self._links[worker], encode_command(command)) for worker, command in commands]
         for link, data in encoded:
             self._send(link, data)
+            if link.ended:  # what was said of it may have been lost as Ctrl-C came
+                self._kept.append(self._crash(link))
 
     def broadcast(self, command: Command) -> None:
         data = encode_command(command)
@@ -166,7 +176,7 @@ class Processes:
         try:
             return self._receive(timeout, expect, answers)
         except RuntimeError as error:  # what `poll` says of two that wait at once
-            raise PendingError("Another thread waits for these workers; only one may at a time.") from error
+            raise PendingError("Expected one thread to wait for these workers, got a second. Use a lock.") from error
 
     def _receive(self, timeout: float | None, expect: Collection[int], answers: list[Answer]) -> list[Answer]:
         limit = None if timeout is None else timeout * 1000
@@ -175,7 +185,7 @@ class Processes:
                 self._watch(0.0, answers)
             return answers
         end = None if timeout is None else time.monotonic() + timeout
-        while not answers:
+        while not answers and self._links:
             limit = None if end is None else max(0.0, end - time.monotonic()) * 1000
             if not self._watch(limit, answers):
                 break
@@ -186,7 +196,9 @@ class Processes:
         ready = self._poll.poll(milliseconds)
         gone: list[Link] = []
         for fd, _ in ready:
-            link = self._by_fd[fd]
+            link = self._by_fd.get(fd)
+            if link is None:  # all was closed meanwhile, by a signal's handler
+                return False
             if fd == link.status:
                 gone.append(link)
             elif fd == link.commands:
@@ -204,28 +216,30 @@ class Processes:
             link.learn_pid()
             return
         data = os.read(link.status, zygote.NUMBER.size)
-        link.ended = True
+        how = how_it_ended(zygote.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
+        link.ended = link.ended or how  # where Ctrl-C came between the two, here it is again
         while link.read(answers) and link.ready(link.answers):  # what it said last
             pass
         for fd in (link.status, link.answers, link.commands):
             with contextlib.suppress(KeyError):
                 self._poll.unregister(fd)
-        if not link.closing:
-            how = how_it_ended(zygote.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
-            answers.append((link.index, -1, Report(failures=[self._crash(link, how)])))
+        answers.append(self._crash(link))
 
-    def _crash(self, link: Link, how: str) -> Failure:
-        text = f"its worker process {how}"
-        return Failure(link.ids, link.doing, text, worker=link.index, pid=link.pid, step=link.steps, kind="crashed")
+    def _crash(self, link: Link) -> Answer:
+        text = f"its worker process {link.ended}"
+        failure = Failure(link.ids, link.doing, text, "", link.index, link.pid, link.steps, kind="crashed")
+        return link.index, -1, Report(failures=[failure])
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if os.getpid() != self._owner:  # a fork of the owner must not end the owner's workers
             return []
+        self._poll = select.poll()  # the other may be in use, by a thread that does not come back or below a signal
+        for link in self._links:
+            self._watch_link(link)
         # A worker that its zygote has not come to start ends by itself, as its channel is closed.
         alive = [link for link in self._links if not link.ended and link.started]
         for link in alive:
-            link.closing = True
-            link.send(encode_command(Command(Op.CLOSE)))
+            self._send(link, encode_command(Command(Op.CLOSE)))
         self._wait(alive, grace)
         for signal_number, patience in ((signal.SIGTERM, 0.2), (signal.SIGKILL, _PATIENCE)):
             alive = [link for link in alive if not link.ended]
@@ -235,6 +249,7 @@ class Processes:
         for link in self._links:
             link.close()
         self._links = []
+        self._by_fd.clear()
         self._forget_memory()
         return [link.index for link in alive if not link.ended]
 

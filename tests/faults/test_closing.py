@@ -1,0 +1,227 @@
+"""`close` while another thread waits in a call: that call ends with a `ClosedError`, and no worker is left."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecrl.envs import GymWrapper, ParallelEnv
+from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
+from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
+from vecrl.venv import BaseVectorEnv
+
+from .zoo import Counting, Gated, arrived, make_pool, one_bad, raises, wait_until
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+ANYWHERE = ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)]
+ACTIONS = np.zeros(2, int)
+
+
+def _gated(folder: Path) -> list[Callable[[], Gated]]:
+    return [partial(Gated, i, folder) for i in range(2)]
+
+
+def _close_during(call: Callable[[], Any], envs: Any, folder: Path, end_itself: bool) -> BaseException | None:
+    """What a call raises in a thread while this one closes `envs`; `end_itself`: its step ends before the call does."""
+    raised: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+        else:
+            raised.append(None)
+
+    def let_go() -> None:
+        if end_itself:
+            wait_until(lambda: getattr(envs, "closed", True))
+        else:
+            waiting.join(10.0)
+        (folder / "gate").touch()
+
+    waiting, helper = threading.Thread(target=work), threading.Thread(target=let_go)
+    waiting.start()
+    assert wait_until((folder / "inside").exists, 30.0)
+    helper.start()
+    envs.close()
+    for thread in (helper, waiting):
+        thread.join(20.0)
+        assert not thread.is_alive()
+    return raised[0]
+
+
+@pytest.mark.parametrize("backend", ANYWHERE)
+@pytest.mark.parametrize("use", ["step", "recv", "invoke"])
+def test_the_waiting_call_of_a_pool_ends(use: str, backend: str, tmp_path: Path) -> None:
+    pool = make_pool(_gated(tmp_path), backend)
+    pool.reset()
+
+    def receive() -> None:
+        pool.send([0, 1], ACTIONS)
+        pool.recv()
+
+    calls = {
+        "step": lambda: pool.step(ACTIONS),
+        "recv": receive,
+        "invoke": lambda: pool.invoke("call", "step", [((0,), {})] * 2),
+    }
+    assert isinstance(_close_during(calls[use], pool, tmp_path, backend == "serial"), ClosedError)
+    assert pool.pending.tolist() == []
+    for call in (pool.reset, pool.wait, pool.recv, pool.drain, *calls.values(), lambda: pool.cancel([0])):
+        with pytest.raises(ClosedError):
+            call()
+    pool.close()
+
+
+def _vector(kind: Any, folder: Path) -> tuple[Any, Callable[[], Any]]:
+    envs = kind(_gated(folder), backend="processes", num_workers=2)
+    envs.reset()
+    return envs, lambda: envs.step(ACTIONS)
+
+
+def _rollouts(folder: Path) -> tuple[Any, Callable[[], Any]]:
+    workers = RolloutWorkers(_gated(folder), lambda obs: np.zeros(len(obs), int), num_workers=2)
+    workers.reset()
+    return workers, lambda: workers.rollout(3)
+
+
+def _parallel(folder: Path) -> tuple[Any, Callable[[], Any]]:
+    env = ParallelEnv(2, [lambda i=i: GymWrapper(Gated(i, folder)) for i in range(2)], envs_per_worker=1)
+    data = env.rand_action(env.reset())
+    return env, lambda: env.step(data)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(partial(_vector, VectorEnv), id="VectorEnv"),
+        pytest.param(partial(_vector, AsyncVectorEnv), id="AsyncVectorEnv"),
+        pytest.param(partial(_vector, BaseVectorEnv), id="BaseVectorEnv"),
+        pytest.param(partial(_vector, partial(BaseVectorEnv, wait_num=2, timeout=60.0)), id="asynchronous"),
+        pytest.param(_rollouts, id="RolloutWorkers"),
+        pytest.param(_parallel, id="ParallelEnv"),
+    ],
+)
+def test_the_waiting_call_of_every_kind_ends(made: Any, tmp_path: Path) -> None:
+    envs, call = made(tmp_path)
+    assert isinstance(_close_during(call, envs, tmp_path, False), ClosedError)
+    with pytest.raises(ClosedError):
+        call()
+    envs.close()
+
+
+def test_an_environment_in_the_closing_thread_s_way_is_named(tmp_path: Path) -> None:
+    """Serial environments are stepped by the other thread, which nothing can interrupt."""
+    pool = make_pool(_gated(tmp_path), "serial")
+    pool.reset()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            pool.step(ACTIONS)
+        except ClosedError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=work)
+    waiting.start()
+    assert wait_until((tmp_path / "inside").exists)
+    with pytest.raises(StepTimeout, match="another thread is in a call of it"):
+        pool.close(0.0)
+    (tmp_path / "gate").touch()
+    waiting.join()
+    assert len(raised) == 1
+
+
+def _step_on(pool: Any, first: threading.Event, raised: list[BaseException]) -> None:
+    try:
+        while True:
+            pool.step(ACTIONS)
+            first.set()
+    except BaseException as error:
+        raised.append(error)
+
+
+def test_a_loop_of_steps_ends_wherever_it_is() -> None:
+    """Not only where it waits: nothing is sent to descriptors that were closed."""
+    for _ in range(20):
+        pool = make_pool([partial(Counting, i) for i in range(2)], "processes", step_timeout=30.0)
+        pool.reset()
+        raised: list[BaseException] = []
+        first = threading.Event()
+
+        thread = threading.Thread(target=_step_on, args=(pool, first, raised))
+        thread.start()
+        assert first.wait(30.0)
+        pool.close()
+        thread.join(20.0)
+        assert [type(error) for error in raised] == [ClosedError]
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_a_signal_s_handler_may_close(backend: str, tmp_path: Path) -> None:
+    """As one for SIGTERM does, within the call of the same thread."""
+    pool = make_pool(_gated(tmp_path), backend)
+    pool.reset()
+
+    def interrupt() -> None:
+        wait_until((tmp_path / "inside").exists)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        if backend == "threads":
+            wait_until(lambda: pool.closed)
+            (tmp_path / "gate").touch()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
+    helper = threading.Thread(target=interrupt)
+    try:
+        helper.start()
+        with pytest.raises(ClosedError):
+            pool.step(ACTIONS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        helper.join()
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_two_threads_take_turns(backend: str) -> None:
+    """Each call has its own transition, or says that another is pending; none breaks."""
+    pool = make_pool([partial(Counting, i) for i in range(2)], backend, step_timeout=30.0)
+    pool.reset()
+    steps: list[float] = []
+    broken: list[BaseException] = []
+
+    def work() -> None:
+        for _ in range(100):
+            try:
+                steps.append(float(pool.step(ACTIONS).reward[0]))
+            except PendingError:
+                time.sleep(0)
+            except BaseException as error:
+                broken.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not broken
+    assert len(set(steps)) == len(steps) > 1
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_an_environment_whose_reply_has_arrived_is_closed_in_order(backend: str) -> None:
+    """It is not taken for one that is busy, which is ended without a report."""
+    pool = make_pool(one_bad("close", raises, bad=1, count=2), backend)
+    pool.reset()
+    pool.send([1], [0])
+    assert wait_until(lambda: arrived(pool, 1))
+    with pytest.raises(WorkerError, match=r"environment 1 .*ArithmeticError: went wrong on purpose"):
+        pool.close()

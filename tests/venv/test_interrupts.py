@@ -1,0 +1,119 @@
+"""Ctrl-C at many points of an asynchronous call: nothing waits for ever, and a reset makes a fresh start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.venv.zoo import Counting, ids_of
+
+import vecrl
+from vecrl.errors import WorkerError
+from vecrl.venv import BaseVectorEnv
+
+ROOT = str(Path(vecrl.__file__).parent)
+SIMULATORS = ("simulators", "worker.py")  # what runs in this thread in their stead is not the caller's
+ACTIONS = [0, 0, 0, 0]
+USES: dict[str, Callable[[BaseVectorEnv], Any]] = {
+    "step": lambda envs: envs.step(ACTIONS),
+    "collect": lambda envs: envs.step(None),
+    "reset": lambda envs: envs.reset(),
+    "reset some": lambda envs: envs.reset([1, 2]),
+    "get": lambda envs: envs.get_env_attr("i"),
+}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `at`-th line of vecrl that runs within the block, which ends it."""
+
+    def __init__(self, at: int):
+        self.left = at
+
+    def __enter__(self) -> None:
+        sys.settrace(self._enter_frame)
+
+    def __exit__(self, kind: Any, *_: object) -> bool:
+        sys.settrace(None)
+        return kind is KeyboardInterrupt
+
+    def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        return self._count if name.startswith(ROOT) and not any(part in name for part in SIMULATORS) else None
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._count
+
+
+def _collect_all(envs: BaseVectorEnv) -> list[int]:
+    """Collects what is pending; the environments of the transitions, without those that say they were interrupted."""
+    taken: list[int] = []
+    errors: list[str] = []
+    while envs.waiting_id:
+        before = len(envs.waiting_id)
+        try:
+            taken += ids_of(envs.step(None)[4])
+        except WorkerError as error:
+            errors += [failure.error for failure in error.failures]
+        assert len(envs.waiting_id) < before
+    assert len(envs.step(None)[4]) == 0
+    assert not [error for error in errors if not error.startswith(("interrupted", "KeyboardInterrupt"))]
+    return taken
+
+
+@pytest.mark.parametrize("step_timeout", [None, 60.0])
+@pytest.mark.parametrize("collect", [False, True])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
+def test_it_recovers(backend: Any, use: str, collect: bool, step_timeout: float | None) -> None:
+    makers = [partial(Counting, i, 99) for i in range(4)]
+    stride = 40 if backend == "ray" else 7
+    with BaseVectorEnv(makers, wait_num=2, backend=backend, step_timeout=step_timeout) as envs:
+        envs.reset()
+        interrupt = Interrupt(0)
+        at = 1
+        while interrupt.left <= 0:  # until the call ends first
+            if use == "collect":
+                envs.step(ACTIONS)
+            with (interrupt := Interrupt(at)):
+                USES[use](envs)
+            if collect:
+                _collect_all(envs)
+            assert envs.reset()[0][:, [0, 2]].tolist() == [[i, 0] for i in range(4)]
+            assert envs.waiting_id == []
+            obs, *_, infos = envs.step(ACTIONS)
+            assert obs[:, 2].tolist() == [1] * len(infos)
+            assert sorted(ids_of(infos) + _collect_all(envs)) == [0, 1, 2, 3]
+            at += stride
+        assert at > 2 * stride
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
+def test_replies_that_were_lost_are_not_waited_for(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments must be reset, and all others go on."""
+    with BaseVectorEnv([partial(Counting, i, 99) for i in range(4)], wait_num=1, backend=backend) as envs:
+        envs.reset()
+        receive = envs._pool._backend.receive
+
+        def lose(*arguments: Any) -> Any:
+            receive(*arguments)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(envs._pool._backend, "receive", lose)
+            with pytest.raises(KeyboardInterrupt):
+                envs.step(ACTIONS)
+        done = _collect_all(envs)
+        lost = sorted({0, 1, 2, 3} - set(done))
+        assert lost
+        assert envs.reset(lost)[0][:, 2].tolist() == [0] * len(lost)
+        assert sorted(ids_of(envs.step(ACTIONS)[4]) + _collect_all(envs)) == [0, 1, 2, 3]
