@@ -11,7 +11,7 @@ from sys import getrefcount
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 _owners: Any = torch._C._storage_Use_Count  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
@@ -34,29 +34,35 @@ def _own_entries(data: TensorDict, given: Any, arrays_are_new: bool) -> TensorDi
     shared: dict[str, Any] = {}
     value: Any
     for name, value in data.items():
-        if isinstance(value, Tensor):
-            if getrefcount(value) > _FREE or _is_shared(value, arrays_are_new):
+        if not isinstance(value, Tensor):
+            before = None if given is None else given.get(name, None)
+            if getrefcount(value) > _FREE or not _is_owned(value, before, arrays_are_new):
                 shared[name] = value
-        elif type(value) is TensorDict and getrefcount(value) == _FREE and not value.is_locked:
-            _own_entries(value, None if given is None else given.get(name, None), arrays_are_new)
-        elif is_tensor_collection(value) and not is_non_tensor(value):
-            shared[name] = value
+            continue
+        if getrefcount(value) <= _FREE:
+            try:
+                memory = value.untyped_storage()
+            except (RuntimeError, NotImplementedError):  # such as a tensor within torch.vmap, which has none
+                shared[name] = value
+                continue
+            owners = _owners(memory._cdata)  # `memory`, `value` and, where that is a view, what it is a view of
+            if owners > 2 and value._is_view() and getrefcount(value._base) <= _FREE_BASE:
+                owners -= 1
+            if owners <= 2 and (arrays_are_new or memory.resizable()):
+                continue
+        shared[name] = value
     for name, value in shared.items():
-        if given is None or given.get(name, None) is not value:
+        if not is_non_tensor(value) and (given is None or given.get(name, None) is not value):
             data.set(name, value.clone())
     return data
 
 
-def _is_shared(value: Tensor, arrays_are_new: bool) -> bool:
-    """Whether other tensors, or objects that torch does not know of, refer to the memory of `value`."""
-    try:
-        memory = value.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # such as a tensor within torch.vmap, which has none
-        return True
-    if not (arrays_are_new or memory.resizable()):
-        return True
-    owners = _owners(memory._cdata)  # `memory`, `value` and, where that is a view, what it is a view of
-    return owners > 2 and (owners > 3 or not value._is_view() or getrefcount(value._base) > _FREE_BASE)
+def _is_owned(value: Any, given: Any, arrays_are_new: bool) -> bool:
+    """Whether a nested TensorDict needs no copy, after those of entries within it."""
+    if type(value) is not TensorDict or value.is_locked:
+        return False
+    _own_entries(value, given, arrays_are_new)
+    return True
 
 
 def _references(data: TensorDictBase) -> int:

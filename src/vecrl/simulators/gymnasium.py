@@ -126,7 +126,7 @@ class GymnasiumSimulator:
                     out.terminated[row], out.truncated[row] = terminated, truncated
                     notes.ended.append(row)
                     if renew:
-                        finals.append(deepcopy(obs))  # which the reset may write over
+                        finals.append(_copied(obs))  # which the reset may write over
                         if info:
                             notes.final_infos.append((row, info))
                         obs, info = ways.resets[row]()
@@ -161,7 +161,7 @@ class GymnasiumSimulator:
             if terminated or truncated:
                 notes.ended.append(0)
                 if renew:
-                    final = deepcopy(obs)  # which the reset may write over
+                    final = _copied(obs)  # which the reset may write over
                     if info:
                         notes.final_infos.append((0, info))
                     obs, info = ways.resets[0]()
@@ -291,6 +291,10 @@ def put_back(env: Any, set_state: Callable[[], Any]) -> None:
 
 
 _NO_FINAL: Any = object()
+
+
+def _copied(obs: Any) -> Any:
+    return obs.copy() if type(obs) is np.ndarray else deepcopy(obs)
 
 
 def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:
