@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.zoo import Locked, Mute, Odd
+from tests.faults.zoo import Interrupt, Locked, Mute, Odd
 
 from vecrl.engine.backends.links import Link
 from vecrl.engine.backends.wire import Reports, encode_command, read_command
@@ -87,3 +87,51 @@ def test_failures_lose_at_most_the_exception_itself(error: Exception) -> None:
     assert (back.env_ids, back.error, back.traceback, back.step) == ((3,), failure.error, failure.traceback, 7)
     assert isinstance(back.exception, type(error)) == isinstance(error, (ValueError, Mute))
     assert failure.exception is error, "what is encoded is left as it was"
+
+
+def _link() -> tuple[Link, int, int]:
+    """A link, and the worker's ends of its pipes: where commands come from, and where answers go."""
+    (theirs, commands), (answers, ours), (status, other) = os.pipe(), os.pipe(), os.pipe()
+    os.close(other)
+    return Link(0, (0,), commands, answers, status), theirs, ours
+
+
+def test_no_part_of_a_long_answer_is_lost_as_ctrl_c_comes() -> None:
+    """Else what comes after it would be taken for the rest of it."""
+    long, last = Reports().encode(1, Report(result=b"x" * 60_000)), Reports().encode(2, None)
+    interrupt, at = Interrupt(0), 1
+    while interrupt.left <= 0:
+        link, theirs, ours = _link()
+        came: list[Any] = []
+        for part in (long[:30_000], long[30_000:]):
+            os.write(ours, part)
+            with (interrupt := Interrupt(at, bytecodes=True)):
+                link.read(came)
+        os.write(ours, last)
+        link.read(came)
+        assert [seq for _, seq, _ in came] in ([1, 2], [2])
+        for fd in (theirs, ours):
+            os.close(fd)
+        link.close()
+        at += 1
+
+
+def test_no_part_of_a_long_command_is_lost_as_ctrl_c_comes() -> None:
+    long, last = Command(Op.INVOKE, 1, extra=b"x" * 200_000), Command(Op.STEP, 2)
+    interrupt, at = Interrupt(0), 1
+    while interrupt.left <= 0:
+        link, theirs, ours = _link()
+        with (interrupt := Interrupt(at, bytecodes=True)):
+            link.send(encode_command(long))
+        os.set_blocking(theirs, False)
+        came = b""
+        link.send(encode_command(last))
+        while link.kept:
+            came += os.read(theirs, 1 << 16)
+            link.flush()
+        came += os.read(theirs, 1 << 18)
+        assert came in (encode_command(long) + encode_command(last), encode_command(last))
+        for fd in (theirs, ours):
+            os.close(fd)
+        link.close()
+        at += 1

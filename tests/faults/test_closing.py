@@ -118,7 +118,7 @@ def test_the_waiting_call_of_every_kind_ends(made: Any, tmp_path: Path) -> None:
     envs.close()
 
 
-def test_an_environment_in_the_closing_thread_s_way_is_named(tmp_path: Path) -> None:
+def test_a_serial_environment_that_another_thread_steps_is_named(tmp_path: Path) -> None:
     """Serial environments are stepped by the other thread, which nothing can interrupt."""
     pool = make_pool(_gated(tmp_path), "serial")
     pool.reset()
@@ -217,7 +217,7 @@ def test_two_threads_take_turns(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_an_environment_whose_reply_has_arrived_is_closed_in_order(backend: str) -> None:
+def test_an_environment_that_has_replied_is_closed_in_order(backend: str) -> None:
     """It is not taken for one that is busy, which is ended without a report."""
     pool = make_pool(one_bad("close", raises, bad=1, count=2), backend)
     pool.reset()

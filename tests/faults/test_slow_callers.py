@@ -94,7 +94,7 @@ def test_a_reply_that_has_arrived_is_not_cancelled(backend: Any) -> None:
 
 
 class Scripted:
-    """A backend whose replies come at given times, by a clock that stands still otherwise."""
+    """A backend with replies that come at given times, by a clock that stands still otherwise."""
 
     in_turn = False
     num_workers = 2

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,7 @@ import numpy as np
 import psutil
 from gymnasium import spaces
 
+import vecrl
 from vecrl.engine.pool import Pool
 from vecrl.simulators.gymnasium import GymnasiumSimulator
 
@@ -222,6 +224,44 @@ def gives(value: Any) -> Fault:
 
 def _give(value: Any, env: Counting) -> Any:
     return value
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------
+
+ROOT = str(Path(vecrl.__file__).parent)
+SIMULATORS = ("simulators", "worker.py")  # what a serial or a thread's worker runs is not the caller's
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `at`-th line, or bytecode, of vecrl that runs within the block, and ends it.
+
+    Attributes:
+        left: how many there were still to come; 0 or less where it was raised.
+    """
+
+    def __init__(self, at: int, bytecodes: bool = False):
+        self.left = at
+        self.event = "opcode" if bytecodes else "line"
+
+    def __enter__(self) -> None:
+        sys.settrace(self._enter_frame)
+
+    def __exit__(self, kind: Any, *_: object) -> bool:
+        sys.settrace(None)
+        return kind is KeyboardInterrupt
+
+    def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        frame.f_trace_opcodes = self.event == "opcode"
+        return self._count if name.startswith(ROOT) and not any(part in name for part in SIMULATORS) else None
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == self.event:
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._count
 
 
 # -- pools -----------------------------------------------------------------------------------------

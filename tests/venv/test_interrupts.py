@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from tests.faults.zoo import Interrupt
 from tests.venv.zoo import Counting, ids_of
 
-import vecrl
 from vecrl.errors import WorkerError
 from vecrl.venv import BaseVectorEnv
 
-ROOT = str(Path(vecrl.__file__).parent)
-SIMULATORS = ("simulators", "worker.py")  # what runs in this thread in their stead is not the caller's
 ACTIONS = [0, 0, 0, 0]
 USES: dict[str, Callable[[BaseVectorEnv], Any]] = {
     "step": lambda envs: envs.step(ACTIONS),
@@ -26,32 +21,6 @@ USES: dict[str, Callable[[BaseVectorEnv], Any]] = {
     "reset some": lambda envs: envs.reset([1, 2]),
     "get": lambda envs: envs.get_env_attr("i"),
 }
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt before the `at`-th line of vecrl that runs within the block, which ends it."""
-
-    def __init__(self, at: int):
-        self.left = at
-
-    def __enter__(self) -> None:
-        sys.settrace(self._enter_frame)
-
-    def __exit__(self, kind: Any, *_: object) -> bool:
-        sys.settrace(None)
-        return kind is KeyboardInterrupt
-
-    def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
-        name = frame.f_code.co_filename
-        return self._count if name.startswith(ROOT) and not any(part in name for part in SIMULATORS) else None
-
-    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._count
 
 
 def _collect_all(envs: BaseVectorEnv) -> list[int]:
@@ -117,3 +86,35 @@ def test_replies_that_were_lost_are_not_waited_for(backend: Any, monkeypatch: py
         assert lost
         assert envs.reset(lost)[0][:, 2].tolist() == [0] * len(lost)
         assert sorted(ids_of(envs.step(ACTIONS)[4]) + _collect_all(envs)) == [0, 1, 2, 3]
+
+
+class Failing(Counting):
+    """Number 1 fails in the second step of an episode."""
+
+    def step(self, action):
+        return super().step(3 if self.i == self.count == 1 else action)
+
+
+@pytest.mark.parametrize("policy", ["restart", "mask"])
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_it_recovers_while_an_environment_restarts(backend: Any, policy: Any) -> None:
+    options: Any = {"wait_num": 2, "backend": backend, "on_failure": policy, "restarts_per_hour": 10**6}
+    interrupt, at, stride = Interrupt(0), 1, 11
+    envs = BaseVectorEnv([partial(Failing, i, 99) for i in range(4)], **options)
+    while interrupt.left <= 0:
+        if policy == "mask":  # which excludes number 1 for the rest of a vector environment
+            envs.close()
+            envs = BaseVectorEnv([partial(Failing, i, 99) for i in range(4)], **options)
+        envs.reset()
+        envs.step(ACTIONS)
+        _collect_all(envs)
+        with (interrupt := Interrupt(at)):
+            envs.step(ACTIONS)
+            _collect_all(envs)
+        _collect_all(envs)
+        counts = envs.reset()[0][:, 2]
+        assert counts[envs._pool.alive].tolist() == [0] * envs._pool.alive.sum()
+        assert sorted(ids_of(envs.step(ACTIONS)[4]) + _collect_all(envs)) == [0, 1, 2, 3]
+        at += stride
+    envs.close()
+    assert at > 2 * stride

@@ -25,7 +25,7 @@ class Closing:
         pool: its finalizer is set here, which ends the workers of a pool that is collected.
 
     Attributes:
-        turn: held by the thread whose call is at work. A signal's handler may call within another call.
+        turn: lock that a thread holds during its call. A signal's handler may call within another call.
         closed: whether the pool is closed, or about to be.
     """
 
@@ -86,9 +86,9 @@ class Closing:
         self._finalizer.detach()
         flights.open.clear()
         flights.landed.clear()
-        told = {i for failure in failures for i in failure.env_ids}
+        named = {i for failure in failures for i in failure.env_ids}
         for worker in stuck:
-            if not told.issuperset(ids := flights.ids_of([worker])):
+            if not named.issuperset(ids := flights.ids_of([worker])):
                 failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="late"))
         return failures
 

@@ -180,7 +180,7 @@ class Crew:
         return results
 
     def drop_call(self, timeout: float | None = None) -> None:
-        """Wait for the command to all, or the call, that is under way, if any, and drop its result.
+        """Waits for the pending command to all environments, or the pending call, if any, and drops its result.
 
         Args:
             timeout: seconds to wait (default: the pool's `step_timeout`).
@@ -205,8 +205,8 @@ class Crew:
         """Give up what `ids` are doing: their workers are ended, and others take their places.
 
         Whatever else those workers have is made anew too, and what is still under way of it is dropped. All of it must
-        be reset before it steps. Ids of which nothing is under way are left alone, and so are those whose replies have
-        arrived.
+        be reset before it steps. Ids of which nothing is under way are left alone, and so are those that have
+        replied.
 
         Returns:
             `[m]` int64, the environments that were made anew.
@@ -412,8 +412,10 @@ class Crew:
             self._resume()
 
     def _resume(self) -> None:
-        """Restores which environments are pending. Those whose transition was lost must be reset before they step."""
+        """Restores which environments are pending. Those that lost a transition must be reset before they step."""
         flights, roster = self._flights, self._roster
+        if self._recovery is not None:
+            self._recovery.forget()
         flights.resume(self.step_timeout is not None)
         pending = np.zeros(self.num_envs, bool)
         for flight in [*flights.open.values(), *flights.landed]:

@@ -280,7 +280,7 @@ class Pool(Crew):
         return limit if left is None else min(left, limit)
 
     def _hurry(self, limit: float | None) -> None:
-        """See to workers that have taken longer than `limit` over commands to some, and whose replies are not here.
+        """See to workers that have taken longer than `limit` over commands to some, and have not replied.
 
         Raises:
             StepTimeout: some have, and nothing can be done about it; they have the same time once more.

@@ -203,6 +203,12 @@ class Recovery:
         out = self.lost | ~self.alive
         return out if out.any() else None
 
+    def forget(self) -> None:
+        """Drops the commands of restarts that were late or interrupted: nothing collects their replies."""
+        spare = len(self._arena.slots) - 1
+        for flight in [flight for flight in self._flights.open.values() if flight.slot == spare]:
+            del self._flights.open[flight.seq]
+
     # -- failures ----------------------------------------------------------------------------------
 
     def end_late(self, workers: Iterable[int], limit: float) -> bool:
@@ -306,13 +312,12 @@ class Recovery:
     def _ask(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
         """Ask one worker, and keep what it says of those who begin anew; its failures."""
         slot = len(self._arena.slots) - 1
-        flight = self._flights.launch(op, [worker], slot=slot)
         rows = [i - int(self._roster.starts[worker]) for i in ids]
-        try:
-            self._backend.send([(worker, Command(op, flight.seq, slot, rows=rows, extra=extra))])
-            failures = self._gather(flight)
-        finally:
-            self._flights.open.pop(flight.seq, None)  # where it is late or interrupted, nothing waits for it later
+        torn, self._flights.torn = self._flights.torn, True  # where this raises, see `forget`
+        flight = self._flights.launch(op, [worker], slot=slot)
+        self._backend.send([(worker, Command(op, flight.seq, slot, rows=rows, extra=extra))])
+        failures = self._gather(flight)
+        self._flights.torn = torn
         for _, report in flight.reports:
             self._infos |= dict(report.infos.items())
             for leaf, pairs in report.objects.items():

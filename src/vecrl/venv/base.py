@@ -131,7 +131,7 @@ class BaseVectorEnv(Stateful):
             Observations of `m` environments (see `step`), and their infos, `[m]` dicts.
 
         Raises:
-            PendingError: some of `env_id` are under way.
+            PendingError: some of `env_id` are pending.
             StepTimeout: what is pending, or the reset, is late; `cancel` it, or reset again to go on waiting.
             WorkerError: environments failed; says which, with their tracebacks.
         """
@@ -162,7 +162,7 @@ class BaseVectorEnv(Stateful):
             self._pool.drain()
 
     def _drop_unfinished(self, timeout: float | None = None) -> None:
-        """Waits for a reset or call that timed out or was interrupted, whose result nothing collects."""
+        """Waits for a reset or call that timed out or was interrupted: nothing else collects its result."""
         if self._unfinished and len(self._pool.pending):
             self._pool.drop_call(timeout)
         self._unfinished = False

@@ -120,7 +120,7 @@ class Actors:
         self.num_workers = len(plans)
         self._owner = os.getpid()
         self._calls: dict[Any, tuple[Seat, Command]] = {}  # under way, by the reference of the answer, in their order
-        self._kept: list[Answer] = []  # ends of actors, told once more
+        self._kept: list[Answer] = []  # ends of actors, reported again
         self._spaces: tuple[Any, ...] = ()  # what workers attach to
         self._session = Session(self._options)
         self._placing: Placing | None = None
