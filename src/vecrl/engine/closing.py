@@ -95,15 +95,17 @@ class Closing:
     def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
         """Asks every living worker without a pending command to close: what goes wrong, and whether some are late."""
         flights = self._flights
+        idle = set(range(self._backend.num_workers)) - flights.pending_workers - set(flights.dead)
         flights.receive_arrived()
-        busy = {worker for flight in flights.open.values() for worker in flight.waiting}
+        busy = flights.pending_workers
+        crashed = [flights.dead[worker] for worker in sorted(idle.intersection(flights.dead))]  # not reported yet
         workers = set(range(self._backend.num_workers)) - busy - set(flights.dead)
         flight = flights.launch(Op.CLOSE, workers)
         self._backend.send([(worker, Command(Op.CLOSE, flight.seq)) for worker in sorted(workers)])
         try:
-            return flights.gather(flight, grace), bool(busy)
+            return crashed + flights.gather(flight, grace), bool(busy)
         except TimeoutError:
             text = f"not closed within {grace:g} s, so ended by force where that can be done"
             waiting = [(worker, flights.ids_of([worker])) for worker in sorted(flight.waiting)]
             late = [Failure(ids, "close", text, worker=worker, kind="late") for worker, ids in waiting]
-            return [*flight.failures, *late], True
+            return [*crashed, *flight.failures, *late], True

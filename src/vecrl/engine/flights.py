@@ -133,7 +133,7 @@ class Flights:
                 self.watch(worker)
         self._seq = self._echo = self._seq % _MOST + 1
         self._before_echo = set(self.open)
-        workers = {worker for flight in self.open.values() for worker in flight.waiting}
+        workers = self.pending_workers
         nothing = Command(Op.INVOKE, self._echo, rows=[], extra=("get", "", []))
         self._backend.send([(worker, nothing) for worker in sorted(workers)])
 
@@ -149,6 +149,11 @@ class Flights:
             if flight.ids is None:
                 return flight
         return None
+
+    @property
+    def pending_workers(self) -> set[int]:
+        """The workers that have not answered all their commands."""
+        return {worker for flight in self.open.values() for worker in flight.waiting}
 
     def gather(self, flight: Flight, timeout: float | None) -> list[Failure]:
         """Wait for a flight to be answered in full; its failures.
