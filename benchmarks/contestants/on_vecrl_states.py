@@ -50,7 +50,7 @@ def save_and_load(num_envs: int, what: str) -> Contest:
 
 def _job(num_envs: int) -> dict[str, Any]:
     envs = BatchedVectorEnv(make_native("CartPole-v1", num_envs), episode_stats=True)
-    obs, _ = envs.reset(seed=0)
+    obs, _ = envs.tensor_reset(seed=0)
     norm = RunningNorm(shape=4)
     norm.update(obs)
     net = torch.nn.Sequential(
