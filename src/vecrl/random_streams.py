@@ -16,8 +16,6 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from .seeding import stream_for
 
-_WORD = 2**64 - 1
-
 
 def seed_streams(seed: int) -> None:
     """Seeds the global generators of `random`, NumPy and torch (all its devices), each with a seed of its own.
@@ -34,14 +32,15 @@ def seed_streams(seed: int) -> None:
     random.seed(stream_for(seed, "random"))
     np.random.seed(np.frombuffer(stream_for(seed, "numpy").to_bytes(8, "little"), np.uint32))  # noqa: NPY002
     if (torch := _torch()) is not None:
-        torch.manual_seed(stream_for(seed, "torch") & (_WORD >> 1))
+        torch.manual_seed(stream_for(seed, "torch") >> 1)  # it takes 63 bits
 
 
 class RandomStreams:
     """Global generators of its own for the code in a `with` block; those of the process are restored after it.
 
-    The next block continues where the last one ended. Only one thread at a time may be in such a block, as the
-    generators are the process's.
+    The next block continues where the last one ended. Blocks of different objects may be nested. If torch is first
+    imported within a block, its generators stay seeded after it. Only one thread at a time may be in such a block, as
+    the generators are the process's.
 
     >>> streams = RandomStreams(1)
     >>> with streams:
@@ -58,22 +57,22 @@ class RandomStreams:
 
     def __init__(self, seed: int):
         self._seed = seed
-        self._numpy = np.random.MT19937(0)  # switching NumPy's bit generators is quicker than copying their states
-        self._own: list[Any] | None = None
-        self._outer: list[Any] = []
+        self._bit_generator = np.random.MT19937(0)  # switched as a whole, which is quicker than copying its state
+        self._states: list[Any] | None = None  # of the streams, from the end of the last block
+        self._process_states: list[Any] = []  # of the process, while a block runs
 
     def __enter__(self) -> RandomStreams:
-        self._outer = _get_states()
-        set_bit_generator(self._numpy)
-        if self._own is None:
+        self._process_states = _get_states()
+        if self._states is None:
+            set_bit_generator(self._bit_generator)
             seed_streams(self._seed)
         else:
-            _set_states(self._own)
+            _set_states(self._states)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._own = _get_states()
-        _set_states(self._outer)
+        self._states = _get_states()
+        _set_states(self._process_states)
 
 
 def _torch() -> Any:

@@ -194,7 +194,8 @@ def test_infos():
     assert set(env.tensor_step(np.zeros(N, int))[4]) == {"final_obs", "_final_obs", "time"}
     env.reset(seed=[0, 1, 2, 5])  # only the first row has an episode of a single step
     info = env.step(np.zeros(N, int))[4]
-    assert set(info) == {"final_obs", "_final_obs", "time", "_time"}
+    assert set(info) == {"final_obs", "_final_obs", "final_info", "_final_info", "time", "_time"}
+    assert set(info["final_info"]) == {"time", "_time"}
     assert info["time"].tolist() == [1] * N
     assert info["_time"].all()
     assert info["_final_obs"].tolist() == [True, False, False, False]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -316,3 +317,22 @@ def test_any_sequence_of_calls(data, wait_num, num_workers):
     """Whatever is asked, in whatever order; in this process, where each example is quick."""
     with sleepy("dummy", 4, num_workers, wait_num=wait_num) as envs:
         play(envs, lambda below: data.draw(st.integers(0, below - 1)), 8)
+
+
+@pytest.mark.parametrize("options", [{}, {"wait_num": 2}], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_a_reset_that_times_out_on_pending_steps_loses_none_of_them(backend, options, gate):
+    envs = BaseVectorEnv([partial(Counting, i, 9, gate) for i in range(3)], backend=backend, step_timeout=0.2, **options)
+    with envs:
+        envs.reset()
+        obs: list[float] = []
+        with nullcontext() if options else pytest.raises(StepTimeout):
+            obs += envs.step([0, 2, 0])[0][:, 2].tolist()
+        for _ in range(2):
+            with pytest.raises(StepTimeout):
+                envs.reset()
+        gate.touch()
+        while len(obs) < 3:
+            with suppress(StepTimeout):  # on a busy machine
+                obs += envs.step(None)[0][:, 2].tolist()
+        assert obs == [1, 1, 1]

@@ -25,8 +25,8 @@ class Closing:
         pool: its finalizer is set here, which ends the workers of a pool that is collected.
 
     Attributes:
-        turn: lock that a thread holds during its call. A signal's handler may call within another call.
-        closed: whether the pool is closed, or about to be.
+        turn: lock that a thread holds during its call of the pool. It is reentrant, for signal handlers.
+        closed: whether `close` was called, so that no other call begins.
     """
 
     def __init__(self, pool: Any, backend: Backend, flights: Flights):

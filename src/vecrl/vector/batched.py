@@ -42,8 +42,9 @@ class BatchedVectorEnv(BaseVectorEnv):
     A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos, all the
     caller's own. As tensors, infos hold whole batches at every step, with a mask of the rows that count: `final_obs`
     with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` where episodes are counted. As arrays
-    they are gymnasium's: every entry has its mask, `final_obs` is there if an episode ended, as an object array with
-    None for the other rows, and rewards are float64. The simulator's own infos are those of the step, before any reset.
+    they are gymnasium's: every entry has its mask, `final_obs` (an object array with None for the other rows) and
+    `final_info` are there if an episode ended, and rewards are float64. The simulator's own infos are those of the
+    step, before any reset.
 
     Raises:
         SpaceError: spaces other than `Box` and `Discrete`.
@@ -308,6 +309,9 @@ def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
             mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
             if mask.any():
                 result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
+    if "final_obs" in result:
+        own = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
+        result |= {"final_info": own, "_final_info": result["_final_obs"]}
     return result
 
 

@@ -76,7 +76,8 @@ class RolloutWorkers:
     backend; with `row_by_row=True`, for any number of workers too. (Environments should draw from their own generators,
     as gymnasium's do: those that draw from global ones differ between threads and processes.) A policy with generators
     of its own, which each worker's copy would repeat, should have a method `seed(seed)`: it is called with another
-    number in each worker.
+    number in each worker, when the worker begins and at each seeded reset. Rollouts of such a policy depend on the
+    number of workers in any case.
 
     >>> import gymnasium
     >>> def upright(obs):

@@ -340,6 +340,9 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
         raise TypeError(f"Expected a seed to be None, an integer or one an environment, but {seed!r} came.")
     if len(seed) != count:
         raise SpaceError(f"Expected one seed or {count}, one an environment, but {len(seed)} came.")
+    for s in seed:
+        if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer)):
+            raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
     return [None if s is None else int(s) for s in seed]
 
 

@@ -154,10 +154,12 @@ class BaseVectorEnv(Stateful):
 
     def _make_way(self, ids: np.ndarray | None) -> None:
         """Waits for what is pending and must not be where `ids` are reset (None: all, where the pool does it)."""
-        self._asked_all = False
-        if ids is None:
-            return
         self._drop_unfinished()
+        if ids is None:
+            self._pool.drain()  # if this is late, what is pending can still be collected
+            self._asked_all = False
+            return
+        self._asked_all = False
         if not self.is_async and len(self._pool.pending):  # left behind by a step that was late, or by Ctrl-C
             self._pool.drain()
 
