@@ -338,7 +338,6 @@ class Crew:
         Raises:
             WorkerError: what environments raised while closing; everything is closed all the same.
         """
-        self._well = False
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
         failures = self._closing.close(grace)
         self._roster.busy[:] = False

@@ -61,7 +61,7 @@ class Flights:
         dead: workers that are gone, and how they went.
         starts: `[num_workers + 1]`, worker w owns the environments from `starts[w]` to `starts[w + 1]`.
         torn: whether a call is at work on all this. Where none is, one was interrupted: see `resume`.
-        ending: whether a call that waits must end, since another thread closes the pool.
+        ending: whether a call must end, since another thread closes the pool, or has closed it.
     """
 
     def __init__(self, backend: Backend, starts: np.ndarray):

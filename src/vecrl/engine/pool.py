@@ -115,7 +115,7 @@ class Pool(Crew):
         flights = self._flights
         if flights.torn or flights.open or flights.landed:
             self._check_idle()
-        if not self._well or flights.dead:
+        if not self._well or flights.dead or flights.ending:
             self._check_alive(self._workers)
             self._roster.check_whole(slice(None), begin)
         objects = self._write_actions(actions, slice(None), self.num_envs)
