@@ -3,6 +3,15 @@
 LAYERS = "tests/test_layers.py"
 SNAP = "tests/snapshot/test_snapshot.py"
 PATCHES = [
+    # texts of tests that name classes of their fixtures
+    ("tests/engine/test_pool_states.py", "The state of Hidden ", "The state of HiddenStateEnv "),
+    ("tests/envs/batched/test_batched_env.py", ".*Tally.*num_workers comes", ".*CountingTensorDictEnv.*num_workers comes"),
+    ("tests/classic/test_base.py", "Walk has no seeds", "WalkEnv has no seeds"),
+    ("tests/faults/fixture_envs.py", '"Odd: odd 7', '"UnprintableError: odd 7'),
+    ("tests/faults/fixture_envs.py", '"Locked: locked in"', '"UnpicklableError: locked in"'),
+    ("tests/faults/fixture_envs.py", '"Mute (its text', '"SilentError (its text'),
+    ("tests/faults/test_exceptions.py", "number 2: Odd", "number 2: UnprintableError"),
+    ("src/vecrl/simulators/heterogeneous.py", '"Anything()"', '"AnySpace()"'),
     # layers: tables of paths
     (LAYERS, 'RAY_FILES = {f"engine/backends/{name}.py" for name in ("actors", "placing", "session")}',
      'RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}'),

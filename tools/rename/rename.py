@@ -382,6 +382,7 @@ class Names:
                 changes += [(leaf.line, leaf.column + n.start(), n[0], table[n[0]]) for n in re.finditer(r"(?<![\w.])[A-Z]\w*", leaf.value) if n[0] in table]
             elif leaf.parent.type == "simple_stmt" or leaf.value[-3:] in ('"""', "'''"):
                 changes += self.in_text(leaf.value, leaf.line, leaf.column, table, leaf)
+            else: changes += self.unmistakable(leaf.value, leaf.line, leaf.column, {**globals_, **table}, False)
         # comments
         leaf = None
         for i, line in enumerate(lines, 1):
@@ -410,7 +411,15 @@ class Names:
             for a, b in spans:
                 for m in re.finditer(r"(?<![\w\"'])[A-Za-z_]\w*", row[a:b]):
                     if m[0] in table: found.append((line + k, base + a + m.start(), m[0], table[m[0]]))
+            found += self.unmistakable(row, line + k, base, table)
+            m = re.match(r"\s+([A-Z]\w+): ", row)
+            if m and m[1] in table: found.append((line + k, base + m.start(1), m[1], table[m[1]]))
         return found
+
+    def unmistakable(self, row, line, base, table, snake=True):
+        """Names that are no words of the language: CamelCase of several words, and (where asked) snake_case."""
+        pattern = r"(?<![\w.\"'/])_?(?:(?:[A-Z][a-z0-9]+){2,}" + (r"|[a-z]+(?:_[a-z0-9]+)+" if snake else "") + r")(?![\w\"'/])"
+        return [(line, base + m.start(), m[0], table[m[0]]) for m in re.finditer(pattern, row) if m[0] in table]
 
 def names_a_member(leaf):
     """Whether a string is an argument of getattr and its like, or stands in `__slots__`, `__all__` or `__match_args__`."""
@@ -633,6 +642,8 @@ def main():
     names = Names(root, entries); names.review = []
     print(f"{len(names.files)} files, {len(names.at)} tokens, {len(entries)} entries ({time.time() - started:.0f} s)")
     names.direct(); names.propagate()
+    import overrides
+    for line in overrides.differences(names): warn(f"OVERRIDE {line}")
     globals_ = {e.old: e.new for e in entries if e.everywhere and e.classes != "S" and e.classes != "K"}
     new_text = {}
     for f in names.files:
