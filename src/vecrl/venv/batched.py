@@ -117,6 +117,10 @@ class BatchPool:
         found = absent[name] if name in absent and not hasattr(self.simulator, name) else getattr(self.simulator, name)
         return [found] * len(chosen)
 
+    def drain(self, timeout: float | None = None) -> None:
+        """See `Pool.drain`: forgets a step whose result was not taken."""
+        self._sent = None
+
     def close(self, timeout: float | None = None) -> None:
         """See `Pool.close`."""
         if not self.closed:
