@@ -32,7 +32,7 @@ test: test-main test-brax test-brax-v1 test-neighbours test-ray
 test-main: .venv/.ready
 	$(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not brax_v1 and not torchrl and not ray"
 	$(BIN)/python $(PYTEST) --doctest-modules src/vecrl --ignore=src/vecrl/simulators/brax.py \
-		$(patsubst %,--ignore=src/vecrl/engine/backends/%.py,actors placing session)
+		$(patsubst %,--ignore=src/vecrl/engine/backends/ray_cluster/%.py,backend placement session)
 
 test-brax: .venv-brax/.ready
 	.venv-brax/bin/python $(PYTEST) tests/simulators/test_brax.py tests/vector/test_arrays_jax.py \

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.environments import BuildError, python_of, versions_of
-from benchmarks.harness import Contestant, Result, compete, foreign_load
+from benchmarks.harness import Implementation, Result, compete, foreign_load
 from benchmarks.records import OURS, Target, Workload
 from benchmarks.workloads import workloads
 
@@ -21,7 +21,7 @@ from benchmarks.workloads import workloads
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what was asked for; 1 where a contestant failed, else 0: a missed target is a result, no failure."""
     options = _parser().parse_args(argv)
-    chosen = [_narrowed(w, options.contestants) for w in _chosen(options.only, options.quick)]
+    chosen = [_narrowed(w, options.implementations) for w in _chosen(options.only, options.quick)]
     if options.against:
         chosen = [_against(w, _source(options.against)) for w in chosen]
     if options.list:
@@ -52,16 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(workload: Workload, versions: dict[str, dict[str, str]], rounds: int, seconds: float) -> list[Result]:
-    ready: list[tuple[Contestant, Path]] = []
+    ready: list[tuple[Implementation, Path]] = []
     failed: list[Result] = []
-    for contestant in workload.contestants:
-        name = contestant.environment
+    for implementation in workload.implementations:
+        name = implementation.environment
         try:
-            ready.append((contestant, python_of(name)))
+            ready.append((implementation, python_of(name)))
             if name not in versions:
                 versions[name] = versions_of(name)
         except BuildError as error:
-            failed.append(Result(contestant.name, name, error=str(error)))
+            failed.append(Result(implementation.name, name, error=str(error)))
     return compete(ready, workload.parameters, rounds, seconds) + failed
 
 
@@ -71,21 +71,21 @@ def _chosen(only: Sequence[str], quick: bool) -> list[Workload]:
 
 def _narrowed(workload: Workload, names: Sequence[str]) -> Workload:
     """The workload with only those contestants whose name has one of `names` in it; all where there are none."""
-    kept = [c for c in workload.contestants if not names or any(n.lower() in c.name.lower() for n in names)]
-    return replace(workload, contestants=kept)
+    saved = [c for c in workload.implementations if not names or any(n.lower() in c.name.lower() for n in names)]
+    return replace(workload, implementations=saved)
 
 
 def _against(workload: Workload, source: Path) -> Workload:
     """The workload with vecrl's contestants alone, each beside itself with the vecrl of `source`, and the parts."""
-    kept = []
-    for contestant in workload.contestants:
-        if contestant.name.startswith(OURS):
-            other = replace(contestant, name=contestant.name + report.AGAINST, source=source)
-            kept += [contestant, other]
-        elif contestant.name in workload.parts:
-            kept.append(contestant)
+    saved = []
+    for implementation in workload.implementations:
+        if implementation.name.startswith(OURS):
+            other = replace(implementation, name=implementation.name + report.AGAINST, source=source)
+            saved += [implementation, other]
+        elif implementation.name in workload.parts:
+            saved.append(implementation)
     alone = [target for target in workload.targets if not isinstance(target, Target)]
-    return replace(workload, contestants=kept, targets=alone)
+    return replace(workload, implementations=saved, targets=alone)
 
 
 def _source(path: Path) -> Path:

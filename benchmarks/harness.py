@@ -19,20 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestant import ONE_THREAD, Lap
+from benchmarks.implementation import ONE_THREAD, Measurement
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST_ANSWER = 600.0  # seconds: 64 actors that import torch take their time
+REPLY_TIMEOUT_S = 600.0  # seconds: 64 actors that import torch take their time
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class Implementation:
     """One library doing one piece of work.
 
     Attributes:
         name: how the tables call it.
         environment: the key of its Python environment.
-        entry: "module:function" below `benchmarks.contestants`.
+        entry: "module:function" below `benchmarks.implementations`.
         parameters: keyword arguments of that function, beside the workload's own.
         fresh: a process of its own each round, for work that is only done once in a process and for libraries
             whose background processes cannot be stopped while others are timed.
@@ -55,7 +55,7 @@ class Contestant:
 class Result:
     """What one contestant took: microseconds a unit, one number a round, and how busy others kept the machine."""
 
-    contestant: str
+    implementation: str
     environment: str
     micros: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
@@ -66,36 +66,36 @@ class Result:
         return statistics.median(self.micros)
 
 
-class ContestantError(RuntimeError):
+class ImplementationError(RuntimeError):
     """A contestant failed, died or did not answer in time; the message carries the end of its error output."""
 
 
 class Process:
     """A contestant's process and all that it starts: one process group, stopped except when it is its turn."""
 
-    def __init__(self, python: Path, contestant: Contestant, parameters: Mapping[str, Any]):
+    def __init__(self, python: Path, implementation: Implementation, parameters: Mapping[str, Any]):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the process is)
-        command = [python, "-m", "benchmarks.contestant", f"benchmarks.contestants.{contestant.entry}"]
+        command = [python, "-m", "benchmarks.implementation", f"benchmarks.implementations.{implementation.entry}"]
         self._process = subprocess.Popen(
-            [*command, json.dumps({**parameters, **contestant.parameters}), str(contestant.cores)],
+            [*command, json.dumps({**parameters, **implementation.parameters}), str(implementation.cores)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             cwd=ROOT,
-            env=_environment(contestant.source),
+            env=_environment(implementation.source),
             start_new_session=True,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._asked, self._told = self._process.stdin, self._process.stdout
-        self._answer()
+        self._requests, self._replies = self._process.stdin, self._process.stdout
+        self._read_reply()
 
-    def run(self, units: int) -> Lap:
+    def run(self, units: int) -> Measurement:
         """Do so many units."""
         with suppress(BrokenPipeError):  # where it is dead, the missing answer tells why
-            print(units, file=self._asked, flush=True)
-        return Lap(**self._answer())
+            print(units, file=self._requests, flush=True)
+        return Measurement(**self._read_reply())
 
     def pause(self) -> None:
         """Stop the whole group, spinning workers included."""
@@ -110,7 +110,7 @@ class Process:
             return
         self.resume()
         with suppress(subprocess.TimeoutExpired, BrokenPipeError):
-            self._asked.close()
+            self._requests.close()
             self._process.wait(20)
         self.kill()
 
@@ -121,28 +121,28 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._asked, self._told, self._log):
+        for stream in (self._requests, self._replies, self._log):
             with suppress(BrokenPipeError):
                 stream.close()
 
-    def _answer(self) -> dict[str, Any]:
-        ready, _, _ = select.select([self._told], [], [], LONGEST_ANSWER)
-        line = self._told.readline() if ready else ""
+    def _read_reply(self) -> dict[str, Any]:
+        ready, _, _ = select.select([self._replies], [], [], REPLY_TIMEOUT_S)
+        line = self._replies.readline() if ready else ""
         if line:
             return json.loads(line)
-        why = "it ended" if ready else f"no answer within {LONGEST_ANSWER:.0f} s"
+        reason = "it ended" if ready else f"no answer within {REPLY_TIMEOUT_S:.0f} s"
         with suppress(subprocess.TimeoutExpired):  # its last words come after its last answer
             self._process.wait(5)
         self._log.seek(0)
         text = self._log.read()[-1500:]
         self.kill()
-        raise ContestantError(f"{why}\n{text}")
+        raise ImplementationError(f"{reason}\n{text}")
 
 
 @contextmanager
-def started(python: Path, contestant: Contestant, parameters: Mapping[str, Any]) -> Iterator[Process]:
+def running_process(python: Path, implementation: Implementation, parameters: Mapping[str, Any]) -> Iterator[Process]:
     """A process that is closed in the end, and killed where something else goes wrong."""
-    process = Process(python, contestant, parameters)
+    process = Process(python, implementation, parameters)
     try:
         yield process
     except BaseException:
@@ -152,29 +152,29 @@ def started(python: Path, contestant: Contestant, parameters: Mapping[str, Any])
 
 
 def compete(
-    contestants: Sequence[tuple[Contestant, Path]], parameters: Mapping[str, Any], rounds: int, seconds: float
+    implementations: Sequence[tuple[Implementation, Path]], parameters: Mapping[str, Any], rounds: int, seconds: float
 ) -> list[Result]:
     """Time all contestants in turn, `rounds` times, each turn about `seconds` long.
 
     A contestant that fails leaves its error in its result, and the others go on.
     """
-    results = {c.name: Result(c.name, c.environment) for c, _ in contestants}
+    results = {c.name: Result(c.name, c.environment) for c, _ in implementations}
     with ExitStack() as stack:
         turns = []
-        for contestant, python in contestants:
-            turn = Turn(contestant, python, parameters, seconds)
-            with _noting(results[contestant.name]):
+        for implementation, python in implementations:
+            turn = Turn(implementation, python, parameters, seconds)
+            with _recording_errors(results[implementation.name]):
                 turn.prepare()
                 stack.callback(turn.close)
-                turns.append((contestant, turn))
+                turns.append((implementation, turn))
         for _ in range(rounds):
             load = foreign_load()
-            for contestant, turn in turns:
-                result = results[contestant.name]
+            for implementation, turn in turns:
+                result = results[implementation.name]
                 if result.error:
                     continue
-                with _noting(result):
-                    result.micros.append(turn.take())
+                with _recording_errors(result):
+                    result.micros.append(turn.measure())
                     result.loads.append(load)
     return list(results.values())
 
@@ -182,12 +182,12 @@ def compete(
 class Turn:
     """How one contestant is asked: how many units, and in which process."""
 
-    def __init__(self, contestant: Contestant, python: Path, parameters: Mapping[str, Any], seconds: float):
-        self._start = python, contestant, parameters
+    def __init__(self, implementation: Implementation, python: Path, parameters: Mapping[str, Any], seconds: float):
+        self._start = python, implementation, parameters
         self._seconds = seconds
-        self._fresh = contestant.fresh
+        self._fresh = implementation.fresh
         self._process: Process | None = None
-        self._units = contestant.units
+        self._units = implementation.units
 
     def prepare(self) -> None:
         """Start, warm up, and find how many units fill a turn."""
@@ -195,27 +195,27 @@ class Turn:
             return
         process = self._process = Process(*self._start)
         process.run(1)
-        spent = 0.0
-        while spent < self._seconds / 4:
+        elapsed = 0.0
+        while elapsed < self._seconds / 4:
             start = time.perf_counter()
             process.run(self._units)
-            spent = time.perf_counter() - start
-            grow = self._seconds / max(spent, 1e-9)
+            elapsed = time.perf_counter() - start
+            grow = self._seconds / max(elapsed, 1e-9)
             self._units = max(1, int(self._units * min(grow, 10.0)))
         process.pause()
 
-    def take(self) -> float:
+    def measure(self) -> float:
         """One turn: microseconds a unit."""
         if self._fresh:
-            with started(*self._start) as process:
+            with running_process(*self._start) as process:
                 if self._units > 1:
                     process.run(self._units)
                 return _micros(process.run(self._units))
         assert self._process is not None
         self._process.resume()
-        lap = self._process.run(self._units)
+        measurement = self._process.run(self._units)
         self._process.pause()
-        return _micros(lap)
+        return _micros(measurement)
 
     def close(self) -> None:
         if self._process is not None:
@@ -235,15 +235,15 @@ def foreign_load(window: float = 0.2) -> float:
     return (busy() - before) / os.sysconf("SC_CLK_TCK") / window
 
 
-def _micros(lap: Lap) -> float:
-    return lap.seconds / lap.units * 1e6
+def _micros(measurement: Measurement) -> float:
+    return measurement.seconds / measurement.units * 1e6
 
 
 @contextmanager
-def _noting(result: Result) -> Iterator[None]:
+def _recording_errors(result: Result) -> Iterator[None]:
     try:
         yield
-    except ContestantError as error:
+    except ImplementationError as error:
         result.error = str(error)
 
 

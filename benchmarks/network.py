@@ -19,8 +19,8 @@ class Greedy(nn.Module):
         self.net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
         weights = [torch.from_numpy(np.array(part)) for part in split(parameters(8)[5])]
         with torch.no_grad():
-            for own, given in zip(self.net.parameters(), weights, strict=True):
-                own.copy_(given)
+            for own, inputs in zip(self.net.parameters(), weights, strict=True):
+                own.copy_(inputs)
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return self.net(observation).argmax(-1)

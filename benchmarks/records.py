@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness import Contestant as C
+from benchmarks.harness import Implementation as C
 
 OURS = "vecrl"
 
@@ -41,7 +41,7 @@ class Workload:
     Attributes:
         name: what `--only` matches.
         title: what a unit of it is, for the table.
-        contestants: the libraries that do it, vecrl first if it is one of them.
+        implementations: the libraries that do it, vecrl first if it is one of them.
         parameters: keyword arguments of every contestant's function.
         targets: what vecrl must reach.
         rows: environment steps (or rows) in a unit.
@@ -55,7 +55,7 @@ class Workload:
 
     name: str
     title: str
-    contestants: Sequence[C]
+    implementations: Sequence[C]
     parameters: dict[str, Any] = field(default_factory=dict)
     targets: Sequence[Target | Limit | Beyond] = ()
     rows: int = 1

@@ -14,8 +14,8 @@ from benchmarks.harness import Result
 from benchmarks.records import OURS, Beyond, Limit, Target, Workload
 from benchmarks.workloads import workloads
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
+REPORT_FOLDER = Path(__file__).resolve().parent
+RESULTS = REPORT_FOLDER / "results"
 Outcome = tuple[Workload, Sequence[Result]]
 AGAINST = ", against"
 """Behind the name of a contestant that imports another checkout's vecrl."""
@@ -29,7 +29,7 @@ def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str
         for result in results:
             line = {
                 "workload": workload.name,
-                "contestant": result.contestant,
+                "contestant": result.implementation,
                 "versions": versions.get(result.environment, {}),
                 "median_us": round(result.median, 3) if result.micros else None,
                 "min_us": round(min(result.micros), 3) if result.micros else None,
@@ -43,71 +43,84 @@ def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str
 
 def with_earlier(outcomes: Sequence[Outcome], path: Path, versions: dict[str, dict[str, str]]) -> list[Outcome]:
     """These outcomes and, of the workloads that are not among them, those that an earlier run wrote to `path`."""
-    found: dict[str, list[Result]] = {}
-    environments = {(w.name, c.name): c.environment for w in workloads() for c in w.contestants}
+    earlier_results: dict[str, list[Result]] = {}
+    environments = {(w.name, c.name): c.environment for w in workloads() for c in w.implementations}
     for line in path.read_text().splitlines():
-        said = json.loads(line)
-        environment = environments.get((said["workload"], said["contestant"]))
+        message_text = json.loads(line)
+        environment = environments.get((message_text["workload"], message_text["contestant"]))
         if environment is None:  # nobody runs it any more
             continue
-        micros = [] if said["median_us"] is None else [said["min_us"], said["median_us"], said["median_us"]]
-        result = Result(said["contestant"], environment, micros, [said["load"]], said["error"] or "")
-        found.setdefault(said["workload"], []).append(result)
-        versions.setdefault(environment, said["versions"])
+        micros = (
+            []
+            if message_text["median_us"] is None
+            else [message_text["min_us"], message_text["median_us"], message_text["median_us"]]
+        )
+        result = Result(
+            message_text["contestant"], environment, micros, [message_text["load"]], message_text["error"] or ""
+        )
+        earlier_results.setdefault(message_text["workload"], []).append(result)
+        versions.setdefault(environment, message_text["versions"])
     now = {outcome[0].name: outcome for outcome in outcomes}
-    return [now.get(w.name) or (w, found[w.name]) for w in workloads() if w.name in now or w.name in found]
+    return [
+        now.get(w.name) or (w, earlier_results[w.name])
+        for w in workloads()
+        if w.name in now or w.name in earlier_results
+    ]
 
 
 def beyond(result: Result, outcome: Outcome) -> float | None:
     """Microseconds a row beyond the parts, median over the rounds; None where a part's result is missing."""
     workload, results = outcome
-    parts = [r.micros for r in results if r.contestant in workload.parts]
+    parts = [r.micros for r in results if r.implementation in workload.parts]
     if not parts or len(parts) < len(workload.parts) or {len(p) for p in parts} != {len(result.micros)}:
         return None
-    rest = [micros - sum(others) for micros, *others in zip(result.micros, *parts, strict=True)]
-    return statistics.median(rest) / workload.rows if rest else None
+    remaining = [micros - sum(others) for micros, *others in zip(result.micros, *parts, strict=True)]
+    return statistics.median(remaining) / workload.rows if remaining else None
 
 
 def compared(result: Result, results: Sequence[Result]) -> str | None:
     """How long another checkout takes in relation to this one, round by round; None where it was not run."""
-    theirs = next((r for r in results if r.contestant == result.contestant + AGAINST), None)
-    if theirs is None or not theirs.micros or len(theirs.micros) != len(result.micros):
+    expected = next((r for r in results if r.implementation == result.implementation + AGAINST), None)
+    if expected is None or not expected.micros or len(expected.micros) != len(result.micros):
         return None
-    ratios = [other / ours for ours, other in zip(result.micros, theirs.micros, strict=True)]
+    ratios = [other / actual for actual, other in zip(result.micros, expected.micros, strict=True)]
     return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
-def judged(target: Target | Limit | Beyond, outcome: Outcome) -> tuple[str, bool | None]:
+def evaluate_targets(target: Target | Limit | Beyond, outcome: Outcome) -> tuple[str, bool | None]:
     """What was asked and seen, as text, and whether it holds: None where a result is missing."""
     workload, results = outcome
     unit = workload.unit
     if isinstance(target, Beyond):
-        ours = next((r for r in results if r.contestant == OURS), None)
-        seen = None if ours is None else beyond(ours, outcome)
-        said = "" if seen is None else f"{seen:.1f} µs of "
-        return f"{said}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
-    medians = {r.contestant: r.median for r in results if r.micros}
-    ours = medians.get(OURS)
+        actual = next((r for r in results if r.implementation == OURS), None)
+        seen = None if actual is None else beyond(actual, outcome)
+        message_text = "" if seen is None else f"{seen:.1f} µs of "
+        return f"{message_text}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
+    medians = {r.implementation: r.median for r in results if r.micros}
+    actual = medians.get(OURS)
     if isinstance(target, Limit):
-        if ours is None:
+        if actual is None:
             return f"≤ {target.most:.4g}{unit}", None
-        return f"{ours / 1e6:.3g}{unit} of ≤ {target.most:.4g}{unit}", ours / 1e6 <= target.most
-    rivals = {name: medians[name] / target.scale for name in target.rivals if name in medians}
+        return f"{actual / 1e6:.3g}{unit} of ≤ {target.most:.4g}{unit}", actual / 1e6 <= target.most
+    peers = {name: medians[name] / target.scale for name in target.rivals if name in medians}
     times = f"{target.scale:g} × " if target.scale != 1 else ""
-    asked = f"≥ {target.at_least:g} × {times}{'the best of ' if len(target.rivals) > 1 else ''}"
-    if ours is None or not rivals:
-        return asked + ", ".join(target.rivals), None
-    best = min(rivals, key=rivals.__getitem__)
-    ratio = rivals[best] / ours
-    held = ratio >= target.at_least
+    target_text = f"≥ {target.at_least:g} × {times}{'the best of ' if len(target.rivals) > 1 else ''}"
+    if actual is None or not peers:
+        return target_text + ", ".join(target.rivals), None
+    best = min(peers, key=peers.__getitem__)
+    ratio = peers[best] / actual
+    is_met = ratio >= target.at_least
     named = f"{best}" if len(target.rivals) == 1 else f"its rivals ({best})"
-    return f"{ratio:.2f} of {asked}{named}", held if len(rivals) == len(target.rivals) or not held else None
+    return f"{ratio:.2f} of {target_text}{named}", is_met if len(peers) == len(target.rivals) or not is_met else None
 
 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
     """The whole page."""
     verdicts = [
-        (w, text, held) for w, results in outcomes for t in w.targets for text, held in [judged(t, (w, results))]
+        (w, text, is_met)
+        for w, results in outcomes
+        for t in w.targets
+        for text, is_met in [evaluate_targets(t, (w, results))]
     ]
     load = max((load for _, results in outcomes for r in results for load in r.loads), default=0.0)
     lines = [
@@ -123,16 +136,19 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "",
         "| workload | reached | |",
         "|---|---|---|",
-        *(f"| {w.name} | {text} | {_verdict(held)} |" for w, text, held in verdicts),
+        *(f"| {w.name} | {text} | {_describe_target(is_met)} |" for w, text, is_met in verdicts),
         "",
-        *(HERE / "notes.md").read_text().splitlines(),
+        *(REPORT_FOLDER / "notes.md").read_text().splitlines(),
         "",
         "## Times",
         *(line for outcome in outcomes for line in _times(*outcome)),
         "",
         "## Versions",
         "",
-        *(f"- {name}: {', '.join(f'{p} {v}' for p, v in found.items())}" for name, found in versions.items()),
+        *(
+            f"- {name}: {', '.join(f'{p} {v}' for p, v in earlier_results.items())}"
+            for name, earlier_results in versions.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -145,12 +161,12 @@ def machine() -> str:
     return f"{len(os.sched_getaffinity(0))} cores ({model}), Python {platform.python_version()}, {platform.system()}."
 
 
-def _verdict(held: bool | None) -> str:
-    return {True: "held", False: "**missed**", None: "not measured"}[held]
+def _describe_target(is_met: bool | None) -> str:
+    return {True: "held", False: "**missed**", None: "not measured"}[is_met]
 
 
 def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
-    ours = next((r.median for r in results if r.contestant == OURS and r.micros), None)
+    actual = next((r.median for r in results if r.implementation == OURS and r.micros), None)
     efficient = workload.core_micros > 0
     micro = workload.unit == " s"
     head = ["contestant", "µs a unit" if micro else "taken", "fastest", *(["steps/s"] if micro else []), "ratio"]
@@ -161,13 +177,13 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
     for r in results:
         if not r.micros:
             lines.append(
-                f"| {r.contestant} | failed: {r.error.strip().splitlines()[-1][:120]} |{' |' * (len(head) - 2)}"
+                f"| {r.implementation} | failed: {r.error.strip().splitlines()[-1][:120]} |{' |' * (len(head) - 2)}"
             )
             continue
-        cells = [r.contestant, *(_shown(value, workload) for value in (r.median, min(r.micros)))]
+        cells = [r.implementation, *(_format_number(value, workload) for value in (r.median, min(r.micros)))]
         if micro:
             cells.append(f"{workload.rows / r.median * 1e6:,.0f}")
-        cells.append(f"{r.median / ours:.2f}" if ours else "")
+        cells.append(f"{r.median / actual:.2f}" if actual else "")
         if efficient:
             cells.append(f"{workload.core_micros / (2 * r.median):.2f}")
         if workload.parts:
@@ -177,11 +193,11 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
 
 
 def _rest(result: Result, outcome: Outcome) -> str:
-    more = None if result.contestant in outcome[0].parts else beyond(result, outcome)
+    more = None if result.implementation in outcome[0].parts else beyond(result, outcome)
     return "" if more is None else f"{more:,.1f}"
 
 
-def _shown(micros: float, workload: Workload) -> str:
+def _format_number(micros: float, workload: Workload) -> str:
     return f"{micros:,.1f}" if workload.unit == " s" else f"{micros / 1e6:.3g}{workload.unit}"
 
 
@@ -190,14 +206,14 @@ def summary(outcome: Outcome) -> list[str]:
     workload, results = outcome
     lines = [f"\n{workload.name}: {workload.title}"]
     for r in results:
-        shown = [_shown(value, workload) for value in (r.median, min(r.micros))] if r.micros else []
-        said = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
+        shown = [_format_number(value, workload) for value in (r.median, min(r.micros))] if r.micros else []
+        message_text = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
         if more := _rest(r, outcome):
-            said += f"  {more} µs a step beyond the parts"
+            message_text += f"  {more} µs a step beyond the parts"
         if ratio := compared(r, results):
-            said += f"  against: × {ratio}"
-        lines.append(f"  {r.contestant:28} {said}")
+            message_text += f"  against: × {ratio}"
+        lines.append(f"  {r.implementation:28} {message_text}")
     for target in workload.targets:
-        text, held = judged(target, outcome)
-        lines.append(f"  -> {text}: {_verdict(held)}")
+        text, is_met = evaluate_targets(target, outcome)
+        lines.append(f"  -> {text}: {_describe_target(is_met)}")
     return lines

@@ -27,13 +27,13 @@ import gymnasium
 import numpy as np
 
 from benchmarks.actions import discrete
-from benchmarks.burn import burners
+from benchmarks.busy_env import burners
 from vecrl.vector import RolloutWorkers, VectorEnv
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "benchmarks" / "results" / "scale.json"
 PAGE = ROOT / "docs" / "scale.md"
-PICTURES = ROOT / "docs" / "assets"
+FIGURES_FOLDER = ROOT / "docs" / "assets"
 COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 10_000)
 WORKERS = (1, 2, 4, 8)
 STARTED = (1, 2, 4, 8, 16, 32, 64)
@@ -61,13 +61,15 @@ def main() -> None:
 def measure() -> dict[str, Any]:
     """Seconds of everything; medians of some turns each."""
     data: dict[str, Any] = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "load": os.getloadavg()}
-    data["kinds"] = {name: [[n, _said(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()}
+    data["kinds"] = {
+        name: [[n, _parse_output(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()
+    }
     data["steps"] = [
-        [n, w, _said(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
+        [n, w, _parse_output(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
         for n in (8, 64, 512, 4096)
         for w in WORKERS
     ]
-    data["starts"] = [[w, _said("start", w, _median(partial(_start, w)))] for w in STARTED]
+    data["starts"] = [[w, _parse_output("start", w, _median(partial(_start, w)))] for w in STARTED]
     return data
 
 
@@ -154,7 +156,7 @@ def _median(turn: Callable[[], float]) -> float:
     return float(np.median([turn() for _ in range(TURNS)]))
 
 
-def _said(name: str, n: int, seconds: float) -> float:
+def _parse_output(name: str, n: int, seconds: float) -> float:
     print(f"{name:28} {n:6,}  {seconds * 1e6:12,.1f} µs", flush=True)
     return seconds
 
@@ -166,14 +168,14 @@ def fit(steps: list[list[float]]) -> dict[str, float]:
     """a, b, d and e in seconds, none of them below 0, by least squares of the relative errors."""
     n, w, t = np.array(steps).T
     terms = np.stack([np.ones_like(n), n, w, n / np.minimum(w, CORES)], 1) / t[:, None]
-    kept = list(range(4))
+    saved = list(range(4))
     while True:  # drop what would have to be below 0
-        found = np.linalg.lstsq(terms[:, kept], np.ones_like(t), rcond=None)[0]
-        if (found >= 0).all():
+        results = np.linalg.lstsq(terms[:, saved], np.ones_like(t), rcond=None)[0]
+        if (results >= 0).all():
             break
-        kept.pop(int(found.argmin()))
-    values = dict.fromkeys("abde", 0.0) | {"abde"[i]: float(x) for i, x in zip(kept, found, strict=True)}
-    errors = np.abs(terms[:, kept] @ found - 1)
+        saved.pop(int(results.argmin()))
+    values = dict.fromkeys("abde", 0.0) | {"abde"[i]: float(x) for i, x in zip(saved, results, strict=True)}
+    errors = np.abs(terms[:, saved] @ results - 1)
     return values | {"error": float(np.median(errors)), "worst": float(errors.max())}
 
 
@@ -198,9 +200,9 @@ def _axes(xlabel: str, ylabel: str) -> Any:
     return figure, axes
 
 
-def _keep(figure: Any, axes: Any, name: str) -> None:
+def _store(figure: Any, axes: Any, name: str) -> None:
     axes.legend(fontsize=8)
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(FIGURES_FOLDER / f"{name}.svg", metadata={"Date": None})
 
 
 def draw_throughput(data: dict[str, Any]) -> None:
@@ -209,7 +211,7 @@ def draw_throughput(data: dict[str, Any]) -> None:
     for name, points in data["kinds"].items():
         n, t = np.array(points).T
         axes.plot(n, n / t, "o-", label=f"CartPole, {name}", markersize=4)
-    _keep(figure, axes, "scale-envs")
+    _store(figure, axes, "scale-envs")
 
 
 def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
@@ -221,7 +223,7 @@ def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
             w, 32 * w / predicted(model, 32 * w, w, w, s), "--", color=color, label=f"a step takes {s * 1e6:,.0f} µs"
         )
         axes.plot(w, w / (model["e"] + s), ":", color=color, alpha=0.6, label="the same, whole rollouts in the workers")
-    _keep(figure, axes, "scale-workers")
+    _store(figure, axes, "scale-workers")
 
 
 def draw_starts(data: dict[str, Any]) -> None:
@@ -229,7 +231,7 @@ def draw_starts(data: dict[str, Any]) -> None:
     figure, axes = _axes("worker processes", "seconds until all have reset")
     w, t = np.array(data["starts"]).T
     axes.plot(w, t, "o-", label="CartPole, an environment a worker, the zygote stands", markersize=4)
-    _keep(figure, axes, "scale-start")
+    _store(figure, axes, "scale-start")
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -237,8 +239,8 @@ def draw_starts(data: dict[str, Any]) -> None:
 
 def write(data: dict[str, Any], model: dict[str, float]) -> None:
     """Put the figures into the page, between its marks."""
-    head, _, rest = PAGE.read_text().partition("<!-- figures -->\n")
-    tail = rest.partition("<!-- end of figures -->")[2]
+    head, _, remaining = PAGE.read_text().partition("<!-- figures -->\n")
+    tail = remaining.partition("<!-- end of figures -->")[2]
     PAGE.write_text(f"{head}<!-- figures -->\n{_figures(data, model)}\n<!-- end of figures -->{tail}")
 
 
@@ -256,12 +258,12 @@ def _figures(data: dict[str, Any], model: dict[str, float]) -> str:
     starts = ", ".join(f"{w} in {t:.2f} s" for w, t in data["starts"])
     lines += [f"Starting worker processes: {starts}.", ""]
     micros = {name: value * 1e6 for name, value in model.items()}
-    most = 1 / (model["b"] + model["d"] / 32)
+    largest = 1 / (model["b"] + model["d"] / 32)
     lines.append(
         f"Fitted: a = {micros['a']:.0f} µs, b = {micros['b']:.2f} µs an environment and d = {micros['d']:.1f} µs "
         f"a worker in the caller, e = {micros['e']:.2f} µs an environment in its worker. It is off by "
         f"{model['error']:.0%} in the median, {model['worst']:.0%} at worst. However many workers there are, one "
-        f"caller makes at most {most:,.0f} steps a second of environments that come 32 to a worker."
+        f"caller makes at most {largest:,.0f} steps a second of environments that come 32 to a worker."
     )
     return "\n".join(lines)
 

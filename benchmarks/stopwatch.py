@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.contestant import Lap
+from benchmarks.implementation import Measurement
 
 
 def watch(work: Callable[[], Any], times: int) -> float:
@@ -17,10 +17,10 @@ def watch(work: Callable[[], Any], times: int) -> float:
     return time.perf_counter() - start
 
 
-def starts(build: Callable[[], Any]) -> Callable[[int], Lap]:
+def starts(build: Callable[[], Any]) -> Callable[[int], Measurement]:
     """A run that builds a vector environment and resets it once a unit; closing is not counted."""
 
-    def run(units: int) -> Lap:
+    def run(units: int) -> Measurement:
         seconds = 0.0
         for _ in range(units):
             start = time.perf_counter()
@@ -28,6 +28,6 @@ def starts(build: Callable[[], Any]) -> Callable[[int], Lap]:
             env.reset()
             seconds += time.perf_counter() - start
             env.close()
-        return Lap(seconds, units)
+        return Measurement(seconds, units)
 
     return run

@@ -6,7 +6,7 @@ vecrl itself makes in a step, which no other program on the machine can change.
 
 from __future__ import annotations
 
-from benchmarks.harness import Contestant as C
+from benchmarks.harness import Implementation as C
 from benchmarks.records import OURS, Beyond, Limit, Workload
 
 POLICY, SIMULATOR = "policy alone", "simulator alone"
@@ -27,16 +27,16 @@ def with_policies() -> list[Workload]:
 
 
 def _gym_env(steps: int, transformed: bool) -> Workload:
-    entry, how = f"{TENSORDICTS}:rollout_cartpole", {"transformed": transformed}
+    entry, options = f"{TENSORDICTS}:rollout_cartpole", {"transformed": transformed}
     return Workload(
         name=f"acting-gymenv{'-transformed' if transformed else ''}",
         title=f"GymEnv on CartPole-v1{', through five transforms' * transformed}, a rollout of {steps:,} steps past "
         "ends under an MLP 4-64-2",
-        contestants=[
-            C(OURS, "main", entry, {"library": "vecrl", **how}),
+        implementations=[
+            C(OURS, "main", entry, {"library": "vecrl", **options}),
             C(POLICY, "main", f"{TENSORDICTS}:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
-            C("TorchRL", "torchrl", entry, {"library": "torchrl", **how}),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"steps": steps},
         targets=[] if transformed else [Beyond(60.0)],
@@ -48,16 +48,16 @@ def _gym_env(steps: int, transformed: bool) -> Workload:
 
 def _serial_env(n: int, steps: int) -> Workload:
     entry = f"{TENSORDICTS}:rollout_cartpole"
-    how = {"transformed": True}
+    options = {"transformed": True}
     return Workload(
         name=f"acting-serialenv-transformed-{n}",
         title=f"SerialEnv of {n} GymEnvs on CartPole-v1, each under five transforms, a rollout of {steps} steps past "
         "ends under an MLP 4-64-2",
-        contestants=[
-            C(OURS, "main", entry, {"library": "vecrl", **how}),
+        implementations=[
+            C(OURS, "main", entry, {"library": "vecrl", **options}),
             C(POLICY, "main", f"{TENSORDICTS}:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
-            C("TorchRL", "torchrl", entry, {"library": "torchrl", **how}),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"num_envs": n, "steps": steps},
         targets=[Beyond(120.0)],
@@ -74,7 +74,7 @@ def _rollout_workers(n: int, steps: int) -> Workload:
         name=f"acting-rolloutworkers-{n}",
         title=f"RolloutWorkers of {n} CartPole-v1 over 2 workers (TorchRL: MultiSyncCollector), {steps} steps under an "
         "MLP 4-64-2",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl_acting:rollout_workers", {"num_envs": n}),
             C(POLICY, "main", "by_hand_policy:policy_alone", half),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole", half),
@@ -90,7 +90,7 @@ def _vector_env(n: int, steps: int) -> Workload:
     return Workload(
         name=f"acting-vectorenv-{n}",
         title=f"VectorEnv of {n} CartPole-v1 in one process, same-step auto-reset, {steps} steps under an MLP 4-64-2",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl_acting:vector_env"),
             C(POLICY, "main", "by_hand_policy:policy_alone"),
             C(SIMULATOR, "main", "by_hand_policy:replayed_cartpole"),
@@ -108,7 +108,7 @@ def _calls(what: str, title: str, most: int) -> Workload:
     return Workload(
         name=f"calls-{what}",
         title=f"Python calls of the library's own functions in {title}",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}, fresh=True),
             C("TorchRL", "torchrl", entry, {"library": "torchrl"}, fresh=True),
         ],

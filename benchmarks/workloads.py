@@ -1,13 +1,13 @@
 """What is timed, by whom, and how good vecrl must be: the table of workloads.
 
-It names the functions in `benchmarks.contestants` and never imports them: most live in other environments.
+It names the functions in `benchmarks.implementations` and never imports them: most live in other environments.
 """
 
 from __future__ import annotations
 
 import signal
 
-from benchmarks.harness import Contestant as C
+from benchmarks.harness import Implementation as C
 from benchmarks.records import OURS, Limit, Target, Workload
 from benchmarks.with_policy import with_policies
 
@@ -52,7 +52,7 @@ def _serial_cartpole(n: int) -> Workload:
     return Workload(
         name=f"serial-cartpole-{n}",
         title=f"{n} × gymnasium CartPole-v1 in one process, same-step auto-reset",
-        contestants=[
+        implementations=[
             C(OURS, "main", f"on_vecrl:{entry}"),
             C("bare loop", "main", "by_hand:loop_cartpole"),
             C("bare loop, rows dropped", "main", "by_hand:loop_cartpole", {"keep": False}),
@@ -81,7 +81,7 @@ def _burn(n: int, micros: int, out: str) -> Workload:
     return Workload(
         name=f"burn-{out}-{n}-{micros}us",
         title=f"{n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
-        contestants=[
+        implementations=[
             C(OURS, "main", f"on_vecrl:{entry}"),
             C("vecrl, pinned", "main", f"on_vecrl:{entry}", {"pin_workers": True}),
             C("floor", "main", "by_hand:pipes_burn"),
@@ -103,7 +103,7 @@ def _first_pool(n: int) -> Workload:
     return Workload(
         name="startup-first",
         title=f"starting {n} workers whose module takes 0.5 s to import, the first time",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl:startup", fresh=True),
             *(
                 C(f"gymnasium Async, {m}", "main", "on_gymnasium:startup", {"method": m}, fresh=True)
@@ -121,7 +121,7 @@ def _next_pool(n: int) -> Workload:
     return Workload(
         name="startup-next",
         title=f"starting {n} such workers again, in the same process",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl:startup"),
             C("gymnasium Async, forkserver", "main", "on_gymnasium:startup", {"method": "forkserver"}),
         ],
@@ -137,7 +137,7 @@ def _cheetah(n: int) -> Workload:
     return Workload(
         name="cheetah",
         title=f"HalfCheetah-v5, {n} environments over 2 workers",
-        contestants=[
+        implementations=[
             C(OURS, "main", f"on_vecrl:{entry}"),
             C("vecrl, pinned", "main", f"on_vecrl:{entry}", {"pin_workers": True}),
             C("bare loop", "main", "by_hand:loop_cheetah"),
@@ -169,7 +169,7 @@ def _native(n: int) -> Workload:
     return Workload(
         name=f"native-cartpole-{n}",
         title=f"native CartPole, {n:,} rows, a step at a time",
-        contestants=[
+        implementations=[
             C(OURS, "main", f"on_vecrl_native:{entry}", {"compiled": True}),
             C("vecrl, eager", "main", f"on_vecrl_native:{entry}", {"compiled": False}),
             C("gymnasium NumPy", "main", f"on_gymnasium:{entry}"),
@@ -188,7 +188,7 @@ def _rollout(n: int, steps: int) -> Workload:
     return Workload(
         name="native-rollout",
         title=f"native CartPole, {n:,} rows × {steps} steps under a policy, in one compiled region",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl_native:rollout_cartpole"),
             C("gymnax scan", "batched", "on_gymnax:rollout_cartpole", cores=1),
         ],
@@ -201,15 +201,15 @@ def _rollout(n: int, steps: int) -> Workload:
 def _gym_env(steps: int, way: str) -> Workload:
     entry = "on_tensordict:rollout_cartpole"
     title = {"": "random actions", "ready": "actions made beforehand", "transformed": "through five transforms"}[way]
-    how = {way: True} if way else {}
+    options = {way: True} if way else {}
     targets = {"": [("TorchRL", 7.0), ("bare loop", 1 / 3.5)], "ready": [("TorchRL", 10.0)]}
     return Workload(
         name=f"gymenv-rollout{f'-{way}' if way else ''}",
         title=f"GymEnv on CartPole-v1, a rollout of {steps:,} steps past ends, {title}",
-        contestants=[
-            C(OURS, "main", entry, {"library": "vecrl", **how}),
+        implementations=[
+            C(OURS, "main", entry, {"library": "vecrl", **options}),
             C("bare loop", "main", "by_hand:rollout_cartpole"),
-            C("TorchRL", "torchrl", entry, {"library": "torchrl", **how}),
+            C("TorchRL", "torchrl", entry, {"library": "torchrl", **options}),
         ],
         parameters={"steps": steps},
         targets=[Target((rival,), ratio) for rival, ratio in targets.get(way, [("TorchRL", 8.0)])],
@@ -223,7 +223,7 @@ def _serial_env(n: int, steps: int) -> Workload:
     return Workload(
         name=f"serialenv-{n}",
         title=f"SerialEnv of {n} GymEnvs on CartPole-v1, a rollout of {steps} steps past ends, random actions",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C("TorchRL", "torchrl", entry, {"library": "torchrl"}),
             C("gymnasium Sync", "main", "on_gymnasium:rollout_cartpole"),
@@ -244,7 +244,7 @@ def _parallel(n: int, micros: int, out: str) -> Workload:
     return Workload(
         name=f"parallelenv-{out}-{n}-{micros}us",
         title=f"ParallelEnv of {n} environments over 2 workers, a step burns {micros:,} µs, {what} out",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C(peers[0], "torchrl", entry, {"library": "torchrl", "processes": 8}),
             C(peers[1], "torchrl", entry, {"library": "torchrl", "processes": 2}),
@@ -262,7 +262,7 @@ def _parallel_start(n: int) -> Workload:
     return Workload(
         name="parallelenv-start",
         title=f"ParallelEnv: start {n} workers, an environment each",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}, fresh=True),
             C("TorchRL", "torchrl", entry, {"library": "torchrl"}, fresh=True),
         ],
@@ -278,7 +278,7 @@ def _native_env(n: int, steps: int) -> Workload:
     return Workload(
         name=f"nativeenv-{n}",
         title=f"native CartPole as an environment over TensorDicts, {n:,} rows, a rollout of {steps} steps",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry),
             C("dialect 1", "main", f"{entry}_dialect_1"),
         ],
@@ -292,7 +292,7 @@ def _pendulum(n: int, steps: int) -> Workload:
     return Workload(
         name=f"pendulumenv-{n}",
         title=f"native Pendulum as an environment over TensorDicts, {n:,} rows, a rollout of {steps} steps",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_tensordict:native", {"name": "Pendulum-v1"}),
             C("vecrl PendulumEnv", "main", "on_tensordict:rollout_pendulum", {"library": "vecrl"}),
             C("TorchRL PendulumEnv", "torchrl", "on_tensordict:rollout_pendulum", {"library": "torchrl"}),
@@ -308,7 +308,7 @@ def _pixels(n: int) -> Workload:
     return Workload(
         name=f"pixels-{n}",
         title=f"{n} frames of 210×160×3 through ToTensorImage, GrayScale, Resize(84), CatFrames(4)",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C("torch by hand", "main", "by_hand_torch:pixels"),
             C("torch by hand, not antialiased", "main", "by_hand_torch:pixels", {"antialias": False}),
@@ -327,7 +327,7 @@ def _normed(n: int) -> Workload:
     return Workload(
         name=f"vecnorm-{n}",
         title=f"VecNorm: what it adds to a step of {n} environments with 4 floats each",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C("NumPy by hand", "main", "by_hand:normed"),
             C(peers[0], "torchrl", entry, {"library": "torchrl"}),
@@ -347,7 +347,7 @@ def _memory(n: int, steps: int) -> Workload:
     return Workload(
         name="rollout-memory",
         title=f"peak of memory in a rollout of {steps:,} steps × {n} environments × 84×84×4 bytes, over its own size",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}, fresh=True),
             C("TorchRL", "torchrl", entry, {"library": "torchrl"}, fresh=True),
         ],
@@ -359,14 +359,14 @@ def _memory(n: int, steps: int) -> Workload:
 
 
 def _killed(on_failure: str) -> Workload:
-    told = on_failure == "raise"
-    what = "the caller is told" if told else "two more steps are done"
-    peers = _struck(signal.SIGKILL) if told else []
+    reported = on_failure == "raise"
+    what = "the caller is told" if reported else "two more steps are done"
+    peers = _struck(signal.SIGKILL) if reported else []
     return Workload(
         name=f"killed-{on_failure}",
         title=f"8 environments, a worker is killed: until {what}",
-        contestants=[C(OURS, "main", "on_vecrl:killed", {"on_failure": on_failure}), *peers],
-        targets=[Limit(0.2 if told else 1.0)],
+        implementations=[C(OURS, "main", "on_vecrl:killed", {"on_failure": on_failure}), *peers],
+        targets=[Limit(0.2 if reported else 1.0)],
         rounds=3,
     )
 
@@ -375,7 +375,7 @@ def _stuck(timeout: float) -> Workload:
     return Workload(
         name="stuck-restart",
         title=f"8 environments, a worker is stopped, steps may take {timeout:g} s: until two more steps are done",
-        contestants=[C(OURS, "main", "on_vecrl:stuck", {"step_timeout": timeout}), *_struck(signal.SIGSTOP)],
+        implementations=[C(OURS, "main", "on_vecrl:stuck", {"step_timeout": timeout}), *_struck(signal.SIGSTOP)],
         targets=[Limit(timeout + 1.0)],
         rounds=3,
     )
@@ -396,7 +396,7 @@ def _checkpoint(n: int) -> Workload:
     return Workload(
         name=f"checkpoint-{n}",
         title=f"a checkpoint of {n:,} native environments with statistics, a policy and its optimiser",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"what": "save"}),
             C("the disk alone, not counted above", "main", entry, {"what": "disk"}),
             C("vecrl, loading", "main", entry, {"what": "load"}),
@@ -414,7 +414,7 @@ def _ids(kind: str, n: int, workers: int | None) -> Workload:
     return Workload(
         name=f"venv-{kind}-{n}" + ("" if workers is None else f"-over-{workers}"),
         title=f"{kind.title()}VectorEnv of {n} environments that do nothing, {spread}",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl", "num_workers": workers}),
             C("Tianshou", "tianshou", entry, {"library": "tianshou"}),
         ],
@@ -430,7 +430,7 @@ def _waiting(n: int, milliseconds: float) -> Workload:
     return Workload(
         name=f"venv-async-{n}",
         title=f"a transition of {n} environments, half of which are waited for; steps sleep {milliseconds:g} ms or so",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl", "kind": "shmem"}),
             C("Tianshou", "tianshou", entry, {"library": "tianshou", "kind": "shmem"}),
             C("PufferLib, 2 workers", "pufferlib", "on_pufferlib:waiting"),
@@ -446,7 +446,7 @@ def _norm_obs(n: int) -> Workload:
     return Workload(
         name=f"venv-normobs-{n}",
         title=f"VectorEnvNormObs: what it adds to a step of {n} environments with 4 floats each",
-        contestants=[
+        implementations=[
             C(OURS, "main", entry, {"library": "vecrl"}),
             C("NumPy by hand", "main", "by_hand:normed"),
             C("Tianshou", "tianshou", entry, {"library": "tianshou"}),
@@ -469,7 +469,7 @@ def _policy(n: int) -> Workload:
     return Workload(
         name=f"policy-{n}",
         title=f"policy forward, MLP 4-64-2, {n:,} members",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl_policy:policy"),
             C("EvoTorch Policy", "evotorch", "on_evotorch:policy"),
             *(C(name, "main", entry, parameters) for name, parameters in hand.items()),
@@ -489,7 +489,7 @@ def _population(n: int) -> Workload:
     return Workload(
         name="population-gym",
         title=f"{n} members, one episode each of gymnasium CartPole-v1: an environment step",
-        contestants=[
+        implementations=[
             C(OURS, "main", f"on_vecrl_policy:{entry}", {"backend": "serial"}),
             C("vecrl, 2 workers", "main", f"on_vecrl_policy:{entry}", {"backend": "processes", "num_workers": 2}),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
@@ -506,7 +506,7 @@ def _ray(n: int, micros: int) -> Workload:
     return Workload(
         name=f"ray-{n}-{micros}us",
         title=f"{n} environments on Ray over 2 actors (Tianshou: {n}), a step burns {micros} µs, 16 floats out",
-        contestants=[
+        implementations=[
             C(OURS, "ray", "on_vecrl:ray_burn", fresh=True, units=500),
             C("vecrl, 2 processes", "ray", "on_vecrl:processes_burn", fresh=True, units=500),
             C("Tianshou Ray", "tianshou", "on_tianshou:ray_burn", fresh=True, units=50),
@@ -524,7 +524,7 @@ def _ray_population(n: int) -> Workload:
     return Workload(
         name="population-ray",
         title=f"{n} members over 2 actors, one episode each of gymnasium CartPole-v1: an environment step",
-        contestants=[
+        implementations=[
             C(OURS, "ray", f"on_vecrl_policy:{entry}", {"backend": "ray", "num_workers": 2}),
             C("EvoTorch VecGymNE, 2 actors", "evotorch", f"on_evotorch:{entry}", {"actors": 2}, fresh=True),
         ],
@@ -539,7 +539,7 @@ def _native_population(n: int) -> Workload:
     return Workload(
         name="population-native",
         title=f"{n} members, one episode each of native CartPole: an environment step",
-        contestants=[
+        implementations=[
             C(OURS, "main", "on_vecrl_policy:population_native"),
             C("EvoTorch VecGymNE", "evotorch", f"on_evotorch:{entry}"),
             C("gymnax while_loop", "batched", f"on_gymnax:{entry}", cores=1),

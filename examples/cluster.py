@@ -52,9 +52,9 @@ def step_environments(options, num_envs=8, num_workers=2, steps=300):
             if place["backend"] == "ray":
                 print("environments on each node:", dict(Counter(envs.call("node"))))
             envs.reset(seed=1)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             totals[place["backend"]] = sum(envs.step(np.arange(num_envs) % 2)[1].sum() for _ in range(steps))
-            print(f"{place['backend']}: {num_envs * steps / (time.perf_counter() - begun):,.0f} steps/s")
+            print(f"{place['backend']}: {num_envs * steps / (time.perf_counter() - started):,.0f} steps/s")
     assert totals["ray"] == totals["serial"], "the same seeds give the same rewards, wherever"
 
 
@@ -76,13 +76,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", help="of a cluster: auto, or host:port")
     parser.add_argument("--here", action="store_true", help="make a cluster of two nodes on this machine")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(format="%(name)s: %(message)s")  # where a lost worker is told
-    if given.here:
+    if arguments.here:
         with two_nodes_here() as (address, kill):
             run(address, kill)
     else:
-        run(given.address, None)
+        run(arguments.address, None)
 
 
 def run(address, kill):

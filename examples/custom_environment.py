@@ -18,8 +18,8 @@ class Walk(EnvBase):
 
     def _step(self, tensordict):
         position = tensordict["position"] + tensordict["action"]
-        following = {"position": position, "reward": -position.abs(), "done": position.abs() > 3}
-        return TensorDict(following, self.batch_size, device=self.device)
+        next_td = {"position": position, "reward": -position.abs(), "done": position.abs() > 3}
+        return TensorDict(next_td, self.batch_size, device=self.device)
 
     def _set_seed(self, seed): ...
 

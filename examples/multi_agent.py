@@ -58,8 +58,8 @@ def main() -> None:
             return td.set(env.action_key, (td["agents", "observation"] @ weights).clamp(-1, 1))
 
         env.set_seed(1)
-        played = env.rollout(20, policy)
-        mean = played["next", "agents", "reward"].sum(1).mean().item()
+        rollout = env.rollout(20, policy)
+        mean = rollout["next", "agents", "reward"].sum(1).mean().item()
         if mean > best_return:
             best, best_return = weights, mean
             print(f"trial {trial}: mean return of an agent {mean:.2f}")

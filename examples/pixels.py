@@ -17,7 +17,7 @@ KEYS = ["pixels"]
 
 def make(envs: int) -> TransformedEnv:
     """Environments whose observations are the last four frames, `[envs, 4, 84, 84]` float32 in [0, 1]."""
-    one = partial(GymEnv, "CartPole-v1", from_pixels=True, pixels_only=True)
+    item = partial(GymEnv, "CartPole-v1", from_pixels=True, pixels_only=True)
     shown = Compose(
         ToTensorImage(in_keys=KEYS),
         GrayScale(in_keys=KEYS),
@@ -25,7 +25,7 @@ def make(envs: int) -> TransformedEnv:
         CatFrames(4, dim=-3, in_keys=KEYS),
         RewardSum(),
     )
-    return TransformedEnv(ParallelEnv(envs, one), shown)
+    return TransformedEnv(ParallelEnv(envs, item), shown)
 
 
 def main() -> None:
@@ -37,12 +37,12 @@ def main() -> None:
     options = parser.parse_args()
     env = make(options.envs)
     env.set_seed(0)
-    played = env.rollout(options.steps, break_when_any_done=False)
+    rollout = env.rollout(options.steps, break_when_any_done=False)
     env.close()
-    frames = played["next", "pixels"][:, -1]
+    frames = rollout["next", "pixels"][:, -1]
     rows = [torch.cat(list(stack), -1) for stack in frames]
     iio.imwrite(options.picture, (torch.cat(rows) * 255).byte().numpy())
-    print(f"{played['next', 'pixels'].shape}: the last four frames of each environment are in {options.picture}")
+    print(f"{rollout['next', 'pixels'].shape}: the last four frames of each environment are in {options.picture}")
 
 
 if __name__ == "__main__":

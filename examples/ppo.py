@@ -43,24 +43,24 @@ def _mlp(inputs: int, outputs: int, last_gain: float) -> nn.Sequential:
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
-def advantages(played: TensorDict, agent: Agent, gamma: float = 0.99, decay: float = 0.95) -> Tensor:
+def advantages(rollout: TensorDict, agent: Agent, gamma: float = 0.99, decay: float = 0.95) -> Tensor:
     """Generalised advantage estimates `[envs, time, 1]`; the true successors are under "next", final ones included."""
-    following = played["next"]
+    next_td = rollout["next"]
     with torch.no_grad():
-        next_value = agent.value(following["observation"]) * ~following["terminated"]
-    delta = following["reward"] + gamma * next_value - played["value"]
+        next_value = agent.value(next_td["observation"]) * ~next_td["terminated"]
+    delta = next_td["reward"] + gamma * next_value - rollout["value"]
     estimate, estimates = torch.zeros_like(delta[:, 0]), []
     for t in reversed(range(delta.shape[1])):
-        estimate = delta[:, t] + gamma * decay * estimate * ~following["done"][:, t]
+        estimate = delta[:, t] + gamma * decay * estimate * ~next_td["done"][:, t]
         estimates.append(estimate)
     return torch.stack(estimates[::-1], 1)
 
 
-def learn(agent: Agent, optimizer: torch.optim.Optimizer, played: TensorDict, epochs: int = 10) -> None:
+def learn(agent: Agent, optimizer: torch.optim.Optimizer, rollout: TensorDict, epochs: int = 10) -> None:
     """Several passes over what was played, in minibatches."""
-    gain = advantages(played, agent)
-    played = played.select("observation", "action", "log_prob", "value")
-    data = played.set("gain", gain).set("target", gain + played["value"]).reshape(-1)
+    gain = advantages(rollout, agent)
+    rollout = rollout.select("observation", "action", "log_prob", "value")
+    data = rollout.set("gain", gain).set("target", gain + rollout["value"]).reshape(-1)
     for _ in range(epochs):
         for batch in data[torch.randperm(len(data))].split(256):
             chosen = agent.act(batch["observation"])
@@ -94,12 +94,12 @@ def main() -> None:
     root = env.reset()
     for update in range(1, options.updates + 1):
         with torch.no_grad():
-            played = env.rollout(options.steps, agent, auto_reset=False, tensordict=root, break_when_any_done=False)
-        root = env.maybe_reset(env.step_mdp(played[:, -1].clone()))
-        learn(agent, optimizer, played)
-        ended = played["next", "done"]
+            rollout = env.rollout(options.steps, agent, auto_reset=False, tensordict=root, break_when_any_done=False)
+        root = env.maybe_reset(env.step_mdp(rollout[:, -1].clone()))
+        learn(agent, optimizer, rollout)
+        ended = rollout["next", "done"]
         if ended.any():
-            returns = played["next", "episode_reward"][ended]
+            returns = rollout["next", "episode_reward"][ended]
             print(f"update {update}: {len(returns)} episodes, mean return {returns.mean():.1f}", flush=True)
     env.close()
 

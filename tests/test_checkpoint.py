@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.states.zoo import Enemy, Place, Rich, play
+from tests.snapshot.fixture_envs import Enemy, Place, RichStateEnv, play
 
 from vecrl import checkpoint
 from vecrl.envs import GymEnv, ParallelEnv
 from vecrl.envs.transforms import Compose, RewardSum, TransformedEnv, VecNorm
 from vecrl.errors import CheckpointError, ClosedError, StateError
-from vecrl.policy.norm import RunningNorm
+from vecrl.policy.obs_norm import RunningNorm
 from vecrl.policy.search import PopulationSearch
+from vecrl.running_stats import RunningStats
 from vecrl.simulators.native import make_native
-from vecrl.stats import RunningStats
 from vecrl.vector import BatchedVectorEnv, VectorEnv
 
 VALUES = {
@@ -43,7 +43,7 @@ def same_value(a, b):
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def test_values_come_back(tmp_path):
+def test_values_round_trip(tmp_path):
     data = TensorDict({"a": torch.ones(3), "b": {"c": torch.zeros(3, 2)}}, [3])
     checkpoint.save(tmp_path / "a.ckpt", data=data, **VALUES)
     loaded = checkpoint.load(tmp_path / "a.ckpt")
@@ -104,7 +104,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_job_goes_on_where_it_was_saved(tmp_path, name):
+def test_jobs_continue_from_their_checkpoint(tmp_path, name):
     job = Job(MAKERS[name])
     job.run(12)
     checkpoint.save(tmp_path / "a.ckpt", steps=12, **job.objects())
@@ -154,19 +154,19 @@ envs.close()
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_another_process_goes_on(tmp_path, backend):
+def test_other_processes_can_continue(tmp_path, backend):
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(script), str(tmp_path / "a.ckpt")]
-    said = [
+    message_text = [
         subprocess.run([*command, what, backend], capture_output=True, text=True, check=True, timeout=60).stdout
         for what in ("save", "load")
     ]
-    assert said[0] == said[1]
-    assert len(said[0]) > 500
+    assert message_text[0] == message_text[1]
+    assert len(message_text[0]) > 500
 
 
-def test_transforms_statistics_and_workers_go_in_one_file(tmp_path):
+def test_one_file_holds_transforms_statistics_and_workers(tmp_path):
     def make():
         inner = ParallelEnv(2, lambda: TransformedEnv(GymEnv("CartPole-v1"), RewardSum()))
         return TransformedEnv(inner, Compose(VecNorm(in_keys=["observation"])))
@@ -181,8 +181,8 @@ def test_transforms_statistics_and_workers_go_in_one_file(tmp_path):
     def go_on(env, root):
         seen = []
         for step in range(10):
-            stepped, root = env.step_and_maybe_reset(root.set("action", actions[:, step]))
-            seen.append(stepped.clone())
+            step_td, root = env.step_and_maybe_reset(root.set("action", actions[:, step]))
+            seen.append(step_td.clone())
         return torch.stack(seen)
 
     expected = go_on(env, root.clone())
@@ -192,18 +192,23 @@ def test_transforms_statistics_and_workers_go_in_one_file(tmp_path):
         assert (go_on(other, loaded["root"]) == expected).all()
 
 
-def test_objects_of_classes_that_are_new_there_must_be_allowed(tmp_path):
-    env = gymnasium.Wrapper(Rich())
+def test_new_classes_must_be_allowed(tmp_path):
+    env = gymnasium.Wrapper(RichStateEnv())
     env.reset(seed=1)
     env.rival = Enemy(Place(1.0, 1.0))
     checkpoint.save(tmp_path / "a.ckpt", env=env)
     play(env, 3)
     env.rival = env.unwrapped.enemies = env.unwrapped.boss = env.unwrapped.grid = None
     with pytest.raises(
-        StateError, match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.states.zoo.Enemy'\]"
+        StateError,
+        match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.snapshot.fixture_envs.Enemy'\]",
     ):
         checkpoint.load(tmp_path / "a.ckpt", env=env)
-    checkpoint.load(tmp_path / "a.ckpt", env=env, allow=[Enemy, "tests.states.zoo.Place", "tests.states.zoo.Mood"])
+    checkpoint.load(
+        tmp_path / "a.ckpt",
+        env=env,
+        allow=[Enemy, "tests.snapshot.fixture_envs.Place", "tests.snapshot.fixture_envs.Mood"],
+    )
     assert env.rival == Enemy(Place(1.0, 1.0))
     env.close()
 
@@ -218,7 +223,7 @@ def file(tmp_path):
     return path
 
 
-def test_some_of_the_objects_will_do(file):
+def test_a_subset_of_objects_can_be_loaded(file):
     net = torch.nn.Linear(2, 2)
     loaded = checkpoint.load(file, net=net)
     assert loaded["net"] is net
@@ -226,27 +231,27 @@ def test_some_of_the_objects_will_do(file):
     assert torch.equal(checkpoint.load(file)["net"]["weight"], net.weight)
 
 
-def test_names_that_are_not_there_are_named(file):
+def test_unknown_names_raise(file):
     net = torch.nn.Linear(2, 2)
     before = net.weight.clone()
     with pytest.raises(CheckpointError, match=r"a\.ckpt holds no 'policy'; it holds x, net, envs"):
         checkpoint.load(file, net=net, policy=net)
     with pytest.raises(CheckpointError, match="holds 'x' as a value, which load returns"):
         checkpoint.load(file, net=net, x=2)
-    told = "'envs' in .* is the state of something that has set_state, but TimeLimit came, which has not"
-    with pytest.raises(StateError, match=told):
+    reported = "'envs' in .* is the state of something that has set_state, but TimeLimit came, which has not"
+    with pytest.raises(StateError, match=reported):
         checkpoint.load(file, net=net, envs=gymnasium.make("CartPole-v1"))
     assert torch.equal(net.weight, before)
 
 
-def test_generators_of_another_kind_are_refused(tmp_path):
+def test_generators_of_another_kind_raise(tmp_path):
     checkpoint.save(tmp_path / "g.ckpt", g=np.random.default_rng(1))
     for other in (torch.Generator(), random.Random(1), np.random.Generator(np.random.MT19937(1)), [1]):
         with pytest.raises(StateError, match=r"'g' in .* does not fit the object given"):
             checkpoint.load(tmp_path / "g.ckpt", g=other)
 
 
-def test_objects_made_otherwise_are_refused(file):
+def test_mismatching_objects_raise(file):
     cases = [
         ({"net": torch.nn.Linear(3, 2)}, "'net' in .* does not fit the object given"),
         (
@@ -274,8 +279,8 @@ def test_objects_made_otherwise_are_refused(file):
         (None, "holds other data than objects by name"),
     ],
 )
-def test_wrong_files_are_named(tmp_path, content, text):
-    from vecrl.states.format import dump
+def test_invalid_files_raise(tmp_path, content, text):
+    from vecrl.snapshot.serialization import dump
 
     path = tmp_path / "a.ckpt"
     path.write_bytes(b"".join(map(bytes, dump([1]))) if content is None else content)
@@ -293,7 +298,7 @@ def test_wrong_files_are_named(tmp_path, content, text):
         checkpoint.load(path)
 
 
-def test_what_cannot_be_saved_is_named_and_leaves_the_old_file(tmp_path, file):
+def test_unsaveable_objects_raise_and_keep_the_old_file(tmp_path, file):
     before = file.read_bytes()
     with pytest.raises(StateError, match=r"'odd' cannot be saved: The state of Enemy cannot be taken: at env\.place"):
         checkpoint.save(file, odd=Enemy(iter([1])))
@@ -316,7 +321,7 @@ def _closed():
 
 
 @pytest.mark.parametrize("nothing", [len, lambda: 1, dict, object()], ids=["builtin", "function", "class", "object"])
-def test_what_has_no_state_is_refused(nothing, tmp_path):
+def test_objects_without_state_raise(nothing, tmp_path):
     with pytest.raises(StateError, match=r"'a' cannot be saved: .* has no state"):
         checkpoint.save(tmp_path / "f", a=nothing)
     assert not list(tmp_path.iterdir())

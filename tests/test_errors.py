@@ -15,7 +15,7 @@ from vecrl.errors import (
     NetParsingError,
     OutOfSpecError,
     PendingError,
-    ShipError,
+    SerializationError,
     SpaceError,
     StateError,
     StepTimeout,
@@ -28,7 +28,7 @@ from vecrl.errors import (
 
 RAISED = Failure((2,), "step", "ValueError: bad", "Traceback: line 1\nline 2\n", worker=1, pid=77, step=5)
 CRASHED = Failure((0, 1), "reset", "its worker process exited with code 3", worker=0, pid=76, kind="crashed")
-LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
+TIMED_OUT = Failure((3,), "step", "no answer within 1 s", worker=2, kind="timed_out")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
         (LockedError, (RuntimeError,)),
         (ClosedError, (ValueError,)),
         (PendingError, (RuntimeError,)),
-        (ShipError, (ValueError,)),
+        (SerializationError, (ValueError,)),
         (VersionError, (ModuleNotFoundError,)),
         (NetParsingError, (ValueError,)),
         (StateError, (ValueError,)),
@@ -49,19 +49,19 @@ LATE = Failure((3,), "step", "no answer within 1 s", worker=2, kind="late")
         (StepTimeout, (WorkerError, TimeoutError)),
     ],
 )
-def test_each_is_what_users_catch(error: type[Exception], kinds: tuple[type[Exception], ...]) -> None:
+def test_errors_derive_from_builtin_exceptions(error: type[Exception], kinds: tuple[type[Exception], ...]) -> None:
     assert issubclass(error, (VecrlError,))
     assert all(issubclass(error, kind) for kind in kinds)
 
 
 def test_the_tree_is_drawn_in_full() -> None:
-    drawn = errors.__doc__ or ""
+    samples = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
     assert len(classes) == 14
-    assert all(e.__name__ in drawn for e in classes)
+    assert all(e.__name__ in samples for e in classes)
 
 
-def test_a_message_says_who_where_what_and_what_now() -> None:
+def test_messages_name_environment_command_cause_and_advice() -> None:
     text = str(WorkerError([RAISED]))
     assert text.splitlines() == [
         "environment 2 (worker 1, pid 77) in 'step' number 5: ValueError: bad",
@@ -72,9 +72,9 @@ def test_a_message_says_who_where_what_and_what_now() -> None:
     assert str(WorkerCrash([CRASHED])).startswith("environments 0, 1 (worker 0, pid 76) in 'reset': its worker")
 
 
-def test_the_worst_names_the_error() -> None:
-    assert type(failures_to_error([RAISED, LATE, CRASHED])) is WorkerCrash
-    assert type(failures_to_error([RAISED, LATE])) is StepTimeout
+def test_the_most_severe_failure_selects_the_error() -> None:
+    assert type(failures_to_error([RAISED, TIMED_OUT, CRASHED])) is WorkerCrash
+    assert type(failures_to_error([RAISED, TIMED_OUT])) is StepTimeout
     error = failures_to_error([RAISED, CRASHED], transition="rows")
     assert error.env_ids == (0, 1, 2), "in the order of the environments"
     assert [f.kind for f in error.failures] == ["crashed", "raised"]
@@ -82,8 +82,8 @@ def test_the_worst_names_the_error() -> None:
 
 
 @pytest.mark.parametrize("command", ["construct", "close"])
-def test_nobody_is_told_to_reset_what_is_not_there(command: str) -> None:
-    for kind in ("raised", "crashed", "late"):
+def test_advice_fits_the_command(command: str) -> None:
+    for kind in ("raised", "crashed", "timed_out"):
         text = str(failures_to_error([Failure((0,), command, "bad", kind=kind)]))
         assert "reset" not in text
         assert "wait" not in text
@@ -103,20 +103,20 @@ class Stuck(Exception):
         self.lock = threading.Lock()
 
 
-@pytest.mark.parametrize("kind", ["raised", "crashed", "late"])
-def test_errors_travel(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["raised", "crashed", "timed_out"])
+def test_errors_pickle(kind: str) -> None:
     error = failures_to_error([Failure((4,), "step", "Stuck", "trace", kind=kind, exception=Stuck())], object())
     for back in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(back) is type(error)
         assert str(back) == str(error)
         assert back.env_ids == (4,)
-    told = failures_to_error([Failure((4,), "step", "KeyError: 'x'", exception=KeyError("x"))], advice="Go home.")
-    back = pickle.loads(pickle.dumps(told))
+    reported = failures_to_error([Failure((4,), "step", "KeyError: 'x'", exception=KeyError("x"))], advice="Go home.")
+    back = pickle.loads(pickle.dumps(reported))
     assert str(back).endswith("Go home.")
     assert back.__cause__.args == ("x",)
 
 
-def test_a_parsing_error_says_where() -> None:
+def test_parsing_errors_have_a_position() -> None:
     error = NetParsingError("no such layer", 2, 5)
     assert str(error) == "no such layer (line 2, column 5)"
     assert (error.line, error.column) == (2, 5)

@@ -18,7 +18,7 @@ SHORT = {
 }
 
 
-def test_every_example_is_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHORT)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vecrl._utils import implement_for, set_aside
+from vecrl._utils import ignore_modules, implement_for
 from vecrl.errors import VersionError
 
 
@@ -28,7 +28,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("version", "expected"),
     [("0.21.0", 0), ("0.25.9", 0), ("0.26", 1), ("0.26.2", 1), ("1.0.0", 2), ("1.0.0a1", 2), ("1.10", 2)],
 )
-def test_ranges_take_in_their_first_version_and_not_their_last(libraries: Any, version: str, expected: int) -> None:
+def test_ranges_include_the_first_and_exclude_the_last_version(libraries: Any, version: str, expected: int) -> None:
     @implement_for("acrolib", None, "0.26.0")
     def fun() -> int:
         return 0
@@ -95,7 +95,7 @@ def test_a_library_found_by_a_function(libraries: Any) -> None:
     assert fun() == "found"
 
 
-def test_of_several_libraries_the_last_that_fits_and_is_not_set_aside(libraries: Any) -> None:
+def test_the_last_matching_library_that_is_not_ignored(libraries: Any) -> None:
     @implement_for("leftlib")
     def fun() -> str:
         return "left"
@@ -106,21 +106,21 @@ def test_of_several_libraries_the_last_that_fits_and_is_not_set_aside(libraries:
 
     libraries(leftlib="1", rightlib="2")
     assert fun() == "right"
-    set_aside(["rightlib"])
+    ignore_modules(["rightlib"])
     try:
         assert fun() == "left"
     finally:
-        set_aside([])
+        ignore_modules([])
     libraries(rightlib="1")
     assert fun() == "left"
 
 
-def test_a_version_that_is_none() -> None:
+def test_invalid_versions_raise() -> None:
     with pytest.raises(ValueError, match=r"version such as '0\.26\.2'"):
         implement_for.check_version("latest", "1", None)
 
 
-def test_a_library_found_by_a_function_is_set_aside(libraries: Any) -> None:
+def test_libraries_found_by_a_function_can_be_ignored(libraries: Any) -> None:
     @implement_for("leftlib")
     def fun() -> str:
         return "left"
@@ -131,8 +131,8 @@ def test_a_library_found_by_a_function_is_set_aside(libraries: Any) -> None:
 
     libraries(leftlib="1", rightlib="2")
     assert fun() == "right"
-    set_aside(["rightlib"])
+    ignore_modules(["rightlib"])
     try:
         assert fun() == "left"
     finally:
-        set_aside([])
+        ignore_modules([])

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
-RAYS = {f"engine/backends/{name}.py" for name in ("actors", "placing", "session")}  # the files that know Ray
-STANDARD = set(sys.stdlib_module_names)
+# the files that know Ray
+RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
+STDLIB_MODULES = set(sys.stdlib_module_names)
 OPTIONAL = {"brax", "envpool", "imageio", "jax", "jaxlib", "matplotlib", "mujoco", "ray", "rich", "tensordict", "typer"}
 
 
-def _brought_along(statement: str) -> set[str]:
+def _imported_modules(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
@@ -25,15 +26,15 @@ def _brought_along(statement: str) -> set[str]:
     [
         "vecrl.engine",
         "vecrl.engine.worker",
-        "vecrl.engine.backends.child",
+        "vecrl.engine.backends.process_worker",
         "vecrl.simulators.gymnasium",
         "vecrl.checkpoint",
-        "vecrl.simulators.assorted",
-        "vecrl.simulators.gym_making",
+        "vecrl.simulators.heterogeneous",
+        "vecrl.simulators.gym_factory",
     ],
 )
 def test_workers_start_without_torch(module: str) -> None:
-    assert not _brought_along(f"import {module}") & (OPTIONAL | {"torch"})
+    assert not _imported_modules(f"import {module}") & (OPTIONAL | {"torch"})
 
 
 @pytest.mark.parametrize(
@@ -46,16 +47,16 @@ def test_workers_start_without_torch(module: str) -> None:
         "import vecrl.classic",
     ],
 )
-def test_who_needs_no_specs_pays_for_none(statement: str) -> None:
-    assert not _brought_along(statement) & {"torch", "tensordict", "yaml"}
+def test_imports_without_specs_do_not_load_torch(statement: str) -> None:
+    assert not _imported_modules(statement) & {"torch", "tensordict", "yaml"}
 
 
 @pytest.mark.parametrize(
     "module",
-    ["vecrl", "vecrl.vector", "vecrl.venv", "vecrl.policy", "vecrl.specs", "vecrl.specs.conversions", "vecrl.envs"],
+    ["vecrl", "vecrl.vector", "vecrl.venv", "vecrl.policy", "vecrl.specs", "vecrl.specs.convert", "vecrl.envs"],
 )
-def test_importing_vecrl_takes_nothing_optional(module: str) -> None:
-    assert not _brought_along(f"import {module}") & (OPTIONAL - {"tensordict"})
+def test_importing_vecrl_loads_no_optional_packages(module: str) -> None:
+    assert not _imported_modules(f"import {module}") & (OPTIONAL - {"tensordict"})
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -67,97 +68,105 @@ def _imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
-            ours = base.partition(".")[0] == "vecrl"
-            yield from (f"{base}.{alias.name}" if ours else base for alias in node.names)
+            actual = base.partition(".")[0] == "vecrl"
+            yield from (f"{base}.{alias.name}" if actual else base for alias in node.names)
 
 
-def _strangers(folder: str, allowed: tuple[str, ...], libraries: set[str]) -> list[str]:
+def _disallowed_imports(folder: str, allowed: tuple[str, ...], libraries: set[str]) -> list[str]:
     """Imports of the files in `folder` that are none of: below `allowed`, the standard library, `libraries`."""
     found: list[str] = []
     for path in sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]:
         for name in _imports(path):
             top = name.partition(".")[0]
-            ours = top == "vecrl" and any(name == a or name.startswith(a + ".") for a in allowed)
-            if not ours and top not in STANDARD and top not in libraries:
+            actual = top == "vecrl" and any(name == a or name.startswith(a + ".") for a in allowed)
+            if not actual and top not in STDLIB_MODULES and top not in libraries:
                 found.append(f"{path.relative_to(SOURCE)} imports {name}")
     return found
 
 
-def test_the_errors_know_nobody() -> None:
-    assert _strangers("errors.py", (), {"cloudpickle"}) == []
+def test_errors_import_no_other_module() -> None:
+    assert _disallowed_imports("errors.py", (), {"cloudpickle"}) == []
 
 
-def test_states_know_arrays_alone() -> None:
-    assert _strangers("states", ("vecrl.states", "vecrl.errors"), {"numpy"}) == []
+def test_snapshot_imports_numpy_only() -> None:
+    assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
 
-def test_the_engine_knows_arrays_and_spaces() -> None:
+def test_engine_imports_arrays_and_spaces_only() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
     own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams"
-    found = _strangers("engine", own, libraries)
-    assert {line.split(" imports ")[0] for line in found} == RAYS
-    for path in RAYS:
-        assert _strangers(path, own, libraries | {"ray"}) == []
+    found = _disallowed_imports("engine", own, libraries)
+    assert {line.split(" imports ")[0] for line in found} == RAY_FILES
+    for path in RAY_FILES:
+        assert _disallowed_imports(path, own, libraries | {"ray"}) == []
 
 
-def test_specs_know_tensors_and_spaces() -> None:
+def test_specs_import_tensors_and_spaces_only() -> None:
     libraries = {"numpy", "torch", "tensordict", "gymnasium"}
-    assert _strangers("specs", ("vecrl.specs", "vecrl.errors"), libraries) == []
+    assert _disallowed_imports("specs", ("vecrl.specs", "vecrl.errors"), libraries) == []
 
 
-def test_environments_know_specs_and_the_engine_and_only_their_own_library() -> None:
-    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.states", "vecrl.errors")
+def test_envs_import_specs_engine_and_their_own_library_only() -> None:
+    below = ("vecrl.envs", "vecrl.specs", "vecrl.engine", "vecrl.snapshot", "vecrl.errors")
     libraries = {"numpy", "torch", "tensordict"}
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
-            assert _strangers(f"envs/{path.name}", below, libraries) == []
+            assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
     with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
-    assert _strangers("envs/batched", with_simulators, libraries | spaces) == []
+    assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
     for path in sorted((SOURCE / "envs" / "libs").glob("*.py")):
         name = "gym" if path.stem.startswith("gym_") else path.stem
-        assert _strangers(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
+        assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
 
 
-def test_classic_environments_know_spaces_and_their_conversions_tensordicts() -> None:
-    below = ("vecrl.classic", "vecrl.errors", "vecrl.stats", "vecrl.states", "vecrl.simulators.gym_making")
+def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
+    below = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.simulators.gym_factory")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")
     for path in sorted((SOURCE / "classic").glob("*.py")):
         name = f"classic/{path.name}"
         if path.stem == "conversions":
-            assert _strangers(name, over_tensordicts, {"numpy", "gymnasium", "torch", "tensordict"}) == []
+            assert _disallowed_imports(name, over_tensordicts, {"numpy", "gymnasium", "torch", "tensordict"}) == []
         else:
-            assert _strangers(name, below, {"numpy", "gymnasium", "yaml"}) == []
+            assert _disallowed_imports(name, below, {"numpy", "gymnasium", "yaml"}) == []
 
 
-def test_environments_with_ids_know_the_engine_and_dialect_1_alone() -> None:
+def test_venv_imports_engine_and_vector_only() -> None:
     """Without torch, but for what stands on batches of tensors."""
-    below = ("vecrl.engine", "vecrl.errors", "vecrl.stats", "vecrl.states", "vecrl.vector", "vecrl.simulators")
+    below = (
+        "vecrl.engine",
+        "vecrl.errors",
+        "vecrl.running_stats",
+        "vecrl.snapshot",
+        "vecrl.vector",
+        "vecrl.simulators",
+    )
     below = (*below, "vecrl.venv")
     for path in sorted((SOURCE / "venv").glob("*.py")):
-        tensors = {"torch"} if path.stem == "batched" else set()
-        assert _strangers(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
+        tensors = {"torch"} if path.stem == "batch_pool" else set()
+        assert _disallowed_imports(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
 
 
-def test_only_the_conversions_of_specs_know_gymnasium() -> None:
+def test_only_spec_conversions_import_gymnasium() -> None:
     for path in sorted((SOURCE / "specs").glob("*.py")):
-        assert not {name for name in _imports(path) if name.startswith(("gymnasium", "vecrl.specs.conversions"))}, path
+        assert not {name for name in _imports(path) if name.startswith(("gymnasium", "vecrl.specs.convert"))}, path
 
 
-def test_simulators_know_the_lowest_seam_and_their_own_library() -> None:
-    seams = ("vecrl.engine.simulator", "vecrl.engine.layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
-    seams = (*seams, "vecrl.states")
+def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
+    seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
+    seams = (*seams, "vecrl.snapshot")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # tensors come of these
-            assert _strangers(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
+            assert _disallowed_imports(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
 
 
 @pytest.mark.parametrize(
-    "folder", ["engine", "states", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "stats.py"]
+    "folder",
+    ["engine", "snapshot", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "running_stats.py"],
 )
-def test_nothing_knows_what_stands_on_it(folder: str) -> None:
+def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]
     assert paths
@@ -165,12 +174,17 @@ def test_nothing_knows_what_stands_on_it(folder: str) -> None:
         assert [name for name in _imports(path) if name.startswith(upper)] == [], path
 
 
-def test_only_the_command_line_knows_the_command_line() -> None:
+def test_only_the_cli_imports_the_cli() -> None:
     for path in sorted(SOURCE.rglob("*.py")):
         if "cli" not in path.parts and path.name != "__main__.py":
             assert [name for name in _imports(path) if name.startswith("vecrl.cli")] == [], path
 
 
-def test_the_parser_of_imports_sees_them() -> None:
+def test_the_import_parser_finds_imports() -> None:
     names = set(_imports(SOURCE / "engine" / "backends" / "processes.py"))
-    assert {"select", "vecrl.errors.Failure", "vecrl.engine.arena.Arena", "vecrl.engine.backends.zygote"} <= names
+    assert {
+        "select",
+        "vecrl.errors.Failure",
+        "vecrl.engine.batch_buffers.BatchBuffers",
+        "vecrl.engine.backends.forkserver",
+    } <= names

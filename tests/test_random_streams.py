@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict
-from tests.faults.zoo import is_killed
+from tests.faults.fixture_envs import is_killed
 
 from vecrl.envs import EnvBase, ParallelEnv
 from vecrl.random_streams import RandomStreams, seed_streams
@@ -30,12 +30,12 @@ def draw() -> list[float]:
 
 
 def test_equal_seeds_give_equal_numbers_and_other_seeds_others() -> None:
-    drawn = []
+    samples = []
     for seed in (1, 2, 1, 2**64 - 1):
         seed_streams(seed)
-        drawn.append(draw() + draw())
-    assert drawn[0] == drawn[2]
-    assert len({number for numbers in drawn for number in numbers}) == 3 * 6
+        samples.append(draw() + draw())
+    assert samples[0] == samples[2]
+    assert len({number for numbers in samples for number in numbers}) == 3 * 6
 
 
 def test_streams_continue_in_the_next_block_and_leave_the_process_generators_alone() -> None:
@@ -103,18 +103,18 @@ def _observed(**options: Any) -> list[float]:
     ids=str,
 )
 def test_no_two_workers_nor_pools_draw_equal_numbers(options: Any) -> None:
-    drawn = _observed(**options) + _observed(**options)
-    assert len(set(drawn)) == len(drawn) == 36
+    samples = _observed(**options) + _observed(**options)
+    assert len(set(samples)) == len(samples) == 36
 
 
 @pytest.mark.parametrize("backend", ["processes", RAY])
 def test_a_restarted_worker_does_not_repeat_random_numbers(backend: Any) -> None:
     with VectorEnv([Draws] * 2, num_workers=2, backend=backend, on_failure="restart") as envs:
-        drawn = [envs.reset()[0][0]]
+        samples = [envs.reset()[0][0]]
         for _ in range(2):
             envs.step([1, 0])
-            drawn.append(envs.reset()[0][0])
-    assert len(set(np.ravel(drawn))) == 18
+            samples.append(envs.reset()[0][0])
+    assert len(set(np.ravel(samples))) == 18
 
 
 class DrawingEnv(EnvBase):
@@ -137,12 +137,12 @@ class DrawingEnv(EnvBase):
 
 
 def test_unseeded_tensordict_environments_differ_between_workers_and_batches() -> None:
-    drawn = []
+    samples = []
     for _ in range(2):
         env = ParallelEnv(4, DrawingEnv)
-        drawn += env.reset()["observation"].ravel().tolist()
+        samples += env.reset()["observation"].ravel().tolist()
         env.close()
-    assert len(set(drawn)) == 16
+    assert len(set(samples)) == 16
 
 
 # -- policies in workers ---------------------------------------------------------------------------
@@ -180,8 +180,8 @@ def _played(policy: Any = all_noise, *, resets: tuple[Any, ...] = (3,), steps: i
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("policy", [torch_noise, numpy_noise, python_noise])
 def test_workers_act_differently_where_the_policy_draws(policy: Any, backend: Any) -> None:
-    played = [_played(policy, resets=(seed,), backend=backend) for seed in (None, None, 5)]
-    columns = {actions[:, i].tobytes() for actions in played for i in range(4)}
+    rollout = [_played(policy, resets=(seed,), backend=backend) for seed in (None, None, 5)]
+    columns = {actions[:, i].tobytes() for actions in rollout for i in range(4)}
     assert len(columns) == 12
 
 
@@ -208,9 +208,9 @@ def test_the_seed_of_the_constructor_is_that_of_the_first_reset() -> None:
             workers.reset()
             return first.action, np.concatenate([first.obs, workers.rollout(30).obs])
 
-    again = [play(seed=7), play(seed=7), play(seed=8), play()]
-    np.testing.assert_array_equal(again[0][1], again[1][1])
-    assert len({actions.tobytes() for actions, _ in again}) == 3
+    repeated = [play(seed=7), play(seed=7), play(seed=8), play()]
+    np.testing.assert_array_equal(repeated[0][1], repeated[1][1])
+    assert len({actions.tobytes() for actions, _ in repeated}) == 3
 
 
 @pytest.mark.parametrize("seed", ["seven", [1, 2]])

@@ -12,7 +12,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 
 @given(WORDS, WORDS, WORDS)
-def test_one_seed_equals_its_place_in_a_batch(root, env_id, episode):
+def test_single_seeds_equal_their_batch_element(root, env_id, episode):
     batch = seeds_for(root, np.array([0, env_id], np.uint64), np.array([episode, episode], np.uint64))
     assert seed_for(root, env_id, episode) == batch[1]
     assert 0 <= seed_for(root, env_id, episode) < 2**32
@@ -26,7 +26,7 @@ def test_seeds_never_change_from_version_to_version():
     ]
 
 
-def test_neighbours_share_nothing():
+def test_neighbouring_seeds_are_uncorrelated():
     grid = seeds_for(7, np.arange(300)[:, None], np.arange(300))
     assert grid.shape == (300, 300)
     assert len(np.unique(grid)) > 300 * 300 - 10  # about one pair of 32-bit hashes is expected to meet
@@ -36,12 +36,12 @@ def test_neighbours_share_nothing():
     assert abs(flips - 0.5) < 0.002
 
 
-def test_streams_are_apart_from_episodes_and_from_each_other():
+def test_streams_differ_from_episodes_and_each_other():
     assert len({seeding.stream_for(1, name) for name in ("actions", "test", "noise")} | {1}) == 4
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, 2**64])
-def test_what_is_no_root_is_refused(wrong):
+def test_invalid_roots_raise(wrong):
     with pytest.raises(ValueError, match="root"):
         seed_for(wrong, 0)
 
@@ -63,7 +63,7 @@ def test_a_list_gives_each_environment_its_own_first_seed():
         rule([3], 0)
 
 
-def test_a_rule_comes_out_of_any_seed():
+def test_seed_rule_accepts_any_seed():
     assert seed_rule(3) == OwnSeeds(3)
     assert seed_rule(np.int64(3)) == OwnSeeds(3)
     assert seed_rule((1, 2)) == ListedSeeds((1, 2))
@@ -71,7 +71,7 @@ def test_a_rule_comes_out_of_any_seed():
     assert seed_rule(None) != seed_rule(None)
 
 
-def test_sets_are_walked_through_and_share_nothing():
+def test_seed_sets_are_cycled_and_disjoint():
     train, test = split_seeds(1, 30, 20)
     assert len(set(train.seeds) | set(test.seeds)) == 50
     assert sorted(test(np.arange(20), 0).tolist()) == sorted(test.seeds)
@@ -83,7 +83,7 @@ def test_sets_are_walked_through_and_share_nothing():
         split_seeds(1, 3, 0)
 
 
-def test_what_are_no_seeds_is_refused():
+def test_invalid_seeds_raise():
     for wrong in ((-1,), (3, 2**64), (0.5,)):
         for kind in (ListedSeeds, SeedSet):
             with pytest.raises(ValueError, match=r"at least 0 and less than 2\*\*64"):

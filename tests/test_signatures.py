@@ -70,16 +70,16 @@ FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_names_are_public_and_called_as_the_source_calls_them(name):
+def test_public_signatures_match_the_source(name):
     """Public names of `vecrl.vector`, `vecrl.policy` and `vecrl.venv`; whatever is further is a keyword of its own."""
     home, _, path = name.partition(".")
-    ours = inspect.signature(attrgetter(path)(import_module(f"vecrl.{home}"))).parameters
-    theirs = inspect.signature(SIGNATURES[name]).parameters
-    assert [key for key in ours if key in theirs] == list(theirs)
-    for key, parameter in theirs.items():
-        assert ours[key].kind == parameter.kind
-        assert parameter.default in (inspect.Parameter.empty, ours[key].default)
-    further = [parameter for key, parameter in ours.items() if key not in theirs]
+    actual = inspect.signature(attrgetter(path)(import_module(f"vecrl.{home}"))).parameters
+    expected = inspect.signature(SIGNATURES[name]).parameters
+    assert [key for key in actual if key in expected] == list(expected)
+    for key, parameter in expected.items():
+        assert actual[key].kind == parameter.kind
+        assert parameter.default in (inspect.Parameter.empty, actual[key].default)
+    further = [parameter for key, parameter in actual.items() if key not in expected]
     assert all(parameter.kind in FREE for parameter in further)
     assert path.partition(".")[0] in import_module(f"vecrl.{home}").__all__
 

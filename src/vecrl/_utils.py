@@ -14,7 +14,7 @@ from typing import Any
 from .errors import VersionError
 
 _VARIANTS: dict[str, list[implement_for]] = {}
-_SET_ASIDE: set[str] = set()
+_IGNORED_MODULES: set[str] = set()
 
 
 class implement_for:
@@ -60,16 +60,16 @@ class implement_for:
         self.fn = fn
         name = f"{fn.__module__}.{fn.__qualname__}"
         variants = _VARIANTS.setdefault(name, [])
-        variants[:] = [other for other in variants if not other._is_for_the_same(self)] + [self]
+        variants[:] = [other_variant for other_variant in variants if not other_variant._is_for_the_same(self)] + [self]
 
         @wraps(fn)
-        def chosen(*args: Any, **kwargs: Any) -> Any:
-            return _chosen(name, variants)(*args, **kwargs)
+        def dispatch(*args: Any, **kwargs: Any) -> Any:
+            return _select_variant(name, variants)(*args, **kwargs)
 
-        return classmethod(chosen) if self.class_method else chosen
+        return classmethod(dispatch) if self.class_method else dispatch
 
-    def _is_for_the_same(self, other: implement_for) -> bool:
-        return self._range() == other._range()
+    def _is_for_the_same(self, other_variant: implement_for) -> bool:
+        return self._range() == other_variant._range()
 
     def _range(self) -> tuple[Any, ...]:
         return self.module_name, self.from_version, self.to_version
@@ -81,20 +81,20 @@ class implement_for:
         except ImportError:
             return None
 
-    def is_set_aside(self) -> bool:
-        """Whether `set_aside` says to pass it over."""
+    def is_ignored(self) -> bool:
+        """Whether `ignore_modules` says to pass it over."""
         name = getattr(self._module(), "__name__", "") if callable(self.module_name) else self.module_name
-        return name.partition(".")[0] in _SET_ASIDE
+        return name.partition(".")[0] in _IGNORED_MODULES
 
     def version(self) -> str | None:
         """The library's version here; None where it is not installed."""
         module = self._module()
         if module is None:
             return None
-        found = getattr(module, "__version__", None)
-        return found if found is not None else metadata.version(module.__name__)
+        match = getattr(module, "__version__", None)
+        return match if match is not None else metadata.version(module.__name__)
 
-    def fits(self) -> bool:
+    def matches(self) -> bool:
         """Whether the library is here, in a version of the range."""
         version = self.version()
         return version is not None and self.check_version(version, self.from_version, self.to_version)
@@ -116,27 +116,27 @@ class implement_for:
         return f"{name} [{self.from_version or '…'}, {self.to_version or '…'})"
 
 
-def set_aside(modules: Iterable[str]) -> None:
+def ignore_modules(modules: Iterable[str]) -> None:
     """Have `implement_for` pass over what is for these libraries, where there is something for others."""
-    _SET_ASIDE.clear()
-    _SET_ASIDE.update(modules)
+    _IGNORED_MODULES.clear()
+    _IGNORED_MODULES.update(modules)
 
 
-def _chosen(name: str, variants: list[implement_for]) -> Callable[..., Any]:
-    meant = [variant for variant in variants if not (_SET_ASIDE and variant.is_set_aside())] or variants
-    for variant in reversed(meant):
-        if variant.fits():
+def _select_variant(name: str, variants: list[implement_for]) -> Callable[..., Any]:
+    candidates = [variant for variant in variants if not (_IGNORED_MODULES and variant.is_ignored())] or variants
+    for variant in reversed(candidates):
+        if variant.matches():
             assert variant.fn is not None
             return variant.fn
-    known = ", ".join(f"{variant} (here: {variant.version() or 'not installed'})" for variant in variants)
-    raise VersionError(f"{name} is written for {known}; none of these is here. Install one of them.")
+    descriptions = ", ".join(f"{variant} (here: {variant.version() or 'not installed'})" for variant in variants)
+    raise VersionError(f"{name} is written for {descriptions}; none of these is here. Install one of them.")
 
 
 def _number(version: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
-    if found is None:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    if match is None:
         raise ValueError(f"Expected a version such as '0.26.2', but {version!r} came.")
-    parts = [int(part) for part in found[1].split(".")]
+    parts = [int(part) for part in match[1].split(".")]
     while len(parts) > 1 and parts[-1] == 0:
         parts.pop()
     return tuple(parts)

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from .errors import CheckpointError, StateError, VecrlError
-from .states import Stateful, put, take
-from .states.atomic import write_atomically
-from .states.format import dump, parse
-from .states.libraries import is_of
-from .states.putting import Allowed
+from .snapshot import Stateful, capture, restore
+from .snapshot.atomic_write import write_atomically
+from .snapshot.handlers.torch import is_instance_of_library
+from .snapshot.restore import Allowed
+from .snapshot.serialization import dump, parse
 
 __all__ = ["GlobalGenerators", "load", "save"]
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, np.ndarray, np.generic)
-_MADE = ("object", "own", "enum", "left", "method")  # what only an object that is there can be put back into
+_NEEDS_OBJECT = ("object", "own", "enum", "left", "method")  # what only an object that is there can be put back into
 
 
 def save(path: str | os.PathLike[str], /, **objects: Any) -> None:
@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any
     entries = parse(path.read_bytes(), str(path))
     _check(entries, objects, path)
     return {
-        name: _restored(name, entry, objects[name], allow, path) if name in objects else _value(entry)
+        name: _restore(name, entry, objects[name], allow, path) if name in objects else _value(entry)
         for name, entry in entries.items()
     }
 
@@ -95,25 +95,29 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
     try:
         if isinstance(value, Stateful):
             return {"kind": "state", "data": value.get_state()}
-        has = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
-        if has and not _is_value(value):
+        has_state_dict = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+        if has_state_dict and not _is_value(value):
             return {"kind": "state_dict", "data": value.state_dict()}
-        state = take(value)
+        state = capture(value)
     except StateError as error:
         raise StateError(f"{name!r} cannot be saved: {error}") from error
     if not _is_value(value):
         if isinstance(value, FunctionType | BuiltinFunctionType | type) or type(value) is object:
             raise StateError(f"{name!r} cannot be saved: {value!r:.80} has no state. Leave it out, and make it again.")
         return {"kind": "object", "data": state}
-    if odd := next((node for node in state["nodes"] if node["is"] in _MADE), None):
-        what = odd.get("of", "something that is code, a file or a window")
-        raise StateError(f"{name!r} cannot be saved as a value, since it holds {what}: give that by a name of its own.")
+    if unsupported := next((node for node in state["nodes"] if node["is"] in _NEEDS_OBJECT), None):
+        description = unsupported.get("of", "something that is code, a file or a window")
+        raise StateError(
+            f"{name!r} cannot be saved as a value, since it holds {description}: give that by a name of its own."
+        )
     return {"kind": "value", "data": state}
 
 
 def _is_value(value: Any) -> bool:
     kind = type(value)
-    tensors = is_of(kind, "torch", "Tensor", "Size") or is_of(kind, "tensordict", "TensorDictBase", "NonTensorData")
+    tensors = is_instance_of_library(kind, "torch", "Tensor", "Size") or is_instance_of_library(
+        kind, "tensordict", "TensorDictBase", "NonTensorData"
+    )
     return isinstance(value, _VALUES) or tensors
 
 
@@ -138,13 +142,13 @@ def _check(entries: Any, objects: Mapping[str, Any], path: Path) -> None:
 
 
 def _value(entry: Mapping[str, Any]) -> Any:
-    return put(None, entry["data"]) if entry["kind"] == "value" else entry["data"]
+    return restore(None, entry["data"]) if entry["kind"] == "value" else entry["data"]
 
 
-def _restored(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, path: Path) -> Any:
+def _restore(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, path: Path) -> Any:
     try:
         if entry["kind"] == "object":
-            if put(value, entry["data"], allow=allow) is not value:
+            if restore(value, entry["data"], allow=allow) is not value:
                 raise StateError(f"it is of another kind, but {type(value).__name__} came.")
             return value
         if entry["kind"] == "state":
@@ -190,5 +194,5 @@ class GlobalGenerators:
         np.random.set_state(state["numpy"])  # noqa: NPY002
         if "torch" in state and (torch := sys.modules.get("torch")) is not None:
             torch.set_rng_state(state["torch"])
-            for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
-                torch.cuda.set_rng_state(one, device)
+            for device, generator_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(generator_state, device)

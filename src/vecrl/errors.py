@@ -6,7 +6,7 @@
     ├── LockedError (RuntimeError)           a change of something that is locked
     ├── ClosedError (ValueError)             a call on something that was closed
     ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
-    ├── ShipError (ValueError)               a factory that cannot be sent to a worker process
+    ├── SerializationError (ValueError)               a factory that cannot be sent to a worker process
     ├── VersionError (ModuleNotFoundError)   a library that is missing, or in a version that nothing here is for
     ├── StateError (ValueError)              a state that cannot be taken, or put back where it is to go
     │   └── CheckpointError                  a file that is no checkpoint, or not a whole one
@@ -52,7 +52,7 @@ class PendingError(VecrlError, RuntimeError):
     """A call came while another was under way, or asked for an answer to none."""
 
 
-class ShipError(VecrlError, ValueError):
+class SerializationError(VecrlError, ValueError):
     """A factory that cannot be pickled, so that no worker process can have it."""
 
 
@@ -96,7 +96,7 @@ class Failure:
         pid: the worker's process id.
         step: how many steps the worker had been asked for.
         exception: the exception itself where it could be brought over, else None.
-        kind: "raised", "crashed" or "late".
+        kind: "raised", "crashed" or "timed_out".
     """
 
     env_ids: tuple[int, ...]
@@ -131,8 +131,8 @@ class WorkerError(VecrlError, RuntimeError):
 
     def __init__(self, failures: Sequence[Failure], transition: Any = None, advice: str | None = None):
         self.transition = transition
-        once = {id(failure): failure for failure in failures}  # a crash is told to all who waited for the worker
-        self.failures = tuple(sorted(once.values(), key=lambda f: f.env_ids))
+        unique = {id(failure): failure for failure in failures}  # a crash is told to all who waited for the worker
+        self.failures = tuple(sorted(unique.values(), key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         if advice is None:
             commands = {failure.command for failure in self.failures}
@@ -142,7 +142,7 @@ class WorkerError(VecrlError, RuntimeError):
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
 
     def __reduce__(self):
-        return _rebuilt, (type(self), packed(self.failures), self.advice)
+        return _rebuild_error, (type(self), pickle_exceptions(self.failures), self.advice)
 
 
 class WorkerCrash(WorkerError):
@@ -167,46 +167,46 @@ class StepTimeout(WorkerError, TimeoutError):
 def failures_to_error(failures: Sequence[Failure], transition: Any = None, advice: str | None = None) -> WorkerError:
     """The error that fits the worst of `failures`: a crash before a timeout before an exception."""
     kinds = {f.kind for f in failures}
-    cls = WorkerCrash if "crashed" in kinds else StepTimeout if "late" in kinds else WorkerError
+    cls = WorkerCrash if "crashed" in kinds else StepTimeout if "timed_out" in kinds else WorkerError
     return cls(failures, transition, advice)
 
 
-class Retelling:
+class remap_failures:
     """Around calls: what they raise of failures is told as other ones, with the same cause and results.
 
     Args:
-        retell: what a failure is told as.
+        remap: what a failure is told as.
         advice: what to do now, where it is not what usually helps.
     """
 
-    def __init__(self, retell: Callable[[Failure], Iterable[Failure]], advice: str | None = None):
-        self._retell, self._advice = retell, advice
+    def __init__(self, remap: Callable[[Failure], Iterable[Failure]], advice: str | None = None):
+        self._remap, self._advice = remap, advice
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, WorkerError):
-            told = failures_to_error([new for f in error.failures for new in self._retell(f)], advice=self._advice)
-            told.results = error.results
-            raise told from told.__cause__
+            remapped = failures_to_error([new for f in error.failures for new in self._remap(f)], advice=self._advice)
+            remapped.results = error.results
+            raise remapped from remapped.__cause__
 
 
-def packed(failures: Iterable[Failure]) -> list[Failure]:
+def pickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
     """Failures that can travel: their exceptions in bytes, if they can be pickled and rebuilt."""
-    return [replace(failure, exception=_in_bytes(failure.exception)) for failure in failures]
+    return [replace(failure, exception=_pickle_exception(failure.exception)) for failure in failures]
 
 
-def unpacked(failures: Iterable[Failure]) -> list[Failure]:
+def unpickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
     """Failures that travelled, with the exceptions that this process can rebuild."""
-    return [replace(failure, exception=_out_of_bytes(failure.exception)) for failure in failures]
+    return [replace(failure, exception=_unpickle_exception(failure.exception)) for failure in failures]
 
 
-def _rebuilt(cls: type[WorkerError], failures: list[Failure], advice: str) -> WorkerError:
-    return cls(unpacked(failures), advice=advice)
+def _rebuild_error(cls: type[WorkerError], failures: list[Failure], advice: str) -> WorkerError:
+    return cls(unpickle_exceptions(failures), advice=advice)
 
 
-def _in_bytes(error: BaseException | None) -> Any:
+def _pickle_exception(error: BaseException | None) -> Any:
     if error is None:
         return None
     try:
@@ -217,7 +217,7 @@ def _in_bytes(error: BaseException | None) -> Any:
     return body
 
 
-def _out_of_bytes(body: Any) -> BaseException | None:
+def _unpickle_exception(body: Any) -> BaseException | None:
     try:
         return pickle.loads(body) if body else None
     except BaseException:  # its module may be missing here

@@ -109,10 +109,10 @@ class ListedSeeds:
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
         """See `SeedRule`."""
-        ids, times = np.broadcast_arrays(env_ids, episodes)
+        ids, episode_numbers = np.broadcast_arrays(env_ids, episodes)
         if ids.max(initial=-1) >= len(self.seeds):
             raise ValueError(f"Expected a seed for each environment up to {ids.max()}, but {len(self.seeds)} came.")
-        pairs: list[tuple[int, int]] = np.stack([ids.ravel(), times.ravel()], 1).tolist()
+        pairs: list[tuple[int, int]] = np.stack([ids.ravel(), episode_numbers.ravel()], 1).tolist()
         seeds = [seed_for(self.seeds[i], 0, episode) if episode else self.seeds[i] for i, episode in pairs]
         return np.array(seeds, np.uint64).reshape(ids.shape)
 
@@ -167,12 +167,12 @@ def split_seeds(root: int, *sizes: int) -> list[SeedSet]:
     >>> len(train.seeds), len(test.seeds), set(train.seeds) & set(test.seeds)
     (200, 50, set())
     """
-    wanted = sum(sizes)
+    count = sum(sizes)
     if min(sizes, default=0) < 1:
         raise ValueError(f"Expected the sizes of sets of seeds, 1 or more each, but {sizes} came.")
-    candidates = seeds_for(stream_for(root, "split"), np.arange(wanted + wanted // 8 + 8))
-    distinct = list(dict.fromkeys(candidates.tolist()))[:wanted]  # 32-bit hashes meet now and then
-    parts = np.split(np.array(distinct), np.cumsum(sizes)[:-1])
+    candidates = seeds_for(stream_for(root, "split"), np.arange(count + count // 8 + 8))
+    unique = list(dict.fromkeys(candidates.tolist()))[:count]  # 32-bit hashes meet now and then
+    parts = np.split(np.array(unique), np.cumsum(sizes)[:-1])
     return [SeedSet(tuple(part.tolist())) for part in parts]
 
 

@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.harness import Contestant, Process, Result, compete
+from benchmarks.harness import Implementation, Process, Result, compete
 from benchmarks.records import Beyond, Limit, Target, Workload
 from benchmarks.workloads import workloads
 
 from benchmarks import report
 
-LOOP = Contestant("loop", "main", "by_hand:loop_cartpole")
-ONCE = Contestant("once", "main", "by_hand:loop_cartpole", fresh=True)
-WRONG = Contestant("wrong", "main", "by_hand:loop_cartpole", {"colour": "red"})
+LOOP = Implementation("loop", "main", "by_hand:loop_cartpole")
+ONCE = Implementation("once", "main", "by_hand:loop_cartpole", fresh=True)
+WRONG = Implementation("wrong", "main", "by_hand:loop_cartpole", {"colour": "red"})
 
 
-def test_contestants_take_turns_and_a_failure_stops_nobody_else():
+def test_implementations_take_turns_and_a_failure_does_not_stop_others():
     python = Path(sys.executable)
     results = compete([(c, python) for c in (LOOP, WRONG, ONCE)], {"num_envs": 1}, rounds=2, seconds=0.01)
-    by_name = {r.contestant: r for r in results}
+    by_name = {r.implementation: r for r in results}
     assert [len(by_name[name].micros) for name in ("loop", "once", "wrong")] == [2, 2, 0]
     assert all(us > 0 for us in by_name["loop"].micros + by_name["once"].micros)
     assert all(load >= 0 for load in by_name["loop"].loads)
     assert "colour" in by_name["wrong"].error
 
 
-def test_who_is_fresh_warms_up_where_a_turn_is_long(monkeypatch):
+def test_new_implementations_warm_up_when_turns_are_long(monkeypatch):
     asked: list[int] = []
     run = Process.run
     monkeypatch.setattr(Process, "run", lambda self, units: (asked.append(units), run(self, units))[1])
-    long = Contestant("long", "main", "by_hand:loop_cartpole", fresh=True, units=3)
+    long = Implementation("long", "main", "by_hand:loop_cartpole", fresh=True, units=3)
     (result,) = compete([(long, Path(sys.executable))], {"num_envs": 1}, rounds=2, seconds=0.01)
     assert asked == [3, 3] * 2
     assert len(result.micros) == 2
@@ -57,8 +57,11 @@ def _results(**medians: float) -> list[Result]:
         (Limit(9e-6), False),
     ],
 )
-def test_targets_are_judged_against_the_best_rival(target, held):
-    assert report.judged(target, (Workload("w", "some work", []), _results(vecrl=10, slow=40, fast=5)))[1] is held
+def test_targets_compare_with_the_best_other_implementation(target, held):
+    assert (
+        report.evaluate_targets(target, (Workload("w", "some work", []), _results(vecrl=10, slow=40, fast=5)))[1]
+        is held
+    )
 
 
 def test_results_are_written_as_lines_and_as_a_table(tmp_path):
@@ -80,7 +83,7 @@ def test_results_are_written_as_lines_and_as_a_table(tmp_path):
     assert "vecrl 0.1" in page
 
 
-def test_an_earlier_run_says_what_this_one_does_not(tmp_path):
+def test_results_of_an_earlier_run_fill_gaps(tmp_path):
     first, second = workloads()[:2]
     versions = {"main": {"vecrl": "0.1"}}
     for workload in (first, second):
@@ -94,7 +97,7 @@ def test_an_earlier_run_says_what_this_one_does_not(tmp_path):
     assert versions == {"main": {"vecrl": "0.1"}}
 
 
-def test_the_command_line_lists_and_refuses(capsys):
+def test_the_command_line_lists_workloads_and_rejects_unknown_ones(capsys):
     assert main(["--list", "--only", "cheetah"]) == 0
     assert capsys.readouterr().out.startswith("cheetah")
     assert main(["--only", "nonesuch"]) == 2
@@ -108,7 +111,7 @@ def test_parts_are_subtracted_round_by_round():
     results = [Result("vecrl", "main", [100.0, 130, 90]), Result("policy", "main", [20.0, 40, 20])]
     workload = Workload("w", "some work", [], rows=10, parts=("policy",), targets=[Beyond(8.0), Beyond(7.9)])
     assert report.beyond(results[0], (workload, results)) == 8.0
-    assert [report.judged(target, (workload, results)) for target in workload.targets] == [
+    assert [report.evaluate_targets(target, (workload, results)) for target in workload.targets] == [
         ("8.0 µs of ≤ 8 µs beyond policy", True),
         ("8.0 µs of ≤ 7.9 µs beyond policy", False),
     ]
@@ -116,7 +119,7 @@ def test_parts_are_subtracted_round_by_round():
     assert "| vecrl | 100.0 | 90.0 | 100,000 | 1.00 | 8.0 |" in page
     assert "| policy | 20.0 | 20.0 | 500,000 | 0.20 |  |" in page
     missing = [results[0], Result("policy", "main", error="KeyError")]
-    assert report.judged(Beyond(8.0), (workload, missing)) == ("≤ 8 µs beyond policy", None)
+    assert report.evaluate_targets(Beyond(8.0), (workload, missing)) == ("≤ 8 µs beyond policy", None)
 
 
 def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monkeypatch):
@@ -126,10 +129,10 @@ def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monke
     (package / "__init__.py").write_text("raise ImportError('the other one')")
     options = ["--only", "serial-cartpole-64", "--rounds", "1", "--seconds", "0.01", "--against", str(tmp_path)]
     assert main(options) == 1
-    said = capsys.readouterr().out
-    assert "vecrl, against               FAILED" in said
-    assert "the other one" in said
-    assert "gymnasium Sync" not in said  # peers are not timed
+    message_text = capsys.readouterr().out
+    assert "vecrl, against               FAILED" in message_text
+    assert "the other one" in message_text
+    assert "gymnasium Sync" not in message_text  # peers are not timed
     with pytest.raises(SystemExit, match="Expected a checkout of vecrl"):
         main([*options[:-1], str(tmp_path / "nowhere")])
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from benchmarks.contestant import resolve, timed
 from benchmarks.environments import ENVIRONMENTS
+from benchmarks.implementation import resolve, timed
 from benchmarks.records import OURS, Target
 from benchmarks.workloads import workloads
 
 WORKLOADS = workloads()
-CONTESTANTS = Path(inspect.getfile(resolve)).parent / "contestants"
+IMPLEMENTATIONS = Path(inspect.getfile(resolve)).parent / "implementations"
 
 TINY = [
     ("by_hand:loop_cartpole", {"num_envs": 2}),
@@ -80,43 +80,43 @@ TINY = [
 
 
 @pytest.mark.ray
-def test_the_work_on_ray_is_done():
-    test_the_work_is_done("on_vecrl:ray_burn", {"num_envs": 3, "microseconds": 10, "out": "image"})
-    test_the_work_is_done("on_vecrl_policy:population_cartpole", {"members": 3, "backend": "ray", "num_workers": 2})
+def test_workloads_run_on_ray():
+    test_workloads_run("on_vecrl:ray_burn", {"num_envs": 3, "microseconds": 10, "out": "image"})
+    test_workloads_run("on_vecrl_policy:population_cartpole", {"members": 3, "backend": "ray", "num_workers": 2})
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(("entry", "parameters"), TINY, ids=lambda value: value if isinstance(value, str) else "")
-def test_the_work_is_done(entry, parameters):
-    with contextmanager(resolve(f"benchmarks.contestants.{entry}"))(**parameters) as run:
-        lap = timed(run, 2)
-    assert lap.seconds > 0
-    assert lap.units >= 2
+def test_workloads_run(entry, parameters):
+    with contextmanager(resolve(f"benchmarks.implementations.{entry}"))(**parameters) as run:
+        measurement = timed(run, 2)
+    assert measurement.seconds > 0
+    assert measurement.units >= 2
 
 
 @pytest.mark.filterwarnings("ignore")  # gymnasium's, when what is left of it is collected
-def test_a_peer_is_struck():
-    test_the_work_is_done("on_gymnasium:struck", {"number": 9})
+def test_a_failing_peer_is_reported():
+    test_workloads_run("on_gymnasium:struck", {"number": 9})
     gc.collect()
 
 
-def test_every_function_of_ours_is_tried_here():
-    named = {c.entry for w in WORKLOADS for c in w.contestants if c.environment == "main"}
+def test_every_benchmark_function_is_covered():
+    named = {c.entry for w in WORKLOADS for c in w.implementations if c.environment == "main"}
     assert named == {entry for entry, _ in TINY} | {"on_gymnasium:struck"}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-def test_contestants_take_what_the_table_gives_them(workload):
-    for contestant in workload.contestants:
-        assert contestant.environment in ENVIRONMENTS
-        needed, known = _arguments(contestant.entry)
-        given = {*workload.parameters, *contestant.parameters}
-        assert needed <= given <= known, contestant.name
+def test_implementations_accept_the_arguments_of_the_table(workload):
+    for implementation in workload.implementations:
+        assert implementation.environment in ENVIRONMENTS
+        needed, known = _arguments(implementation.entry)
+        inputs = {*workload.parameters, *implementation.parameters}
+        assert needed <= inputs <= known, implementation.name
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_targets_and_parts_name_contestants(workload):
-    names = [c.name for c in workload.contestants]
+    names = [c.name for c in workload.implementations]
     assert set(workload.parts) <= {*names} - {OURS}
     assert len(names) == len(set(names))
     assert OURS not in names[1:]
@@ -125,7 +125,7 @@ def test_targets_and_parts_name_contestants(workload):
             assert set(target.rivals) <= {*names} - {OURS}
 
 
-def test_workloads_have_names_of_their_own():
+def test_workload_names_are_unique():
     names = [w.name for w in WORKLOADS]
     assert len(names) == len(set(names))
 
@@ -133,7 +133,7 @@ def test_workloads_have_names_of_their_own():
 def _arguments(entry: str) -> tuple[set[str], set[str]]:
     """The names that the function must be given, and all it takes: read, for most cannot be imported here."""
     module, _, name = entry.partition(":")
-    tree = ast.parse((CONTESTANTS / f"{module}.py").read_text())
+    tree = ast.parse((IMPLEMENTATIONS / f"{module}.py").read_text())
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     names = [argument.arg for argument in function.args.args]
     return set(names[: len(names) - len(function.args.defaults)]), set(names)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.classic.zoo import Walk
+from tests.classic.fixture_envs import WalkEnv
 
 from vecrl.classic import BaseEnv, GymEnv
 from vecrl.errors import SpaceError
-from vecrl.stats import RunningStats
+from vecrl.running_stats import RunningStats
 
 
 def play(env: BaseEnv, actions: list[Any]) -> tuple[list[np.ndarray], list[float]]:
@@ -25,7 +25,7 @@ def play(env: BaseEnv, actions: list[Any]) -> tuple[list[np.ndarray], list[float
     return states, rewards
 
 
-def test_what_the_contract_calls_abstract_is() -> None:
+def test_abstract_methods_match_the_contract() -> None:
     expected = {"_create_env", "reset", "step", "get_state_info", "get_action_info", "simulator"}
     assert BaseEnv.__abstractmethods__ == expected
     with pytest.raises(TypeError, match="abstract"):
@@ -46,7 +46,7 @@ def test_fixed_normalisation_maps_bounds_to_one() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
-    class Bytes(Walk):
+    class Bytes(WalkEnv):
         def get_state_info(self) -> dict[str, Any]:
             low, high = (np.array([value, 7], dtype) for value in (0, 255))
             return {"shape": (2,), "dtype": "continuous", "low_bound": low, "high_bound": high}
@@ -59,18 +59,18 @@ def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
     np.testing.assert_allclose(state, [-0.6, 0.0], rtol=1e-6)  # nothing lies between 7 and 7
 
 
-def test_an_infinite_bound_is_named() -> None:
+def test_infinite_bounds_raise_with_the_dimension() -> None:
     with pytest.raises(SpaceError, match=r"dimension 1 \(from -inf to inf\), 3 \(from -inf to inf\) of the state"):
         GymEnv("CartPole-v1", fixed_normalize_states=True)
     with pytest.raises(SpaceError, match=r"0 \(.*1 \("):
-        Walk("walk", fixed_normalize_states=True)
+        WalkEnv("walk", fixed_normalize_states=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_the_greatest_number_of_a_dtype_is_no_bound(dtype: str) -> None:
+def test_dtype_maximum_does_not_count_as_a_bound(dtype: str) -> None:
     most = np.finfo(dtype).max if dtype == "float32" else np.iinfo(dtype).max
 
-    class Vast(Walk):
+    class Vast(WalkEnv):
         def get_state_info(self) -> dict[str, Any]:
             return {"shape": (2,), "dtype": dtype, "low_bound": [-1, -1], "high_bound": [1, most]}
 
@@ -78,17 +78,17 @@ def test_the_greatest_number_of_a_dtype_is_no_bound(dtype: str) -> None:
         Vast("vast", fixed_normalize_states=True)
 
 
-def test_running_normalisation_is_that_of_the_running_statistics() -> None:
+def test_running_normalisation_uses_running_stats() -> None:
     actions = [0, 1, 1, 0] * 40
     states, _ = play(GymEnv("CartPole-v1", seed=2), actions)
     scaled, _ = play(GymEnv("CartPole-v1", seed=2, running_normalize_states=True), actions)
     stats = RunningStats((4,))
-    for state, came in zip(states, scaled, strict=True):
+    for state, received in zip(states, scaled, strict=True):
         stats.update(state)
-        np.testing.assert_array_equal(came, stats.normalize(state))
+        np.testing.assert_array_equal(received, stats.normalize(state))
 
 
-def test_frozen_statistics_stay_and_can_be_shared() -> None:
+def test_frozen_statistics_do_not_change_and_can_be_shared() -> None:
     env = GymEnv("CartPole-v1", seed=2, running_normalize_states=True, scale_reward=True)
     play(env, [0, 1] * 20)
     assert env.state_stats is not None
@@ -114,13 +114,13 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None
     assert all(type(reward) is float for reward in scaled)
 
 
-def test_rewards_that_never_differ_stay_as_they_are() -> None:
+def test_constant_rewards_are_not_scaled() -> None:
     env = GymEnv("CartPole-v1", seed=0, scale_reward=True, gamma=0.0)
     assert play(env, [0, 1] * 5)[1] == [1.0] * 10
 
 
-@pytest.mark.parametrize("own", [Walk, GymEnv])
-def test_options_hold_however_deep_the_subclass(own: Any) -> None:
+@pytest.mark.parametrize("own", [WalkEnv, GymEnv])
+def test_options_apply_to_nested_subclasses(own: Any) -> None:
     """What `reset` and `step` of one class call of another is not normalised twice."""
 
     class Deeper(own):
@@ -128,8 +128,8 @@ def test_options_hold_however_deep_the_subclass(own: Any) -> None:
             return super().reset() + 1
 
         def step(self, action: Any) -> Any:
-            state, *rest = super().step(action)
-            return (state + 1, *rest)
+            state, *remaining = super().step(action)
+            return (state + 1, *remaining)
 
     states, _ = play(Deeper("CartPole-v1"), [0, 1])
     scaled, _ = play(Deeper("CartPole-v1", running_normalize_states=True), [0, 1])
@@ -137,7 +137,7 @@ def test_options_hold_however_deep_the_subclass(own: Any) -> None:
     assert not np.array_equal(scaled[1], states[1])
 
 
-def test_two_ways_of_normalising_and_odd_discounts_are_refused() -> None:
+def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
     with pytest.raises(ValueError, match="give one"):
         GymEnv("Pendulum-v1", fixed_normalize_states=True, running_normalize_states=True)
     with pytest.raises(ValueError, match="gamma from 0 to 1"):
@@ -145,13 +145,13 @@ def test_two_ways_of_normalising_and_odd_discounts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("option", ["fixed_normalize_states", "running_normalize_states"])
-def test_choices_cannot_be_normalised(option: str) -> None:
+def test_discrete_states_cannot_be_normalised(option: str) -> None:
     options: Any = {option: True}
     with pytest.raises(SpaceError, match=r"of FrozenLake-v1 they are Discrete\(16\)"):
         GymEnv("FrozenLake-v1", **options)
 
 
-def test_seeds_decide_and_later_episodes_follow_from_them() -> None:
+def test_seeds_determine_all_later_episodes() -> None:
     first, second = GymEnv("CartPole-v1", seed=5), GymEnv("CartPole-v1")
     assert second.seed(5) == [5]
     for _ in range(3):
@@ -159,19 +159,19 @@ def test_seeds_decide_and_later_episodes_follow_from_them() -> None:
     assert not np.array_equal(first.reset(), GymEnv("CartPole-v1", seed=5).reset())
 
 
-def test_who_has_no_seeds_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Walk has no seeds"):
-        Walk("walk").seed(3)
+def test_missing_seed_method_raises() -> None:
+    with pytest.raises(NotImplementedError, match="WalkEnv has no seeds"):
+        WalkEnv("walk").seed(3)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_goes_on_alone(again: Any) -> None:
+def test_copies_are_independent(again: Any) -> None:
     env = GymEnv("CartPole-v1", seed=0, running_normalize_states=True, scale_reward=True)
     play(env, [0, 1, 0])
     other = again(env)
     for action in (1, 0, 1):
-        ours, theirs = env.step(action), other.step(action)
-        np.testing.assert_array_equal(ours[0], theirs[0])
-        assert ours[1:] == theirs[1:]
+        actual, reference = env.step(action), other.step(action)
+        np.testing.assert_array_equal(actual[0], reference[0])
+        assert actual[1:] == reference[1:]
     other.step(1)
     assert env.state_stats.count + 1 == other.state_stats.count

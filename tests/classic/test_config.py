@@ -17,7 +17,7 @@ from vecrl.classic import Config
 from vecrl.errors import VersionError
 
 
-def test_attributes_items_and_sections_are_one() -> None:
+def test_attributes_items_and_sections_are_equivalent() -> None:
     config = Config({"seed": 3}, model={"layers": [64, {"kind": "tanh"}]})
     section = config.new_section("optim", lr=1e-3, name="adam", self=1)
     assert section is config.optim is config["optim"]
@@ -38,7 +38,7 @@ def test_attributes_items_and_sections_are_one() -> None:
     assert repr(Config(a=1, b={"c": "d"})) == "Config(a=1, b=Config(c='d'))"
 
 
-def test_unknown_names_are_told_with_a_guess() -> None:
+def test_unknown_names_raise_with_a_suggestion() -> None:
     config = Config(learning_rate=1.0, seed=0)
     with pytest.raises(AttributeError, match=r"no 'learning_rte' here: did you mean 'learning_rate'\?"):
         _ = config.learning_rte
@@ -46,30 +46,30 @@ def test_unknown_names_are_told_with_a_guess() -> None:
         config["x"]
     with pytest.raises(KeyError, match="did you mean 'seed'"):
         del config["seet"]
-    assert not hasattr(config, "nothing")
+    assert not hasattr(config, "empty_result")
 
 
 @pytest.mark.parametrize("name", ["save", "load", "new_section", "__dict__"])
-def test_reserved_names_are_refused(name: Any) -> None:
+def test_reserved_names_raise(name: Any) -> None:
     with pytest.raises(ValueError, match=r"cannot be the name of a setting.*'new_section', 'save', 'load'"):
         Config()[name] = 1
     with pytest.raises(ValueError, match="cannot be the name"):
         Config(model={name: 1})
 
 
-def test_names_that_are_no_strings_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_not_strings_raise(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("yes: 1")
     with pytest.raises(ValueError, match=r"True cannot be the name of a setting: only strings can .*need quotes"):
         Config.load(tmp_path / "config.yaml")
 
 
-def test_a_section_that_is_there_is_not_overwritten() -> None:
+def test_existing_sections_are_not_overwritten() -> None:
     config = Config(model=1)
     with pytest.raises(ValueError, match="'model' is there already, as 1"):
         config.new_section("model", layers=3)
 
 
-def test_copies_are_alone() -> None:
+def test_copies_are_independent() -> None:
     config = Config(a={"b": [1]})
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         other.a.b.append(2)
@@ -99,7 +99,7 @@ PLAIN = st.recursive(
 
 
 @given(values=st.dictionaries(st.text("abcdefgh_ é1-", min_size=1), PLAIN))
-def test_plain_values_come_back_as_they_went(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_plain_values_round_trip(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "config.yaml"
     config = Config(values)
     config.save(path)
@@ -108,7 +108,7 @@ def test_plain_values_come_back_as_they_went(values: dict[str, Any], tmp_path_fa
     assert repr(back) == repr(config)  # which tells 1 from 1.0 and from True
 
 
-def test_numpy_becomes_pythons(tmp_path: Path) -> None:
+def test_numpy_values_become_python_values(tmp_path: Path) -> None:
     config = Config(
         a=np.float32(0.5), b=np.int64(3), c=np.bool_(True), d=np.arange(3), e=(np.float64(1), [np.str_("x")])
     )
@@ -121,12 +121,12 @@ def test_numpy_becomes_pythons(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["1e5", "1e-3", "yes", "null", "3", "2020-01-01", "~", "- a", "# no", " x ", "a: b", "é\n"]
 )
-def test_texts_that_look_like_something_else_stay_texts(text: str, tmp_path: Path) -> None:
+def test_strings_that_look_like_other_types_stay_strings(text: str, tmp_path: Path) -> None:
     Config(text=text, texts=[text]).save(tmp_path / "config.yaml")
     assert Config.load(tmp_path / "config.yaml").text == text
 
 
-def test_what_people_write_is_read(tmp_path: Path) -> None:
+def test_handwritten_yaml_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         "lr: 1e-3\nbig: 5E6\nwhen: 2026-01-02\noptim:\n  betas: [0.9, 0.99]\nnan: .nan\n"
     )
@@ -138,14 +138,14 @@ def test_what_people_write_is_read(tmp_path: Path) -> None:
     assert Config.load(str(tmp_path / "empty.yaml")) == Config()
 
 
-def test_what_yaml_cannot_say_is_told_with_its_place(tmp_path: Path) -> None:
+def test_unsupported_values_raise_with_their_path(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"but model\.layers\.1 is <function .*, a function"):
-        Config(model={"layers": [1, test_copies_are_alone]}).save(tmp_path / "config.yaml")
+        Config(model={"layers": [1, test_copies_are_independent]}).save(tmp_path / "config.yaml")
     assert not (tmp_path / "config.yaml").exists()
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "3", "just text"])
-def test_a_file_of_something_else_is_told(text: str, tmp_path: Path) -> None:
+def test_other_files_raise(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(ValueError, match="to hold settings by their names"):
         Config.load(tmp_path / "config.yaml")
@@ -160,14 +160,14 @@ def test_a_file_of_something_else_is_told(text: str, tmp_path: Path) -> None:
         "a: !!python/tuple [!!python/object/apply:os.mkdir ['{here}']]",
     ],
 )
-def test_no_object_is_made_of_a_file(evil: str, tmp_path: Path) -> None:
+def test_loading_never_creates_arbitrary_objects(evil: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(evil.replace("{here}", str(tmp_path / "made")))
     with pytest.raises(ValueError, match=r"(?s)YAML of plain values, but: could not determine a constructor"):
         Config.load(tmp_path / "config.yaml")
     assert not (tmp_path / "made").exists()
 
 
-def test_files_need_pyyaml_and_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_pyyaml_raises_with_install_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     config = Config(a=1)
     assert config.a == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.classic.zoo import Ends
+from tests.classic.fixture_envs import EndingEnv
 
 from vecrl.classic import Config, GymEnv
 from vecrl.errors import SpaceError
@@ -28,7 +28,7 @@ def test_spaces_as_dicts() -> None:
             GymEnv.get_space_info(other)
 
 
-def test_the_bounds_in_an_info_are_the_callers_own() -> None:
+def test_bounds_in_infos_are_copies() -> None:
     env = GymEnv("Pendulum-v1")
     env.get_action_info()["low_bound"][:] = 7
     assert env.get_action_info()["low_bound"].tolist() == [-2.0]
@@ -37,13 +37,13 @@ def test_the_bounds_in_an_info_are_the_callers_own() -> None:
 @pytest.mark.parametrize("action", [1, 1.0, True, np.int64(1), np.array(1), np.array([1.0]), torch.tensor(1), [1]])
 def test_discrete_actions_become_ints(action: Any) -> None:
     expected, env = GymEnv("CartPole-v1", seed=0), GymEnv("CartPole-v1", seed=0)
-    for one in (expected, env):
-        one.reset()
+    for item in (expected, env):
+        item.reset()
     np.testing.assert_array_equal(env.step(action)[0], expected.step(1)[0])
 
 
 @pytest.mark.parametrize("action", [0.5, [0.5], np.array([0.5]), np.float32(0.5), torch.tensor([0.5])])
-def test_numbers_become_what_the_space_has(action: Any) -> None:
+def test_actions_are_cast_to_the_space_dtype(action: Any) -> None:
     bare, env = gymnasium.make("Pendulum-v1"), GymEnv("Pendulum-v1", seed=0)
     bare.reset(seed=0)
     env.reset()
@@ -56,14 +56,14 @@ def test_numbers_become_what_the_space_has(action: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "action"), [("CartPole-v1", [0, 1]), ("Pendulum-v1", [1.0, 2.0]), ("Pendulum-v1", "a")]
 )
-def test_actions_that_do_not_fit_are_told(name: str, action: Any) -> None:
+def test_invalid_actions_raise(name: str, action: Any) -> None:
     env = GymEnv(name, seed=0)
     env.reset()
     with pytest.raises(SpaceError, match="Expected an action in"):
         env.step(action)
 
 
-def test_steps_are_those_of_gymnasium() -> None:
+def test_steps_equal_gymnasium() -> None:
     bare, env = gymnasium.make("CartPole-v1"), GymEnv("CartPole-v1", seed=4)
     state = env.reset()
     np.testing.assert_array_equal(state, bare.reset(seed=4)[0])
@@ -78,7 +78,7 @@ def test_steps_are_those_of_gymnasium() -> None:
 
 
 @pytest.mark.parametrize("flags", [(True, False), (False, True), (True, True)])
-def test_the_info_tells_ends_apart(flags: tuple[bool, bool]) -> None:
+def test_info_distinguishes_terminated_and_truncated(flags: tuple[bool, bool]) -> None:
     env = GymEnv("Ends-v0", flags=flags, seed=0)
     env.reset()
     assert [env.step([0, 1])[2:] for _ in range(2)] == [(False, {"steps": 1}), (False, {"steps": 2})]
@@ -86,7 +86,7 @@ def test_the_info_tells_ends_apart(flags: tuple[bool, bool]) -> None:
     assert env.step([0, 1])[2:] == (True, {"steps": 3, "TimeLimit.truncated": not flags[0], **reached})
 
 
-class Reused(Ends):
+class Reused(EndingEnv):
     """Always the same array, and the same info."""
 
     observation_space = spaces.Box(-9, 9, (2,))
@@ -106,16 +106,16 @@ class Reused(Ends):
         return self.x, 0.0, self.steps == 3, False, self.info
 
 
-def test_states_and_infos_are_the_callers_own() -> None:
+def test_states_and_infos_are_copies() -> None:
     gymnasium.register("Reused-v0", Reused)
     env = GymEnv("Reused-v0")
     first = env.reset()
-    stepped = [env.step(0) for _ in range(3)]
-    assert [state.tolist() for state in (first, *(step[0] for step in stepped))] == [[i, i] for i in (0.0, 1, 2, 3)]
-    assert [step[3] for step in stepped] == [{"ours": 1}] * 2 + [{"ours": 1, "TimeLimit.truncated": False}]
+    step_td = [env.step(0) for _ in range(3)]
+    assert [state.tolist() for state in (first, *(step[0] for step in step_td))] == [[i, i] for i in (0.0, 1, 2, 3)]
+    assert [step[3] for step in step_td] == [{"ours": 1}] * 2 + [{"ours": 1, "TimeLimit.truncated": False}]
 
 
-def test_wrappers_come_one_after_another_and_into_the_config() -> None:
+def test_wrappers_apply_in_order_and_appear_in_the_config() -> None:
     short = partial(gymnasium.wrappers.TimeLimit, max_episode_steps=3)
     wrappers: Any = (gymnasium.wrappers.FlattenObservation, short)
     env = GymEnv("FrozenLake-v1", wrappers, seed=0, is_slippery=False)
@@ -127,12 +127,12 @@ def test_wrappers_come_one_after_another_and_into_the_config() -> None:
     assert config.env.wrappers == [*names, "gymnasium.wrappers.common.TimeLimit(max_episode_steps=3)"]
 
 
-def test_a_wrapper_that_returns_nothing_is_named() -> None:
+def test_wrappers_that_return_none_raise_with_their_name() -> None:
     with pytest.raises(TypeError, match=r"wrapper .*<lambda> to return an environment, but None came"):
         GymEnv("CartPole-v1", [lambda env: None])
 
 
-def test_environments_that_it_cannot_say_are_closed_again() -> None:
+def test_unsupported_environments_are_closed() -> None:
     closed: list[str] = []
 
     class Closing(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -146,14 +146,14 @@ def test_environments_that_it_cannot_say_are_closed_again() -> None:
     assert closed == ["yes", "yes"]
 
 
-def test_unknown_names_are_told_as_gymnasium_does() -> None:
+def test_unknown_names_raise_gymnasiums_error() -> None:
     with pytest.raises(gymnasium.error.NameNotFound, match="CartPole"):
         GymEnv("CartPol-v1")
     with pytest.raises(ModuleNotFoundError, match="no_gym"):
         GymEnv("CartPole-v1", library="no_gym")
 
 
-class Old(Ends):
+class Old(EndingEnv):
     """Speaks gym's older tongue: four values a step, a lone observation of a reset."""
 
     def reset(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -175,7 +175,7 @@ class Outdated:
         self.reset, self.step, self.seed, self.close = self.old.reset, self.old.step, self.old.seed, env.close
 
 
-def test_wrappers_may_speak_the_older_tongue() -> None:
+def test_wrappers_may_use_the_old_gym_api() -> None:
     env = GymEnv("Ends-v0", [Outdated])
     assert env.reset().shape == ()
     flags = [env.step([1, 2])[2:] for _ in range(3)]
@@ -183,7 +183,7 @@ def test_wrappers_may_speak_the_older_tongue() -> None:
     assert flags[-1][1]["TimeLimit.truncated"]
 
 
-def test_a_with_block_closes_and_frames_can_be_had() -> None:
+def test_context_manager_closes_and_render_works() -> None:
     with GymEnv("CartPole-v1", render_mode="rgb_array", seed=0) as env:
         env.reset()
         assert env.render().dtype == np.uint8
@@ -191,7 +191,7 @@ def test_a_with_block_closes_and_frames_can_be_had() -> None:
     assert repr(env) == "GymEnv('CartPole-v1', simulator='gymnasium')"
 
 
-def test_the_config_gets_all_that_there_is_to_say(tmp_path: Any) -> None:
+def test_the_config_holds_all_options(tmp_path: Any) -> None:
     config = Config(seed=1)
     env = GymEnv("Pendulum-v1", fixed_normalize_states=True, scale_reward=True)
     env.update_config(config)

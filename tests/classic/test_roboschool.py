@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.classic.zoo import Ends
+from tests.classic.fixture_envs import EndingEnv
 
 from vecrl.classic import Config, RoboschoolEnv
-from vecrl.classic.roboschool import CARRIERS
+from vecrl.classic.roboschool import SIMULATOR_SOURCES
 from vecrl.errors import VersionError
 
 
@@ -28,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_mujoco_runs_where_it_is_all_there_is_and_a_warning_says_so(installed: Any) -> None:
+def test_mujoco_is_the_fallback_with_a_warning(installed: Any) -> None:
     installed("mujoco")
     with pytest.warns(
         UserWarning, match="RoboschoolHopper-v1 runs as Hopper-v5 on mujoco, since roboschool is not here"
@@ -48,8 +48,8 @@ def test_mujoco_runs_where_it_is_all_there_is_and_a_warning_says_so(installed: A
     env.close()
 
 
-@pytest.mark.parametrize("task", CARRIERS[-1].ids)
-def test_every_task_that_mujoco_has_runs(task: str) -> None:
+@pytest.mark.parametrize("task", SIMULATOR_SOURCES[-1].ids)
+def test_every_mujoco_task_runs(task: str) -> None:
     with RoboschoolEnv(f"Roboschool{task}-v1", simulator="mujoco", seed=0) as env:
         assert env.reset().shape == env.get_state_info()["shape"]
         state, reward, _, _ = env.step(np.zeros(env.get_action_info()["shape"]))
@@ -59,11 +59,11 @@ def test_every_task_that_mujoco_has_runs(task: str) -> None:
 
 def test_pybullet_comes_before_mujoco(installed: Any) -> None:
     installed("pybullet_envs_gymnasium", "mujoco")
-    gymnasium.register("Walker2DBulletEnv-v0", Ends)
+    gymnasium.register("Walker2DBulletEnv-v0", EndingEnv)
     try:
         with pytest.warns(UserWarning, match="runs as Walker2DBulletEnv-v0 on pybullet.*the same sizes"):
             env = RoboschoolEnv("RoboschoolWalker2d-v1")
-        assert isinstance(env.env.unwrapped, Ends)
+        assert isinstance(env.env.unwrapped, EndingEnv)
     finally:
         del gymnasium.registry["Walker2DBulletEnv-v0"]
 
@@ -73,13 +73,13 @@ def test_roboschool_comes_first_and_needs_no_warning(installed: Any, monkeypatch
     gym: Any = ModuleType("gym")
     made: list[str] = []
     gym.__version__ = "0.15.4"
-    gym.make = lambda name: made.append(name) or Ends()
+    gym.make = lambda name: made.append(name) or EndingEnv()
     monkeypatch.setitem(sys.modules, "gym", gym)
     assert RoboschoolEnv("RoboschoolPong-v1").simulator == "roboschool"
     assert made == ["RoboschoolPong-v1"]
 
 
-def test_what_would_have_to_be_installed_is_said(installed: Any) -> None:
+def test_missing_simulators_raise_with_install_hints(installed: Any) -> None:
     installed("mujoco")
     with pytest.raises(
         VersionError, match=r"roboschool is not installed .*pybullet-envs-gymnasium.*mujoco has no such task"
@@ -89,7 +89,7 @@ def test_what_would_have_to_be_installed_is_said(installed: Any) -> None:
         RoboschoolEnv("RoboschoolAnt-v1", simulator="pybullet")
 
 
-def test_a_simulator_that_does_not_import_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_import_errors_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / "roboschool.py").write_text("raise ImportError('built for another system')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "roboschool", raising=False)
@@ -97,7 +97,7 @@ def test_a_simulator_that_does_not_import_says_why(monkeypatch: pytest.MonkeyPat
         RoboschoolEnv("RoboschoolAnt-v1", simulator="roboschool")
 
 
-def test_unknown_tasks_and_simulators_are_told() -> None:
+def test_unknown_tasks_and_simulators_raise() -> None:
     with pytest.raises(ValueError, match="did you mean 'RoboschoolHopper-v1'"):
         RoboschoolEnv("RoboschoolHoper-v1")
     with pytest.raises(ValueError, match=r"one of \['roboschool', 'pybullet', 'mujoco'\], but 'brax' came"):

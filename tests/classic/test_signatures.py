@@ -28,7 +28,7 @@ FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @pytest.mark.parametrize("ours", SIGNATURES, ids=lambda thing: thing.__qualname__)
-def test_names_are_called_as_the_source_calls_them(ours: object) -> None:
+def test_signatures_match_the_source(ours: object) -> None:
     """What is further may be left out."""
     expected = inspect.signature(SIGNATURES[ours]).parameters
     found = inspect.signature(ours).parameters
@@ -40,7 +40,7 @@ def test_names_are_called_as_the_source_calls_them(ours: object) -> None:
         assert found[name].default is not inspect.Parameter.empty
 
 
-def test_all_names_are_there() -> None:
+def test_all_names_exist() -> None:
     assert set(classic.__all__) == {"BaseEnv", "Config", "GymEnv", "RoboschoolEnv", "from_classic", "to_classic"}
     for name in classic.__all__:
         assert callable(getattr(classic, name))

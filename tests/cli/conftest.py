@@ -9,7 +9,7 @@ import gymnasium
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from tests.cli import odd_envs
+from tests.cli import fixture_envs
 from typer.testing import CliRunner
 
 from vecrl.cli.app import app
@@ -31,7 +31,7 @@ def vecrl(monkeypatch):
     for name, value in {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}.items():
         monkeypatch.setitem(os.environ, name, os.environ.get(name, value))
     monkeypatch.setattr("vecrl.cli.console.console._width", 200)
-    monkeypatch.setattr("vecrl.cli.console.complaints._width", 200)
+    monkeypatch.setattr("vecrl.cli.console.error_console._width", 200)
 
     def call(*arguments):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -44,7 +44,7 @@ def vecrl(monkeypatch):
 def odd():
     """`Odd/<name>-v0` for each of `odd_envs`."""
     for name in ODD:
-        gymnasium.register(f"Odd/{name}-v0", getattr(odd_envs, name))
+        gymnasium.register(f"Odd/{name}-v0", getattr(fixture_envs, name))
     yield
     for name in ODD:
         del gymnasium.registry[f"Odd/{name}-v0"]

@@ -22,12 +22,12 @@ WRITES = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
 
 def _die_at(number: int, folder: str) -> None:
     """Be killed before the n-th thing that is done to the folder."""
-    left = [number]
+    remaining = [number]
 
     def look(event: str, args: tuple) -> None:
         if event in WRITES and folder in str(args[0]):
-            left[0] -= 1
-            if left[0] <= 0:
+            remaining[0] -= 1
+            if remaining[0] <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(look)
@@ -51,7 +51,7 @@ def run(arguments: list[str], folder: str, die: tuple[str, float] | None) -> int
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         torch.set_num_threads(1)
-        command.SAVE_EVERY = 0.0
+        command.SAVE_INTERVAL_S = 0.0
         if die is not None:
             _die_at(int(die[1]), folder) if die[0] == "file" else _die_after(die[1])
         app(arguments, standalone_mode=False)
@@ -69,16 +69,16 @@ def main(parent: str, seed: str, number: str, *arguments: str) -> None:
     folder = folder.with_name(f"{folder.name}-1")
     for _ in range(int(number)):
         die = ("file", draw.randint(1, 60)) if draw.random() < 0.7 else ("time", draw.uniform(0.0, 0.3))
-        begun = (folder / "config.yaml").exists()
-        if not begun:  # nothing to go on with: whoever was killed had not begun
+        started = (folder / "config.yaml").exists()
+        if not started:  # nothing to go on with: whoever was killed had not begun
             folder = Path(parent) / f"{folder.name.rpartition('-')[0]}-{len(list(Path(parent).iterdir())) + 1}"
-        again = ["evolve", "--resume", str(folder)] if begun else ["evolve", *arguments, "--out", parent]
-        print(*die, run(again, parent, die), folder.name, flush=True)
-    begun = (folder / "config.yaml").exists()
-    again = ["evolve", "--resume", str(folder)] if begun else ["evolve", *arguments, "--out", parent]
-    if not begun:
+        repeated = ["evolve", "--resume", str(folder)] if started else ["evolve", *arguments, "--out", parent]
+        print(*die, run(repeated, parent, die), folder.name, flush=True)
+    started = (folder / "config.yaml").exists()
+    repeated = ["evolve", "--resume", str(folder)] if started else ["evolve", *arguments, "--out", parent]
+    if not started:
         folder = Path(parent) / f"{folder.name.rpartition('-')[0]}-{len(list(Path(parent).iterdir())) + 1}"
-    print("end", run(again, parent, None), folder.name, flush=True)
+    print("end", run(repeated, parent, None), folder.name, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from matplotlib.image import imread
 from tests.cli.conftest import frames_of
 
 from vecrl.cli import main
-from vecrl.policy.saved import SavedPolicy
+from vecrl.policy.saved_policy import SavedPolicy
 
 
-def test_help_is_at_hand_at_once():
+def test_help_is_fast():
     code = "import sys; from vecrl.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: assert not e.code\n"
     code += "assert not {'torch', 'numpy', 'gymnasium', 'matplotlib'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -22,7 +22,7 @@ def test_help_is_at_hand_at_once():
         assert command in done.stdout
 
 
-def test_traceback_is_welcome_anywhere(capsys):
+def test_traceback_flag_is_accepted_anywhere(capsys):
     with pytest.raises(ValueError, match="unknown prefix"):
         main(["check", "nowhere::x", "--traceback"])
     with pytest.raises(SystemExit) as end:
@@ -33,12 +33,12 @@ def test_traceback_is_welcome_anywhere(capsys):
 
 MY_ENV = """
 import gymnasium
-from tests.cli.odd_envs import Sound
+from tests.cli.fixture_envs import Sound
 gymnasium.register("My-v0", Sound)
 """
 
 
-def test_the_script_finds_modules_beside_whoever_calls(tmp_path):
+def test_the_script_finds_modules_in_the_working_directory(tmp_path):
     (tmp_path / "myenv.py").write_text(MY_ENV)
     script = "import sys; sys.path.pop(0); sys.argv = ['vecrl', 'check', 'myenv:My-v0']\n"
     script += "from vecrl.cli import main; main()"
@@ -52,7 +52,7 @@ def test_the_script_finds_modules_beside_whoever_calls(tmp_path):
 # ---------------------------------------------------------------------- envs
 
 
-def test_envs_says_what_is_here_and_what_is_missing(vecrl):
+def test_envs_lists_available_and_missing_simulators(vecrl):
     answer = vecrl("envs")
     assert answer.code == 0
     for text in ("gym::", "native::", "brax::", "CartPole-v1"):
@@ -69,7 +69,7 @@ def test_envs_lists_a_prefix(vecrl):
 
 
 @pytest.mark.parametrize("env", ["Odd/Sound-v0", "CartPole-v1", "native::MountainCarContinuous-v0"])
-def test_check_finds_nothing_wrong_where_nothing_is(vecrl, odd, env):
+def test_check_passes_valid_environments(vecrl, odd, env):
     answer = vecrl("check", env, "--render")
     assert answer.code == 0, answer.out
     assert "Nothing wrong was found" in answer.out
@@ -92,7 +92,7 @@ def test_check_finds_nothing_wrong_where_nothing_is(vecrl, odd, env):
         ("Unclosable", ["RuntimeError: it will not close"]),
     ],
 )
-def test_check_names_what_is_wrong(vecrl, odd, env, texts):
+def test_check_reports_mismatches(vecrl, odd, env, texts):
     answer = vecrl("check", f"Odd/{env}-v0", "--timeout", 2 if env == "Stuck" else 100)
     assert answer.code == 1
     assert "Traceback" not in answer.out
@@ -105,7 +105,7 @@ def test_check_names_what_is_wrong(vecrl, odd, env, texts):
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "native::Pendulum-v1"])
-def test_rollout_plays_at_random(vecrl, env, tmp_path):
+def test_rollout_uses_random_actions(vecrl, env, tmp_path):
     plot = tmp_path / "returns.png"
     answer = vecrl("rollout", env, "--episodes", 5, "--envs", 2, "--max-steps", 50, "--seed", 1, "--plot", plot)
     assert answer.code == 0, answer.out
@@ -114,7 +114,7 @@ def test_rollout_plays_at_random(vecrl, env, tmp_path):
     assert imread(plot).std() > 0.01
 
 
-def test_rollout_is_the_same_wherever_it_runs(vecrl):
+def test_rollout_is_equal_on_every_backend(vecrl):
     def table(*place):
         answer = vecrl("rollout", "CartPole-v1", "--episodes", 7, "--envs", 3, "--seed", 2, *place)
         assert answer.code == 0, answer.out
@@ -138,7 +138,7 @@ def test_rollout_and_bench_run_on_ray(vecrl):
     assert "backend='ray', num_workers=1" in answer.out
 
 
-def test_rollout_shows_a_saved_policy(vecrl, odd, tmp_path):
+def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     sizes = {"obs_length": 2, "act_length": 2}
     SavedPolicy("Odd/Sound-v0", "Linear(obs_length, act_length)", sizes, torch.zeros(6)).save(tmp_path / "p.pt")
     video = tmp_path / "v.mp4"
@@ -154,24 +154,24 @@ def test_rollout_shows_a_saved_policy(vecrl, odd, tmp_path):
     assert "made for Odd/Sound-v0" in wrong.out
 
 
-def test_rollout_says_what_was_reached_before_an_interrupt(vecrl, monkeypatch):
-    from vecrl.cli.rollout import Rollout
+def test_rollout_reports_results_before_an_interrupt(vecrl, monkeypatch):
+    from vecrl.cli.rollout import RolloutCommand
 
-    whole = Rollout._play
+    complete = RolloutCommand._evaluate
 
     def interrupted(self, evaluator, first):
         if first == 4:
             raise KeyboardInterrupt
-        return whole(self, evaluator, first)
+        return complete(self, evaluator, first)
 
-    monkeypatch.setattr(Rollout, "_play", interrupted)
+    monkeypatch.setattr(RolloutCommand, "_evaluate", interrupted)
     answer = vecrl("rollout", "CartPole-v1", "--episodes", 8, "--envs", 2, "--backend", "processes")
     assert answer.code == 130
     assert "random actions: 4 episodes" in answer.out
     assert "Interrupted after 4 episodes" in answer.out
 
 
-def test_random_actions_need_not_see(vecrl, tmp_path):
+def test_random_actions_ignore_observations(vecrl, tmp_path):
     video = tmp_path / "new" / "folder" / "v.mkv"
     place = ["--backend", "processes", "--workers", 2]
     answer = vecrl("rollout", "Blackjack-v1", "--episodes", 4, "--seed", 1, "--video", video, *place)
@@ -183,7 +183,7 @@ def test_random_actions_need_not_see(vecrl, tmp_path):
 @pytest.mark.parametrize(
     ("option", "name"), [("--video", "v.gif"), ("--video", "v.txt"), ("--video", "v"), ("--plot", "p.pdf")]
 )
-def test_files_that_cannot_be_written_are_refused_up_front(vecrl, tmp_path, option, name):
+def test_unwritable_output_files_raise_first(vecrl, tmp_path, option, name):
     answer = vecrl("rollout", "CartPole-v1", option, tmp_path / "new" / name)
     assert answer.code == 1
     assert "Expected a file to write that ends in ." in answer.out
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_written_are_refused_up_front(vecrl, tmp_path, opti
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
-def test_a_file_that_is_no_policy_is_named_in_one_line(vecrl, tmp_path, content):
+def test_invalid_policy_files_raise_one_line(vecrl, tmp_path, content):
     (tmp_path / "p.pt").write_bytes(content)
     answer = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
     assert answer.code == 1
@@ -212,7 +212,7 @@ def test_a_file_that_is_no_policy_is_named_in_one_line(vecrl, tmp_path, content)
         (["native::CartPole-v1", "--env-arg", "foo=1"], 1, "could not be made with foo=1"),
     ],
 )
-def test_bench_names_what_it_cannot_try(vecrl, arguments, code, text):
+def test_bench_reports_unavailable_backends(vecrl, arguments, code, text):
     answer = vecrl("bench", *arguments)
     assert answer.code == code
     assert text in answer.out
@@ -224,7 +224,7 @@ def test_bench_prints_the_call_to_copy(vecrl, env):
     assert answer.code == 0, answer.out
     call = answer.out.strip().splitlines()[-1].strip()
     if "native" in env:
-        from vecrl.vector.makers import make_vector_env
+        from vecrl.vector.factory import make_vector_env
 
         made = eval(call, {"make_vector_env": make_vector_env})
         assert made.num_envs in (1, 3)
@@ -239,15 +239,15 @@ def test_bench_prints_the_call_to_copy(vecrl, env):
     made.close()
 
 
-def test_bench_prints_what_it_timed_before_an_interrupt(vecrl, monkeypatch):
+def test_bench_prints_results_before_an_interrupt(vecrl, monkeypatch):
     from vecrl.cli.bench import Bench
 
-    whole = Bench._time
+    complete = Bench._time
 
     def interrupted(self, env, tensors=False):
         if env.num_envs > 1:
             raise KeyboardInterrupt
-        return whole(self, env, tensors)
+        return complete(self, env, tensors)
 
     monkeypatch.setattr(Bench, "_time", interrupted)
     answer = vecrl("bench", "CartPole-v1", "--seconds", 0.05, "--envs", 1, "--envs", 3)

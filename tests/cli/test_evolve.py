@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from vecrl import checkpoint
 from vecrl.cli.app import app
-from vecrl.cli.runs import COLUMNS
+from vecrl.cli.run_folder import METRIC_COLUMNS
 from vecrl.engine.pool import Pool
-from vecrl.policy.saved import SavedPolicy
-from vecrl.vector.residents import Residents
+from vecrl.policy.saved_policy import SavedPolicy
+from vecrl.vector.remote_workers import RemoteWorkerGroup
 
 SMALL = ["--popsize", 6, "--max-steps", 30, "--test-episodes", 3, "--seed", 1]
 
@@ -38,7 +38,7 @@ def plain(state):
     return state.tolist() if torch.is_tensor(state) else state
 
 
-def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
+def test_a_run_writes_all_its_files(vecrl, tmp_path):
     answer = vecrl("evolve", "CartPole-v1", *SMALL, "--generations", 3, "--out", tmp_path)
     assert answer.code == 0, answer.out
     folder = tmp_path / "CartPole-v1-1"
@@ -72,31 +72,31 @@ def test_a_run_leaves_all_it_promises(vecrl, tmp_path):
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "native::CartPole-v1"])
-def test_going_on_equals_never_having_stopped(vecrl, tmp_path, env):
+def test_resumed_runs_equal_uninterrupted_runs(vecrl, tmp_path, env):
     stem = env.replace("::", "-")
     once = ["evolve", env, *SMALL, "--test-every", 2, "--no-video", "--out", tmp_path]
     assert vecrl(*once, "--generations", 5).code == 0
     assert vecrl(*once, "--generations", 2).code == 0
-    whole, parts = tmp_path / f"{stem}-1", tmp_path / f"{stem}-2"
+    complete, parts = tmp_path / f"{stem}-1", tmp_path / f"{stem}-2"
     assert not (parts / "best.mp4").exists()
     answer = vecrl("evolve", "--resume", parts, "--generations", 5, "--backend", "threads")
     assert answer.code == 0, answer.out
-    assert rows(whole) == rows(parts)
-    states = [checkpoint.load(folder / "state.ckpt")["run"] for folder in (whole, parts)]
+    assert rows(complete) == rows(parts)
+    states = [checkpoint.load(folder / "state.ckpt")["run"] for folder in (complete, parts)]
     assert torch.equal(states[0]["search"]["center"], states[1]["search"]["center"])
     assert plain(states[0]["selection"]) == plain(states[1]["selection"])
-    assert (whole / "best.pt").read_bytes() == (parts / "best.pt").read_bytes()
+    assert (complete / "best.pt").read_bytes() == (parts / "best.pt").read_bytes()
     assert yaml.safe_load((parts / "config.yaml").read_text())["generations"] == 5
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("size", "asks", "ask", "fatal"), [([], Pool, "send", 40), ([1], Residents, "ask", 3)])
-def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(
+@pytest.mark.parametrize(("size", "asks", "ask", "fatal"), [([], Pool, "send", 40), ([1], RemoteWorkerGroup, "ask", 3)])
+def test_losing_a_cluster_node_does_not_change_results(
     vecrl, tmp_path, cluster, monkeypatch, caplog, size, asks, ask, fatal
 ):
     """In the middle of a generation, where environments are stepped from here; before one, where workers do."""
     once = ["evolve", "CartPole-v1", *SMALL, "--generations", 3, "--no-video", "--out", tmp_path]
-    once += [part for one in size for part in ("--subbatch-size", one)]
+    once += [part for item in size for part in ("--subbatch-size", item)]
     assert vecrl(*once).code == 0
     with cluster.node() as node:
         asked, original = [], getattr(asks, ask)
@@ -118,7 +118,7 @@ def test_a_run_on_a_cluster_that_loses_a_node_is_the_same(
     assert torch.equal(states[0]["center"], states[1]["center"])
 
 
-def test_it_stops_at_the_goal(vecrl, tmp_path):
+def test_stops_at_the_target_return(vecrl, tmp_path):
     options = ["--stop-at", 30, "--generations", 60, "--no-video", "--popsize", 32, "--out", tmp_path]
     answer = vecrl("evolve", "native::CartPole-v1", *options, "--seed", 1, "--test-episodes", 20)
     assert answer.code == 0
@@ -145,7 +145,7 @@ def test_every_option_reaches_the_search(vecrl, tmp_path):
     assert len(rows(folder)) == 3
 
 
-def test_a_seed_is_drawn_and_kept(vecrl, tmp_path):
+def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
     once = ["evolve", "native::CartPole-v1", "--popsize", 4, "--generations", 1, "--no-video", "--test-episodes", 1]
     seeds = set()
     for number in (1, 2):
@@ -175,7 +175,7 @@ def test_a_seed_is_drawn_and_kept(vecrl, tmp_path):
         (["evolve", "--resume", "there-is-none"], "holds no run"),
     ],
 )
-def test_mistakes_end_with_one_line_and_no_folder(vecrl, tmp_path, arguments, text):
+def test_invalid_options_print_one_line_and_make_no_folder(vecrl, tmp_path, arguments, text):
     out = [] if "--resume" in arguments else ["--out", tmp_path]
     answer = vecrl(*arguments, *out)
     assert answer.code == 1
@@ -190,21 +190,21 @@ def test_tracebacks_on_request(vecrl):
     assert isinstance(answer.error, ValueError)
 
 
-def test_a_run_that_goes_on_keeps_what_it_is(vecrl, tmp_path):
+def test_resumed_runs_cannot_change_fixed_options(vecrl, tmp_path):
     assert vecrl("evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", tmp_path).code == 0
     answer = vecrl("evolve", "--resume", tmp_path / "native-CartPole-v1-1", "--popsize", 8)
     assert answer.code == 1
     assert "keeps its popsize" in answer.out
 
 
-def test_without_an_environment(vecrl):
+def test_missing_environment_raises(vecrl):
     answer = vecrl("evolve")
     assert answer.code == 2
     assert "Give an environment" in answer.out
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_an_interrupt_keeps_what_was_reached(vecrl, tmp_path, backend):
+def test_interrupted_runs_save_their_results(vecrl, tmp_path, backend):
     command = [sys.executable, "-m", "vecrl", "evolve", "CartPole-v1", "--generations", "100000", "--popsize", "16"]
     command += ["--backend", backend, "--out", str(tmp_path), "--seed", "3", "--max-steps", "100"]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
@@ -222,16 +222,16 @@ def test_an_interrupt_keeps_what_was_reached(vecrl, tmp_path, backend):
     assert f"vecrl evolve --resume {folder}" in out
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
-    kept = len(rows(folder))
-    assert checkpoint.load(folder / "state.ckpt")["run"]["search"]["generation"] == kept
+    saved = len(rows(folder))
+    assert checkpoint.load(folder / "state.ckpt")["run"]["search"]["generation"] == saved
     assert (folder / "learning-curve.png").exists()
     assert (folder / "best.pt").exists()
-    answer = vecrl("evolve", "--resume", folder, "--generations", kept + 2, "--no-video", "--test-episodes", 2)
+    answer = vecrl("evolve", "--resume", folder, "--generations", saved + 2, "--no-video", "--test-episodes", 2)
     assert answer.code == 0, answer.out
-    assert [row["generation"] for row in rows(folder)] == list(range(1, kept + 3))
+    assert [row["generation"] for row in rows(folder)] == list(range(1, saved + 3))
 
 
-def test_lines_after_the_state_are_taken_back(vecrl, tmp_path):
+def test_metrics_after_the_saved_state_are_removed(vecrl, tmp_path):
     once = ["evolve", "native::CartPole-v1", *SMALL, "--no-video", "--out", tmp_path]
     assert vecrl(*once, "--generations", 2).code == 0
     folder = tmp_path / "native-CartPole-v1-1"
@@ -274,7 +274,7 @@ def in_state(**changes):
     return change
 
 
-def test_the_folder_around_runs_is_none_but_names_them(vecrl, tmp_path, finished):
+def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
     for name in ("one", "two"):
         shutil.copytree(finished, tmp_path / name)
     answer = vecrl("evolve", "--resume", tmp_path)
@@ -303,10 +303,10 @@ def test_the_folder_around_runs_is_none_but_names_them(vecrl, tmp_path, finished
         (in_config("video: false", "video: 0"), "video to be true or false, but 0 came"),
         (in_config("alive_bonus: null", "alive_bonus: [1, 2]"), "3 finite numbers"),
         (lambda folder: (folder / "metrics.csv").write_text("a,b\n1,2\n"), "Line 1"),
-        (lambda folder: (folder / "metrics.csv").write_text(",".join(COLUMNS) + "\n1,x\n"), "Line 2"),
+        (lambda folder: (folder / "metrics.csv").write_text(",".join(METRIC_COLUMNS) + "\n1,x\n"), "Line 2"),
     ],
 )
-def test_damaged_runs_are_named_in_one_line(vecrl, tmp_path, finished, change, text):
+def test_damaged_runs_raise_one_line(vecrl, tmp_path, finished, change, text):
     folder = shutil.copytree(finished, tmp_path / "run")
     change(folder)
     answer = vecrl("evolve", "--resume", folder, "--generations", 2)

@@ -8,8 +8,8 @@ import pytest
 from tests.cli.test_evolve import plain, rows
 
 from vecrl import checkpoint
-from vecrl.cli.runs import RunFolder
-from vecrl.policy.saved import SavedPolicy
+from vecrl.cli.run_folder import RunFolder
+from vecrl.policy.saved_policy import SavedPolicy
 
 SHORT = ["native::CartPole-v1", "--popsize", "6", "--max-steps", "40", "--generations", "8", "--seed", "5"]
 SHORT += ["--no-video", "--test-episodes", "3", "--test-every", "3", "--stop-at", "38"]
@@ -46,15 +46,15 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_runs_come_to_the_same(unbroken, tmp_path, seed):
+def test_killed_runs_resume_to_equal_results(unbroken, tmp_path, seed):
     lines, folder = program(tmp_path, seed, 6)
     assert any(" -9 " in line for line in lines), lines
     assert outcome(folder) == unbroken
-    left = [file.name for file in folder.iterdir() if file.name.startswith(".")]
-    assert left == []
+    remaining = [file.name for file in folder.iterdir() if file.name.startswith(".")]
+    assert remaining == []
 
 
-def test_a_run_that_came_to_its_end_stays_there(vecrl, tmp_path):
+def test_finished_runs_do_not_continue(vecrl, tmp_path):
     arguments = [*SHORT[:-2], "--out", tmp_path]
     assert vecrl("evolve", *arguments).code == 0
     folder = tmp_path / "native-CartPole-v1-1"
@@ -63,12 +63,12 @@ def test_a_run_that_came_to_its_end_stays_there(vecrl, tmp_path):
     assert outcome(folder) == before
 
 
-def test_a_folder_has_one_run_at_a_time(vecrl, tmp_path, monkeypatch):
+def test_a_folder_is_locked_by_one_run(vecrl, tmp_path, monkeypatch):
     assert vecrl("evolve", *SHORT, "--out", tmp_path).code == 0
     folder = tmp_path / "native-CartPole-v1-1"
     before = rows(folder)
-    monkeypatch.setattr("vecrl.cli.runs.PATIENCE", 0.05)
-    with RunFolder(folder).locked():
+    monkeypatch.setattr("vecrl.cli.run_folder.LOCK_TIMEOUT_S", 0.05)
+    with RunFolder(folder).lock():
         answer = vecrl("evolve", "--resume", folder, "--generations", 20)
     assert answer.code == 1
     assert "is in use: another process runs there" in answer.out

@@ -11,7 +11,7 @@ from tests.cli.test_evolve import plain, rows
 from vecrl import checkpoint
 from vecrl.cli.evolve import Evolution
 from vecrl.cli.selection import Selection
-from vecrl.policy.saved import SavedPolicy
+from vecrl.policy.saved_policy import SavedPolicy
 
 NOISY = ["evolve", "Odd/Noisy-v0", "--network", "Linear(obs_length, 1)", "--no-obs-norm", "--popsize", 6, "--no-video"]
 NOISY += ["--test-episodes", 5, "--seed", 3]
@@ -91,7 +91,7 @@ def test_the_result_is_of_episodes_that_chose_nothing(noisy):
 
 
 def test_an_interrupt_reports_the_best_test(noisy, vecrl, monkeypatch):
-    _, whole = noisy("--generations", 6, "--test-every", 2)
+    _, complete = noisy("--generations", 6, "--test-every", 2)
     with monkeypatch.context() as patch:
         interrupt(patch, Evolution, "advance", 4)
         answer, folder = noisy("--generations", 6, "--test-every", 2)
@@ -100,14 +100,14 @@ def test_an_interrupt_reports_the_best_test(noisy, vecrl, monkeypatch):
     assert (
         f"Best: mean return {best.mean_return:.5g} in the test after generation 2 (5 episodes), after 3" in answer.out
     )
-    assert rows(folder) == rows(whole)[:3]
+    assert rows(folder) == rows(complete)[:3]
     assert vecrl("evolve", "--resume", folder).code == 0
-    assert rows(folder) == rows(whole)
-    assert (folder / "best.pt").read_bytes() == (whole / "best.pt").read_bytes()
+    assert rows(folder) == rows(complete)
+    assert (folder / "best.pt").read_bytes() == (complete / "best.pt").read_bytes()
 
 
 def test_an_interrupt_in_a_test_goes_back_to_the_last_whole_generation(noisy, vecrl, monkeypatch):
-    _, whole = noisy("--generations", 4, "--test-every", 2)
+    _, complete = noisy("--generations", 4, "--test-every", 2)
     with monkeypatch.context() as patch:
         interrupt(patch, Selection, "test", 2)
         answer, folder = noisy("--generations", 4, "--test-every", 2)
@@ -115,7 +115,7 @@ def test_an_interrupt_in_a_test_goes_back_to_the_last_whole_generation(noisy, ve
     assert "in the test after generation 2 (5 episodes), after 3 generations" in answer.out
     assert len(rows(folder)) == 3
     assert vecrl("evolve", "--resume", folder).code == 0
-    assert rows(folder) == rows(whole)
+    assert rows(folder) == rows(complete)
 
 
 def test_an_interrupt_before_the_first_test_says_so(noisy, monkeypatch):
@@ -177,12 +177,12 @@ def test_a_test_of_the_luckiest_member_can_reach_the_goal(vecrl, tmp_path):
 
 
 def test_the_last_test_of_a_run_changes_no_later_test(noisy, vecrl):
-    (_, whole), (_, parts) = (noisy("--generations", count, "--test-every", 2) for count in (5, 3))
+    (_, complete), (_, parts) = (noisy("--generations", count, "--test-every", 2) for count in (5, 3))
     assert vecrl("evolve", "--resume", parts, "--generations", 5).code == 0
-    lines = rows(whole), rows(parts)
+    lines = rows(complete), rows(parts)
     assert lines[1][2].pop("test") > lines[0][2].pop("test") == -torch.inf
     assert lines[0] == lines[1]
-    once, twice = (plain(checkpoint.load(folder / "state.ckpt")["run"]["selection"]) for folder in (whole, parts))
+    once, twice = (plain(checkpoint.load(folder / "state.ckpt")["run"]["selection"]) for folder in (complete, parts))
     for name in ("luckiest", "tested_at", "steps"):
         assert once[name] == twice[name]
-    assert quality(parts) >= quality(whole)
+    assert quality(parts) >= quality(complete)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.conformance.zoo import SPACES, echoes, fold, noise
+from tests.conformance.fixture_envs import SPACES, echoes, fold_to_number, noise
 
 from vecrl.errors import SpaceError
 from vecrl.vector import VectorEnv
@@ -37,16 +37,16 @@ def test_action_spaces_on_ray(name):
 def test_every_action_space(name, backend, num_workers):
     """Every environment gets the element, type and dtype that gymnasium would give it."""
     fns = noise("box", N, name, infos=False)
-    ours = folded(VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="same_step"))
-    theirs = folded(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP))
-    assert ours == theirs
+    actual = folded(VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="same_step"))
+    reference = folded(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP))
+    assert actual == reference
 
 
 @pytest.mark.parametrize("kind", ["tensor", "array", "list", "tuple", "wide tensor"])
 def test_kinds_of_arrays(kind):
     """The same actions as tensors, arrays and lists."""
     values = np.array([[0.5, -0.5], [1.0, 0.0], [0.25, 0.125]], np.float32)
-    given = {
+    inputs = {
         "tensor": torch.tensor(values),
         "array": values,
         "list": values.tolist(),
@@ -56,10 +56,10 @@ def test_kinds_of_arrays(kind):
     subs, fns = echoes(N)
     with VectorEnv(fns) as envs:
         envs.reset()
-        envs.step(given)
-    got = [sub.calls[-2] for sub in subs]
-    assert [action.tolist() for action in got] == values.tolist()
-    assert {action.dtype for action in got} == {np.dtype(np.float32)}
+        envs.step(inputs)
+    received = [sub.calls[-2] for sub in subs]
+    assert [action.tolist() for action in received] == values.tolist()
+    assert {action.dtype for action in received} == {np.dtype(np.float32)}
 
 
 def test_trees_of_tensors():
@@ -76,15 +76,15 @@ def test_trees_of_tensors():
         )
 
 
-def test_an_environment_may_keep_its_action():
+def test_environments_may_keep_their_actions():
     """What it was given is not written again."""
     subs, fns = echoes(2)
     with VectorEnv(fns) as envs:
         envs.reset()
-        given = np.zeros((2, 2), np.float32)
+        inputs = np.zeros((2, 2), np.float32)
         for _ in range(3):
-            given += 1
-            envs.step(given)
+            inputs += 1
+            envs.step(inputs)
     assert [action.tolist() for action in subs[0].calls if isinstance(action, np.ndarray)] == [[1, 1], [2, 2], [3, 3]]
 
 
@@ -105,7 +105,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("name", WRONG)
-def test_actions_that_do_not_fit(name, backend):
+def test_invalid_actions_raise(name, backend):
     """They are refused before anything is stepped, saying what was expected and what came."""
     space, action, text = WRONG[name]
     with VectorEnv(noise("box", N, space, infos=False), backend=backend, num_workers=2) as envs:
@@ -115,7 +115,7 @@ def test_actions_that_do_not_fit(name, backend):
         assert envs.step(envs.action_space.sample())[1].shape == (N,)
 
 
-def test_folding_tells_kinds_apart():
+def test_fold_distinguishes_types():
     """The fold on which these tests rest sees values, shapes, dtypes and types."""
     kinds = [0, 1, np.int64(1), np.array(1), np.int32(1), np.float32(1), np.ones(1), "1", (1, 2), (2, 1), {"a": 2}]
-    assert len({fold(kind) for kind in kinds}) == len(kinds)
+    assert len({fold_to_number(kind) for kind in kinds}) == len(kinds)

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import GYMNASIUM, SPACES, makers
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import GYMNASIUM, SPACES, makers
 
 from vecrl.vector import AsyncVectorEnv, VectorEnv
 
@@ -27,25 +27,25 @@ def drive(make: Callable[[], Any], mode: AutoresetMode) -> list[Any]:
     """All that a vector environment says in one life: resets of every kind, steps, spaces, seeds."""
     with_mask = np.array([True, False, True, False])
     envs = make()
-    said: list[Any] = [envs.reset(seed=11)]
+    message_text: list[Any] = [envs.reset(seed=11)]
     envs.action_space.seed(5)
     for step in range(STEPS):
         if step == 9:
-            said.append(envs.reset(seed=[3, None, 7, 8], options={"reset_mask": with_mask.copy(), "more": 1}))
+            message_text.append(envs.reset(seed=[3, None, 7, 8], options={"reset_mask": with_mask.copy(), "more": 1}))
         if step == 16:
-            said.append(envs.reset(seed=[1, None, 2, 3], options={"easy": True}))
+            message_text.append(envs.reset(seed=[1, None, 2, 3], options={"easy": True}))
         if step == 20:
-            said.append(envs.reset())
+            message_text.append(envs.reset())
         result = envs.step(envs.action_space.sample())
-        said.append(copy.deepcopy(result))
+        message_text.append(copy.deepcopy(result))
         done = result[2] | result[3]
         if mode == AutoresetMode.DISABLED and done.any():
-            said.append(envs.reset(options={"reset_mask": done.copy()}))
-    said.append((envs.np_random_seed, envs.metadata["autoreset_mode"], envs.num_envs, envs.render_mode))
+            message_text.append(envs.reset(options={"reset_mask": done.copy()}))
+    message_text.append((envs.np_random_seed, envs.metadata["autoreset_mode"], envs.num_envs, envs.render_mode))
     for name in ("observation_space", "single_observation_space", "action_space", "single_action_space"):
-        said.append(getattr(envs, name))
+        message_text.append(getattr(envs, name))
     envs.close()
-    return said
+    return message_text
 
 
 @lru_cache
@@ -55,19 +55,19 @@ def reference(name: str, mode: AutoresetMode) -> list[Any]:
 
 
 def check(make: Callable[[], Any], name: str, mode: AutoresetMode) -> None:
-    ours, theirs = drive(make, mode), reference(name, mode)
+    actual, expected = drive(make, mode), reference(name, mode)
     if name in MIXED_INFO:
-        ours, theirs = without_infos(ours), without_infos(theirs)
-    assert_same(ours, theirs)
+        actual, expected = without_infos(actual), without_infos(expected)
+    assert_same(actual, expected)
 
 
-def without_infos(said: list[Any]) -> list[Any]:
-    return [part[:-1] if isinstance(part, tuple) and isinstance(part[-1], dict) else part for part in said]
+def without_infos(message_text: list[Any]) -> list[Any]:
+    return [part[:-1] if isinstance(part, tuple) and isinstance(part[-1], dict) else part for part in message_text]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", ["counting", *GYMNASIUM, *SPACES])
-def test_in_this_thread(name, mode):
+def test_serial_equals_gymnasium(name, mode):
     """Every environment and every observation space of gymnasium, in all modes."""
     check(lambda: VectorEnv(makers(name, NUM_ENVS), autoreset_mode=mode), name, mode)
 
@@ -75,7 +75,7 @@ def test_in_this_thread(name, mode):
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES[1:])
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "dict", "graph", "image", "dict_of_text", "counting"])
-def test_elsewhere(name, backend, num_workers, mode):
+def test_other_backends_equal_gymnasium(name, backend, num_workers, mode):
     """All backends and numbers of workers, in all modes."""
     make = lambda: VectorEnv(makers(name, NUM_ENVS), backend=backend, num_workers=num_workers, autoreset_mode=mode)  # noqa: E731
     check(make, name, mode)
@@ -85,7 +85,7 @@ def test_elsewhere(name, backend, num_workers, mode):
 @pytest.mark.parametrize(("name", "mode"), [*zip(["counting", "dict_of_text", "image"], MODES, strict=True)])
 def test_on_ray(name, mode):
     """Infos, partial resets, opaque leaves, final observations, rows too large for Ray's short way."""
-    test_elsewhere(name, "ray", 2, mode)
+    test_other_backends_equal_gymnasium(name, "ray", 2, mode)
 
 
 @pytest.mark.parametrize("name", [*GYMNASIUM, *SPACES])
@@ -102,7 +102,7 @@ def test_asynchronous(name, mode):
     check(lambda: AsyncVectorEnv(makers(name, NUM_ENVS), num_workers=2, autoreset_mode=mode), name, mode)
 
 
-def test_infos_are_widened_rather_than_cut():
+def test_info_dtypes_are_widened():
     """Where gymnasium cuts 0.5 down to 0 (the first environment gave an integer), nothing is lost."""
     from vecrl.engine.infos import merge
 

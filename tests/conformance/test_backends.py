@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import Counting, counting, noise
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import Counting, counting, noise
 
 from vecrl.engine.pool import Pool
-from vecrl.engine.transitions import Transition
+from vecrl.engine.transition import Transition
 from vecrl.vector import SyncVectorEnv, VectorEnv
 from vecrl.vector.vector_env import split_env_fns
 
@@ -26,14 +26,14 @@ RAY = pytest.param("ray", 2, marks=pytest.mark.ray)
 def trajectory(kind: str, mode: AutoresetMode, backend: Any, num_workers: int) -> list[Any]:
     fns = counting(N, delay=0.002) if kind == "slow" else noise("dict", N)
     with VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode=mode) as envs:
-        said: list[Any] = [envs.reset(seed=2)]
+        message_text: list[Any] = [envs.reset(seed=2)]
         envs.action_space.seed(4)
         for _ in range(20):
-            said.append(result := envs.step(envs.action_space.sample()))
+            message_text.append(result := envs.step(envs.action_space.sample()))
             done = result[2] | result[3]
             if mode == AutoresetMode.DISABLED and done.any():
-                said.append(envs.reset(options={"reset_mask": done}))
-        return copy.deepcopy(said)
+                message_text.append(envs.reset(options={"reset_mask": done}))
+        return copy.deepcopy(message_text)
 
 
 @lru_cache
@@ -44,12 +44,12 @@ def alone(kind: str, mode: AutoresetMode) -> list[Any]:
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize(("backend", "num_workers"), [*PLACES[1:], RAY])
 @pytest.mark.parametrize("kind", ["slow", "noise"])
-def test_trajectories_do_not_depend_on_the_place(kind, backend, num_workers, mode):
+def test_trajectories_are_equal_on_every_backend(kind, backend, num_workers, mode):
     assert_same(trajectory(kind, mode, backend, num_workers), alone(kind, mode))
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
-def test_counting_environments_yield_what_their_mode_says(mode):
+def test_counting_environments_follow_the_autoreset_mode(mode):
     """Environment 0 ends after 2 steps: by hand, step by step."""
     with VectorEnv([lambda: Counting(0, 2)], autoreset_mode=mode) as envs:
         envs.reset()
@@ -73,14 +73,14 @@ def test_counting_environments_yield_what_their_mode_says(mode):
 
 
 @pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 3), ("processes", 3), RAY])
-def test_counted_episodes_do_not_depend_on_the_place(backend, num_workers):
+def test_num_episodes_is_equal_on_every_backend(backend, num_workers):
     """`SyncVectorEnv` with `num_episodes`, whose environments come to rest one by one."""
 
     def run(**place: Any) -> list[Any]:
         with SyncVectorEnv(counting(N, delay=0.001), num_episodes=2, **place) as env:
-            said: list[Any] = [env.reset(seed=3)]
-            said += [env.step(np.full(N, k % 4)) for k in range(18)]
-            return said
+            message_text: list[Any] = [env.reset(seed=3)]
+            message_text += [env.step(np.full(N, k % 4)) for k in range(18)]
+            return message_text
 
     assert_same(run(backend=backend, num_workers=num_workers), run())
 
@@ -92,22 +92,22 @@ def targets(t: Transition) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 2), ("processes", 2), RAY])
-def test_value_targets_at_truncation_use_the_last_count(backend, num_workers, mode):
+def test_value_targets_at_truncation_use_final_observations(backend, num_workers, mode):
     """`Transition.next_obs` is the true successor on every mode, also where `obs` begins the next episode."""
     pool = Pool(split_env_fns(counting(4, 3), backend, num_workers), backend)
     pool.reset()
-    eager = mode == AutoresetMode.SAME_STEP
+    reset_done = mode == AutoresetMode.SAME_STEP
     for _ in range(3):
-        t = pool.step(np.zeros(4, int), eager=eager)
+        t = pool.step(np.zeros(4, int), reset_done=reset_done)
     assert t.terminated.tolist() == [True, False, False, False]
     assert targets(t).tolist() == [0, 3, 3, 3]
     begin = t.done if mode == AutoresetMode.NEXT_STEP else None
     if mode == AutoresetMode.DISABLED:
         pool.reset(ids=np.flatnonzero(t.done))
-    t = pool.step(np.zeros(4, int), eager=eager, begin=begin)
+    t = pool.step(np.zeros(4, int), reset_done=reset_done, reset_mask=begin)
     assert t.truncated.tolist() == [False, True, False, False]
     assert t.next_obs[1].tolist() == [1, 0, 4]  # the last count, not the first of the next episode
-    assert t.obs[1].tolist() == ([1, 1, 0] if eager else [1, 0, 4])
+    assert t.obs[1].tolist() == ([1, 1, 0] if reset_done else [1, 0, 4])
     assert targets(t)[1] == 4
     pool.close()
 
@@ -115,13 +115,13 @@ def test_value_targets_at_truncation_use_the_last_count(backend, num_workers, mo
 def test_episode_records_are_the_same_on_every_mode():
     """Returns and lengths are counted once, in the engine."""
     records: list[set[Any]] = []
-    for eager in (True, False):
+    for reset_done in (True, False):
         pool = Pool(split_env_fns(counting(3, 2), "serial", 1), "serial")
         pool.reset()
-        over, record = np.zeros(3, bool), []
+        is_over, record = np.zeros(3, bool), []
         for _ in range(9):
-            t = pool.step(np.ones(3, int), eager=eager, begin=None if eager else over)
-            over = np.zeros(3, bool) if eager else t.done
+            t = pool.step(np.ones(3, int), reset_done=reset_done, reset_mask=None if reset_done else is_over)
+            is_over = np.zeros(3, bool) if reset_done else t.done
             record += zip(
                 t.episodes.ids.tolist(), t.episodes.returns.tolist(), t.episodes.lengths.tolist(), strict=True
             )

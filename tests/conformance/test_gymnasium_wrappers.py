@@ -12,8 +12,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import makers
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import makers
 
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv, TorchWrapper, VectorEnv, make_vector_env
@@ -50,12 +50,12 @@ CASES = [(name, AutoresetMode.NEXT_STEP) for name in WRAPPERS] + [(name, Autores
 
 def drive(envs: Any, wrap: Callable[[Any], Any]) -> list[Any]:
     env = wrap(envs)
-    said: list[Any] = [env.reset(seed=1)]
+    message_text: list[Any] = [env.reset(seed=1)]
     env.action_space.seed(2)
     for _ in range(30):
-        said.append(env.step(env.action_space.sample()))
+        message_text.append(env.step(env.action_space.sample()))
     env.close()
-    return said
+    return message_text
 
 
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,13 +65,13 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered:UserWarning", "ignore:overflow:RuntimeWarning")  # its own
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_wrapper_yields_what_it_does_on_gymnasium(name, mode, monkeypatch):
+def test_wrappers_equal_gymnasium(name, mode, monkeypatch):
     no_time(monkeypatch)
     env_id = "MountainCarContinuous-v0"
     fns = makers(env_id, N)
-    ours = drive(VectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
-    theirs = drive(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
-    assert_same(ours, theirs)
+    actual = drive(VectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
+    reference = drive(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=mode), WRAPPERS[name])
+    assert_same(actual, reference)
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered:UserWarning", "ignore:overflow:RuntimeWarning")  # its own
@@ -129,7 +129,7 @@ def test_numpy_to_torch():
     envs.close()
 
 
-def test_a_wrapper_shows_what_is_inside():
+def test_wrappers_forward_attributes():
     envs = wrappers.RecordEpisodeStatistics(VectorEnv(makers("CartPole-v1", N)))
     assert isinstance(envs.unwrapped, VectorEnv)
     assert envs.num_envs == N

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import noise
-from tests.envs.rows import Rows
-from tests.envs.transforms.everything import CASES
-from tests.states.test_states import through_bytes
-from tests.states.zoo import Hidden, Own, Rich
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import noise
+from tests.envs.independent_rows_env import IndependentRowsEnv
+from tests.envs.transforms.all_transforms import CASES
+from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
+from tests.snapshot.test_snapshot import through_bytes
 
-from vecrl.dialects import to_vector
+from vecrl.convert import to_vector
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
 from vecrl.envs.custom import PendulumEnv, TicTacToeEnv
 from vecrl.envs.libs.gym import GymWrapper
@@ -54,17 +54,17 @@ VECTORS = {
 
 
 def acted(envs, steps=25):
-    said = []
+    message_text = []
     disabled = getattr(envs, "metadata", {}).get("autoreset_mode") == AutoresetMode.DISABLED
     for _ in range(steps):
         action = envs.action_space.sample()
-        said.append(result := envs.step(torch.as_tensor(action) if isinstance(envs, TorchWrapper) else action))
-        over = np.asarray(result[2] | result[3])
-        if disabled and over.any():
-            said.append(envs.reset(options={"reset_mask": over}))
-        elif not over.shape and over:
-            said.append(envs.reset())
-    return in_arrays(said)
+        message_text.append(result := envs.step(torch.as_tensor(action) if isinstance(envs, TorchWrapper) else action))
+        is_over = np.asarray(result[2] | result[3])
+        if disabled and is_over.any():
+            message_text.append(envs.reset(options={"reset_mask": is_over}))
+        elif not is_over.shape and is_over:
+            message_text.append(envs.reset())
+    return in_arrays(message_text)
 
 
 def in_arrays(value):
@@ -72,20 +72,20 @@ def in_arrays(value):
     if isinstance(value, torch.Tensor):
         return value.numpy(force=True).copy()
     if isinstance(value, dict):
-        return {key: in_arrays(one) for key, one in value.items()}
+        return {key: in_arrays(item) for key, item in value.items()}
     return type(value)(map(in_arrays, value)) if isinstance(value, list | tuple) else copy.deepcopy(value)
 
 
 def state_of(envs):
-    from vecrl.states import take
+    from vecrl.snapshot import capture
 
-    return envs.get_state() if hasattr(type(envs), "get_state") else take(envs)
+    return envs.get_state() if hasattr(type(envs), "get_state") else capture(envs)
 
 
 def restore(envs, state):
-    from vecrl.states import put
+    from vecrl.snapshot import restore
 
-    _ = envs.set_state(state) if hasattr(type(envs), "set_state") else put(envs, state)
+    _ = envs.set_state(state) if hasattr(type(envs), "set_state") else restore(envs, state)
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -104,7 +104,7 @@ def test_vector_environments(name):
     other.close()
 
 
-def test_a_state_moves_to_another_backend_and_number_of_workers():
+def test_states_restore_on_other_backends_and_worker_counts():
     with (
         VECTORS["serial, SameStep"]() as envs,
         VectorEnv(noise("dict", 5), backend="processes", num_workers=5, autoreset_mode="same_step") as other,
@@ -117,14 +117,14 @@ def test_a_state_moves_to_another_backend_and_number_of_workers():
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_errors_of_workers_are_errors_of_states(backend):
-    envs = VectorEnv([Own, Hidden], backend=backend, num_workers=2)
+def test_worker_state_errors_are_state_errors(backend):
+    envs = VectorEnv([OwnStateEnv, HiddenStateEnv], backend=backend, num_workers=2)
     with pytest.raises(StateError, match=r"environment 1 .* env\.hidden"):
         envs.get_state()
     envs.close()
     with pytest.raises(ClosedError):
         envs.get_state()
-    rich, own = (VectorEnv([make] * 2, backend=backend) for make in (Rich, Own))
+    rich, own = (VectorEnv([make] * 2, backend=backend) for make in (RichStateEnv, OwnStateEnv))
     rich.reset(seed=1)
     state = rich.get_state()
     with pytest.raises(StateError, match=r"Expected a state with observation_space Box"):
@@ -140,7 +140,7 @@ def test_errors_of_workers_are_errors_of_states(backend):
         rich.set_state(state)
 
 
-def test_a_reset_of_some_still_knows_the_others():
+def test_partial_resets_after_restore_keep_other_rows():
     """The latest observations, which a reset of some returns with its own, are part of the state."""
     envs, other = VectorEnv([CARTPOLE] * 3), VectorEnv([CARTPOLE] * 3)
     envs.reset(seed=1)
@@ -152,7 +152,7 @@ def test_a_reset_of_some_still_knows_the_others():
     other.close()
 
 
-def test_what_is_under_way_must_be_waited_for():
+def test_pending_commands_raise():
     with AsyncVectorEnv([CARTPOLE] * 2) as envs:
         envs.reset(seed=1)
         envs.step_async(np.zeros(2, int))
@@ -169,13 +169,13 @@ TENSORDICTS = {
     "native, free": partial(NativeEnv, "Pendulum-v1"),
     "pendulum": PendulumEnv,
     "tic-tac-toe": TicTacToeEnv,
-    "rows": partial(Rows, [0, 1, 2]),
+    "rows": partial(IndependentRowsEnv, [0, 1, 2]),
     "serial": partial(SerialEnv, 3, partial(GymEnv, "CartPole-v1")),
     "parallel": partial(ParallelEnv, 3, partial(GymEnv, "CartPole-v1")),
     "parallel, by path": partial(ParallelEnv, 2, PendulumEnv),
-    "serial, by path": partial(SerialEnv, 2, partial(Rows, 1)),
+    "serial, by path": partial(SerialEnv, 2, partial(IndependentRowsEnv, 1)),
 } | {
-    f"transformed: {name}": partial(lambda case: case.env(Rows([0, 1, 2]), case.make()), case)
+    f"transformed: {name}": partial(lambda case: case.env(IndependentRowsEnv([0, 1, 2]), case.make()), case)
     for name, case in CASES.items()
 }
 
@@ -183,11 +183,11 @@ TENSORDICTS = {
 def rolled(env, root, steps=9):
     """Random steps from `root` on; by torch's own generator, which is nobody's."""
     torch.manual_seed(7)
-    said = []
+    message_text = []
     for _ in range(steps):
-        stepped, root = env.step_and_maybe_reset(env.rand_action(root))
-        said.append(stepped.clone())
-    return said, root
+        step_td, root = env.step_and_maybe_reset(env.rand_action(root))
+        message_text.append(step_td.clone())
+    return message_text, root
 
 
 @pytest.mark.parametrize("name", TENSORDICTS)
@@ -196,21 +196,21 @@ def test_environments_over_tensordicts(name):
     other: EnvBase = TENSORDICTS[name]()
     env.set_seed(3)
     _, root = rolled(env, env.reset(), 5)
-    state, kept = through_bytes(env.get_state()), root.clone()
+    state, saved = through_bytes(env.get_state()), root.clone()
     expected, _ = rolled(env, root)
-    for one in (env, other):
-        one.set_state(state)
-        for a, b in zip(rolled(one, kept.clone())[0], expected, strict=True):
+    for item in (env, other):
+        item.set_state(state)
+        for a, b in zip(rolled(item, saved.clone())[0], expected, strict=True):
             assert set(a.keys(True, True)) == set(b.keys(True, True))
             assert all(_equal(a.get(key), b.get(key)) for key in a.keys(True, True)), (a, b)
-        one.close()
+        item.close()
 
 
 def _equal(a, b):
     return torch.equal(a.nan_to_num(), b.nan_to_num()) if isinstance(a, torch.Tensor) else a == b
 
 
-def test_a_closed_batch_has_no_state_and_begins_anew_for_one():
+def test_closed_batches_have_no_state_and_restart_on_set_state():
     env = SerialEnv(2, partial(GymEnv, "CartPole-v1"))
     env.reset()
     state = env.get_state()

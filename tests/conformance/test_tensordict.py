@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conformance.zoo import counting, noise
+from tests.conformance.fixture_envs import counting, noise
 
 from vecrl.envs import EnvBase, GymWrapper, ParallelEnv
-from vecrl.envs.seeds import next_seed
+from vecrl.envs.seed_chain import next_seed
 from vecrl.vector import VectorEnv
 
 N = 5
@@ -34,17 +34,17 @@ def made(kind: str, wrapper: type[GymWrapper], backend: str, num_workers: int) -
 def expected(kind: str, seeds: list[int], actions: np.ndarray) -> list[tuple[Any, ...]]:
     """Of each step: the true successors, rewards, flags and what to act on next."""
     fns = counting(N) if kind == "slow" else noise("dict", N, infos=False)
-    said: list[tuple[Any, ...]] = []
+    message_text: list[tuple[Any, ...]] = []
     with VectorEnv(fns, autoreset_mode="same_step") as envs:
         obs, _ = envs.reset(seed=seeds)
         for action in actions:
             root, (obs, reward, terminated, truncated, info) = obs, envs.step(action)
-            following = {key: value.copy() for key, value in leaves(obs).items()}
+            next_td = {key: value.copy() for key, value in leaves(obs).items()}
             for row in np.flatnonzero(terminated | truncated):
                 for key, value in leaves(info["final_obs"][row]).items():
-                    following[key][row] = value
-            said.append((leaves(root), following, reward.astype(np.float32), terminated, truncated))
-    return said
+                    next_td[key][row] = value
+            message_text.append((leaves(root), next_td, reward.astype(np.float32), terminated, truncated))
+    return message_text
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> dict[Any, Any]:
@@ -67,19 +67,21 @@ def rolled(env: EnvBase, actions: np.ndarray) -> Any:
 @pytest.mark.parametrize("wrapper", [GymWrapper, Stepwise], ids=["bare", "through TensorDicts"])
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("kind", ["slow", "noise"])
-def test_next_and_root_are_the_record(kind: str, backend: str, num_workers: int, wrapper: type[GymWrapper]) -> None:
+def test_next_and_root_equal_the_transition(
+    kind: str, backend: str, num_workers: int, wrapper: type[GymWrapper]
+) -> None:
     actions = np.random.default_rng(4).integers(0, 3, (20, N))
     with made(kind, wrapper, backend, num_workers) as env:
         seeds = [2]
         while len(seeds) < N:
             seeds.append(next_seed(seeds[-1]))
         env.set_seed(2)
-        played = rolled(env, actions)
-    for t, (root, following, reward, terminated, truncated) in enumerate(expected(kind, seeds, actions)):
-        step = played[:, t]
+        rollout = rolled(env, actions)
+    for t, (root, next_td, reward, terminated, truncated) in enumerate(expected(kind, seeds, actions)):
+        step = rollout[:, t]
         for key, value in root.items():
             assert_equal(step.get(key), value, f"{t}: {key}")
-        for key, value in following.items():
+        for key, value in next_td.items():
             assert_equal(step.get("next").get(key), value, f"{t}: next {key}")
         assert_equal(step["next", "reward"].squeeze(-1), reward, f"{t}: reward")
         assert_equal(step["next", "terminated"].squeeze(-1), terminated, f"{t}: terminated")
@@ -90,4 +92,4 @@ def test_next_and_root_are_the_record(kind: str, backend: str, num_workers: int,
 @pytest.mark.ray
 @pytest.mark.parametrize("wrapper", [GymWrapper, Stepwise], ids=["bare", "through TensorDicts"])
 def test_on_ray(wrapper: type[GymWrapper]) -> None:
-    test_next_and_root_are_the_record("noise", "ray", 2, wrapper)
+    test_next_and_root_equal_the_transition("noise", "ray", 2, wrapper)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.zoo import BACKENDS, Counting, make_pool
+from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
 
-from vecrl.engine.infos import Block, Columns, Infos, merge
+from vecrl.engine.infos import InfoBatch, InfoPacker, Infos, merge
 
 NUMBERS = st.one_of(
     st.integers(-(2**62), 2**62),
@@ -23,11 +23,11 @@ INFOS = st.dictionaries(st.text("ab", min_size=1, max_size=2), NUMBERS | st.text
 
 
 def _pack(*infos: Any) -> np.ndarray | None:
-    return Columns().pack(list(enumerate(infos)))
+    return InfoPacker().pack(list(enumerate(infos)))
 
 
 @given(st.lists(INFOS, min_size=1, max_size=4))
-def test_packing_says_the_same_or_nothing(infos: list[dict[str, Any]]) -> None:
+def test_packing_round_trips_or_returns_none(infos: list[dict[str, Any]]) -> None:
     packed = _pack(*infos)
     if packed is None:
         return
@@ -43,37 +43,37 @@ def test_packing_says_the_same_or_nothing(infos: list[dict[str, Any]]) -> None:
     [{"x": 1, "y": 2}, {"y": 1}, {"x": 1.0}, {"x": "1"}, {"x": [1]}, {"x": None}, {"x": 2**70}, {}, [("x", 1)], {1: 1}],
     ids=str,
 )
-def test_what_is_unlike_is_not_packed(odd: Any) -> None:
+def test_differing_infos_are_not_packed(odd: Any) -> None:
     assert _pack({"x": 1}, {"x": 2}) is not None
     assert _pack({"x": 1}, odd) is None
 
 
-def test_columns_learn_anew_when_infos_change() -> None:
-    columns = Columns()
+def test_packer_layout_follows_changed_infos() -> None:
+    columns = InfoPacker()
     for info in ({"a": 1}, {"b": 2.0, "a": 1}, {"a": 1}, {"n\x00": 1}, {"a": True}):
         packed = columns.pack([(0, info)])
         assert packed is not None
         assert packed.dtype.names == tuple(info)
 
 
-def test_blocks_and_dicts_merge_alike() -> None:
+def test_batches_and_dicts_merge_equally() -> None:
     rows = [{"x": i, "y": i / 2} for i in range(4)]
     first, second = _pack(*rows[:2]), _pack(*rows[2:])
     assert first is not None
     assert second is not None
-    blocks = Infos(blocks=[Block(2, second), Block(0, first)])
+    blocks = Infos(batches=[InfoBatch(2, second), InfoBatch(0, first)])
     dicts = Infos(dicts=list(enumerate(rows)))
     assert dict(blocks.items()) == dict(dicts.items()) == dict(enumerate(rows))
-    for one, other in ((blocks, dicts), (dicts, blocks)):
-        a, b = one.merged(4), other.merged(4)
+    for item, other in ((blocks, dicts), (dicts, blocks)):
+        a, b = item.merge(4), other.merge(4)
         assert a.keys() == b.keys() == {"x", "_x", "y", "_y"}
         for key in a:
             np.testing.assert_array_equal(a[key], b[key])
             assert a[key].dtype == b[key].dtype
-    both = Infos(blocks=[Block(0, first)])
+    both = Infos(batches=[InfoBatch(0, first)])
     both.extend(Infos(dicts=[(3, rows[3])]))
-    np.testing.assert_array_equal(both.merged(4)["x"], [0, 1, 0, 3])
-    np.testing.assert_array_equal(both.merged(4)["_x"], [True, True, False, True])
+    np.testing.assert_array_equal(both.merge(4)["x"], [0, 1, 0, 3])
+    np.testing.assert_array_equal(both.merge(4)["_x"], [True, True, False, True])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_ragged_arrays_become_objects() -> None:
     assert [None if v is None else v.shape for v in merged["k"]] == [(2,), (3,), None]
 
 
-def test_dicts_in_dicts_keep_their_masks() -> None:
+def test_nested_dicts_keep_their_masks() -> None:
     merged = merge(iter([(0, {"e": {"r": 1.0}}), (2, {"e": {"r": 3.0, "l": 2}})]), 3)
     np.testing.assert_array_equal(merged["e"]["r"], [1.0, 0.0, 3.0])
     np.testing.assert_array_equal(merged["e"]["_l"], [False, False, True])
@@ -112,7 +112,7 @@ def test_dicts_in_dicts_keep_their_masks() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("wanted", [True, False])
-def test_infos_arrive_or_cost_nothing(wanted: bool, backend: str) -> None:
+def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
     class Talking(Counting):
         def step(self, action: Any) -> Any:
             obs, reward, terminated, truncated, info = super().step(action)
@@ -123,23 +123,23 @@ def test_infos_arrive_or_cost_nothing(wanted: bool, backend: str) -> None:
     pool = make_pool([lambda i=i: Talking(i) for i in range(3)], backend, infos=wanted)
     assert dict(pool.reset().infos.items()) == ({i: {"env_id": i} for i in range(3)} if wanted else {})
     for count in (1, 2, 3):
-        said = dict(pool.step(np.zeros(3, int)).infos.items())
+        message_text = dict(pool.step(np.zeros(3, int)).infos.items())
         expected: dict[int, Any] = {i: {"count": count} for i in range(3)}
         if count == 2:
             expected[1] = {"word": "two", "deep": {"count": 2}}
-        assert said == (expected if wanted else {})
+        assert message_text == (expected if wanted else {})
     pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_episode_statistics_of_gymnasium_come_through(backend: str) -> None:
+def test_gymnasium_episode_statistics_are_preserved(backend: str) -> None:
     make = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(Counting(length=3))] * 3
     pool = make_pool(make, backend)
     pool.reset()
     for _ in range(2):
-        pool.step(np.zeros(3, int), eager=True)
-    last = pool.step(np.zeros(3, int), eager=True)
-    episode = last.final_infos.merged(3)["episode"]
+        pool.step(np.zeros(3, int), reset_done=True)
+    last = pool.step(np.zeros(3, int), reset_done=True)
+    episode = last.final_infos.merge(3)["episode"]
     np.testing.assert_array_equal(episode["r"], last.episodes.returns)
     np.testing.assert_array_equal(episode["l"], last.episodes.lengths)
     pool.close()

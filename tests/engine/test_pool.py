@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.faults.zoo import BACKENDS, Counting, make_pool, raises, sleeps
+from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, raises, sleeps
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError
@@ -18,7 +18,7 @@ def _pool(backend: str = "serial", count: int = 4, workers: int = 2, **options: 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_come_in_the_order_asked(backend: str) -> None:
+def test_rows_are_in_request_order(backend: str) -> None:
     pool = _pool(backend)
     for ids in ([3, 0, 2, 1], [1, 0], [2], [3, 2, 1, 0]):
         started = pool.reset([10 + i for i in ids], ids=ids)
@@ -27,14 +27,14 @@ def test_rows_come_in_the_order_asked(backend: str) -> None:
         assert [i for i, _ in sorted(started.infos.items())] == sorted(ids)
         assert all(info == {"env_id": i} for i, info in started.infos.items())
         pool.send(ids, np.zeros(len(ids), int))
-        stepped = pool.recv()
-        np.testing.assert_array_equal(stepped.obs[:, 0], ids)
-        np.testing.assert_array_equal(stepped.reward, stepped.obs[:, 2])
+        step_td = pool.recv()
+        np.testing.assert_array_equal(step_td.obs[:, 0], ids)
+        np.testing.assert_array_equal(step_td.reward, step_td.obs[:, 2])
     pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_several_commands_are_under_way_at_once(backend: str) -> None:
+def test_several_commands_can_be_pending(backend: str) -> None:
     pool = _pool(backend)
     pool.reset()
     pool.send([2], [0])
@@ -45,63 +45,63 @@ def test_several_commands_are_under_way_at_once(backend: str) -> None:
     pool.send_reset([1])
     together = pool.recv()
     np.testing.assert_array_equal(together.obs, [[2, 0, 1], [0, 0, 1], [3, 0, 1], [1, 2, 0]])
-    np.testing.assert_array_equal(together.begun, [False, False, False, True])
+    np.testing.assert_array_equal(together.was_reset, [False, False, False, True])
     pool.close()
 
 
-def test_the_quick_do_not_wait_for_the_slow() -> None:
+def test_fast_environments_do_not_wait_for_slow_ones() -> None:
     makers = [lambda i=i: Counting(i, "step", sleeps if i == 0 else None) for i in range(3)]
     for backend in ("threads", "processes"):
         pool = make_pool(makers, backend, 3)
         pool.reset()
         pool.send([0, 1, 2], np.zeros(3, int))
-        came: list[int] = []
-        while len(came) < 2:
-            came += pool.recv(at_least=1).ids.tolist()
-        assert sorted(came) == [1, 2]
+        actual: list[int] = []
+        while len(actual) < 2:
+            actual += pool.recv(at_least=1).ids.tolist()
+        assert sorted(actual) == [1, 2]
         pool.send([1, 2], np.zeros(2, int))
-        rest = pool.recv()
-        np.testing.assert_array_equal(rest.obs, [[0, 0, 1], [1, 0, 2], [2, 0, 2]])
+        remaining = pool.recv()
+        np.testing.assert_array_equal(remaining.obs, [[0, 0, 1], [1, 0, 2], [2, 0, 2]])
         pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_seeds_reach_whom_they_are_for(backend: str) -> None:
+def test_seeds_reach_their_environments(backend: str) -> None:
     class Seeded(Counting):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             obs, _ = super().reset(seed=seed)
             return obs, {"seed": -1 if seed is None else seed, "draw": float(self.np_random.random())}
 
-    drawn: list[dict[int, Any]] = []
+    samples: list[dict[int, Any]] = []
     for workers in (1, 2, 4):
         pool = make_pool([Seeded] * 4, backend, workers)
         first = dict(pool.reset([5, None, 7, 8]).infos.items())
         assert [first[i]["seed"] for i in range(4)] == [5, -1, 7, 8]
-        some = dict(pool.reset([9, 3], ids=[2, 0]).infos.items())
-        assert {i: info["seed"] for i, info in some.items()} == {2: 9, 0: 3}
-        drawn.append({i: first[i]["draw"] for i in (0, 2, 3)} | {-i: some[i]["draw"] for i in (2,)})
+        subset = dict(pool.reset([9, 3], ids=[2, 0]).infos.items())
+        assert {i: info["seed"] for i, info in subset.items()} == {2: 9, 0: 3}
+        samples.append({i: first[i]["draw"] for i in (0, 2, 3)} | {-i: subset[i]["draw"] for i in (2,)})
         pool.close()
-    assert drawn[0] == drawn[1] == drawn[2], "whatever the number of workers"
+    assert samples[0] == samples[1] == samples[2], "whatever the number of workers"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_can_begin_anew_instead_of_stepping(backend: str) -> None:
+def test_reset_mask_resets_instead_of_stepping(backend: str) -> None:
     pool = _pool(backend)
     pool.reset()
     pool.step(np.zeros(4, int))
-    mixed = pool.step(np.zeros(4, int), begin=np.array([False, True, True, False]))
+    mixed = pool.step(np.zeros(4, int), reset_mask=np.array([False, True, True, False]))
     np.testing.assert_array_equal(mixed.obs[:, 1:], [[0, 2], [1, 0], [1, 0], [0, 2]])
     np.testing.assert_array_equal(mixed.reward, [2, 0, 0, 2])
-    np.testing.assert_array_equal(mixed.begun, [False, True, True, False])
+    np.testing.assert_array_equal(mixed.was_reset, [False, True, True, False])
     pool.close()
 
 
-def test_a_failed_row_that_begins_anew_is_whole_again() -> None:
+def test_resetting_a_failed_row_clears_its_failure() -> None:
     pool = make_pool([lambda i=i: Counting(i, "step", raises if i == 1 else None) for i in range(2)], "serial")
     pool.reset()
     with pytest.raises(WorkerError):
         pool.step(np.zeros(2, int))
-    pool.step(np.zeros(2, int), begin=np.array([False, True]))
+    pool.step(np.zeros(2, int), reset_mask=np.array([False, True]))
     np.testing.assert_array_equal(pool.step(np.zeros(2, int)).obs[:, 1:], [[0, 3], [1, 1]])
     pool.close()
 
@@ -111,7 +111,7 @@ def test_episodes_are_counted_once(backend: str) -> None:
     pool = _pool(backend, length=3)
     pool.reset()
     for step in range(1, 7):
-        t = pool.step(np.zeros(4, int), eager=True)
+        t = pool.step(np.zeros(4, int), reset_done=True)
         assert len(t.episodes.ids) == (4 if step % 3 == 0 else 0)
     np.testing.assert_array_equal(t.episodes.returns, 6.0)
     np.testing.assert_array_equal(t.next_obs[:, 1:], [[1, 3]] * 4)
@@ -128,7 +128,7 @@ def test_episodes_are_counted_once(backend: str) -> None:
     pool.close()
 
 
-def test_what_it_refuses() -> None:
+def test_invalid_calls_raise() -> None:
     pool = _pool()
     pool.reset()
     for ids, error in (
@@ -191,8 +191,8 @@ def test_any_space_can_be_stepped(backend: str) -> None:
     pool = make_pool([lambda i=i: Rich(i, length=2) for i in range(3)], backend)
     pool.reset()
     actions = {"go": [1, 2, 3], "say": ("a", "b", "c"), "where": np.zeros((3, 2))}
-    pool.step(actions, eager=True)
-    t = pool.step(actions, eager=True)
+    pool.step(actions, reset_done=True)
+    t = pool.step(actions, reset_done=True)
     assert pool.invoke("get", "seen") == [(i + 1, "abc"[i], [0, 0]) for i in range(3)]
     assert t.next_obs["sequence"] == ((0, 2), (1, 2), (2, 2))
     assert t.obs["tuple"][1] == ("0:0", "1:0", "2:0")
@@ -224,18 +224,18 @@ class Obedient(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_opaque_actions_reach_their_own_beside_those_who_begin_anew(backend: str) -> None:
+def test_opaque_actions_reach_their_rows_beside_reset_rows(backend: str) -> None:
     pool = make_pool([lambda i=i: Obedient(i) for i in range(3)], backend, 1)
     pool.reset()
     begin = None
     for rewards in ([1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 1, 0]):
-        t = pool.step(["go 0", "go 1", "go 2"], begin=begin)
+        t = pool.step(["go 0", "go 1", "go 2"], reset_mask=begin)
         assert t.reward.tolist() == rewards
         begin = t.done
     pool.close()
 
 
-def test_two_threads_that_wait_at_once_are_told() -> None:
+def test_concurrent_waits_raise() -> None:
     pool = make_pool([lambda: Counting(0, "step", sleeps)], "processes", 1)
     pool.reset()
     pool.send([0], [0])

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.faults.zoo import make_pool
+from tests.faults.fixture_envs import make_pool
 
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 
@@ -69,16 +69,16 @@ class Model:
         self.episode, self.count = self.episode + 1, 0
         self.due = ("reset", (self.obs(), -1 if seed is None else seed))
 
-    def ask_step(self, action: int, eager: bool) -> None:
+    def ask_step(self, action: int, reset_done: bool) -> None:
         if action == FAIL:
             self.broken, self.due = True, ("failed", None)
             return
         self.count, self.total = self.count + 1, self.total + 1
         reward, final = 10 * self.env_id + self.count, self.obs()
         ends = action == END
-        if ends and eager:
+        if ends and reset_done:
             self.episode, self.count = self.episode + 1, 0
-        self.due = ("step", (self.obs(), reward, ends, ends and eager, final))
+        self.due = ("step", (self.obs(), reward, ends, ends and reset_done, final))
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -112,7 +112,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.closed)
     @rule(ids=st.permutations(range(N)), count=st.integers(1, N), fail=st.integers(-6, N - 1), wait=st.booleans())
-    def reset_some(self, ids: list[int], count: int, fail: int, wait: bool) -> None:
+    def reset_rows(self, ids: list[int], count: int, fail: int, wait: bool) -> None:
         ids = ids[:count]
         if self.whole or set(ids) & set(self.pending):
             with pytest.raises(PendingError):
@@ -130,43 +130,43 @@ class PoolMachine(RuleBasedStateMachine):
         ids=st.permutations(range(N)),
         count=st.integers(1, N),
         actions=st.lists(st.sampled_from([STEP, STEP, STEP, END, FAIL]), min_size=N, max_size=N),
-        eager=st.booleans(),
+        reset_done=st.booleans(),
     )
-    def send(self, ids: list[int], count: int, actions: list[int], eager: bool) -> None:
+    def send(self, ids: list[int], count: int, actions: list[int], reset_done: bool) -> None:
         ids = ids[:count]
         unfit = [i for i in ids if self.models[i].broken]
         if self.whole or set(ids) & set(self.pending) or unfit:
             with pytest.raises(PendingError):
-                self.pool.send(ids, actions[:count], eager=eager)
+                self.pool.send(ids, actions[:count], reset_done=reset_done)
             return
         self._start(ids)
         for i, action in zip(ids, actions, strict=False):
-            self.models[i].ask_step(action, eager)
-        self.pool.send(ids, actions[:count], eager=eager)
+            self.models[i].ask_step(action, reset_done)
+        self.pool.send(ids, actions[:count], reset_done=reset_done)
         self.pending += ids
 
     @precondition(lambda self: not self.closed)
     @rule(
         actions=st.lists(st.sampled_from([STEP, STEP, STEP, END, FAIL]), min_size=N, max_size=N),
-        begin=st.lists(st.booleans(), min_size=N, max_size=N) | st.none(),
-        eager=st.booleans(),
+        reset_mask=st.lists(st.booleans(), min_size=N, max_size=N) | st.none(),
+        reset_done=st.booleans(),
         wait=st.booleans(),
     )
-    def step_all(self, actions: list[int], begin: list[bool] | None, eager: bool, wait: bool) -> None:
-        anew = begin or [False] * N
-        mask = None if begin is None else np.array(begin)
-        unfit = [m for m in self.models if m.broken and not anew[m.env_id]]
+    def step_all(self, actions: list[int], reset_mask: list[bool] | None, reset_done: bool, wait: bool) -> None:
+        reset_rows = reset_mask or [False] * N
+        mask = None if reset_mask is None else np.array(reset_mask)
+        unfit = [m for m in self.models if m.broken and not reset_rows[m.env_id]]
         if self.pending or self.whole or unfit:
             with pytest.raises(PendingError):
-                self.pool.step_async(np.array(actions), begin=mask, eager=eager)
+                self.pool.step_async(np.array(actions), reset_mask=mask, reset_done=reset_done)
             return
         self._start(range(N))
-        for model, action, begins in zip(self.models, actions, anew, strict=True):
+        for model, action, begins in zip(self.models, actions, reset_rows, strict=True):
             if begins:
                 model.ask_reset(False, None)
             else:
-                model.ask_step(action, eager)
-        self.pool.step_async(np.array(actions), begin=mask, eager=eager)
+                model.ask_step(action, reset_done)
+        self.pool.step_async(np.array(actions), reset_mask=mask, reset_done=reset_done)
         if wait:
             self._check(self.pool.wait, list(range(N)))
         else:
@@ -209,15 +209,15 @@ class PoolMachine(RuleBasedStateMachine):
             raise
         except WorkerError as error:
             t, failed = error.transition, set(error.env_ids)
-        came = t.ids.tolist()
-        assert ids is None or came == ids
-        assert at_least is None or timeout == 0.0 or len(came) >= min(at_least, len(self.pending))
-        self.pending = [i for i in self.pending if i not in came]
+        actual = t.ids.tolist()
+        assert ids is None or actual == ids
+        assert at_least is None or timeout == 0.0 or len(actual) >= min(at_least, len(self.pending))
+        self.pending = [i for i in self.pending if i not in actual]
         infos = dict(t.infos.items())
-        ended = dict(zip(t.ended.tolist(), t.final_obs if len(t.ended) else [], strict=True))
-        for row, i in enumerate(came):
+        ended = dict(zip(t.final_rows.tolist(), t.final_obs if len(t.final_rows) else [], strict=True))
+        for row, i in enumerate(actual):
             self._check_row(t, row, self.models[i], i in failed, infos, ended)
-        assert failed <= set(came)
+        assert failed <= set(actual)
 
     def _check_row(self, t: Any, row: int, model: Model, failed: bool, infos: Any, ended: Any) -> None:
         assert model.due is not None, "a row that nobody asked for"
@@ -227,15 +227,20 @@ class PoolMachine(RuleBasedStateMachine):
         if kind == "reset":
             obs, seed = what
             assert t.obs[row].tolist() == obs
-            assert (t.reward[row], t.terminated[row], t.begun[row]) == (0.0, False, True)
+            assert (t.reward[row], t.terminated[row], t.was_reset[row]) == (0.0, False, True)
             assert infos[model.env_id] == {"id": model.env_id, "seed": seed}
         elif kind == "step":
-            obs, reward, ends, anew, final = what
+            obs, reward, ends, reset_rows, final = what
             assert t.obs[row].tolist() == obs
             assert t.next_obs[row].tolist() == final
-            assert (t.reward[row], t.terminated[row], t.begun[row], row in ended) == (reward, ends, anew, anew)
+            assert (t.reward[row], t.terminated[row], t.was_reset[row], row in ended) == (
+                reward,
+                ends,
+                reset_rows,
+                reset_rows,
+            )
             assert infos[model.env_id]["id"] == model.env_id
-            if anew:
+            if reset_rows:
                 assert ended[row].tolist() == final
 
     def _forget(self) -> None:

@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from tests.faults.zoo import Counting, make_pool
+from tests.faults.fixture_envs import Counting, make_pool
 
-from vecrl.engine.backends.shipping import modules_in
+from vecrl.engine.backends.pickling import modules_in
 from vecrl.engine.pool import Pool
 
 STARTS = ["forkserver", "spawn"]
@@ -36,7 +36,7 @@ def _ask(pool: Pool, question: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("start_method", STARTS)
-def test_workers_live_where_their_caller_does(
+def test_workers_inherit_environment_folder_and_path(
     start_method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASKED", "here")
@@ -53,7 +53,7 @@ def test_workers_live_where_their_caller_does(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_numerical_libraries_keep_to_their_threads(threads: int) -> None:
+def test_numerical_libraries_respect_thread_limits(threads: int) -> None:
     pool = make_pool([Asked] * 2, "processes", threads_per_worker=threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     assert _ask(pool, f"[os.environ[name] for name in {names}]") == [[str(threads)] * 3] * 2
@@ -72,17 +72,18 @@ def test_pinned_workers_share_out_the_cores_that_this_process_may_use(threads: i
 
 
 @pytest.mark.parametrize("start_method", STARTS)
-def test_workers_draw_different_numbers(start_method: Any) -> None:
+def test_workers_have_different_random_states(start_method: Any) -> None:
     pool = make_pool([Asked] * 4, "processes", 4, start_method=start_method)
     for question in ("random.random()", "float(np.random.rand())", "float(np.random.default_rng().random())"):
-        drawn = _ask(pool, question)
-        assert len(set(drawn)) == 4
+        samples = _ask(pool, question)
+        assert len(set(samples)) == 4
     pool.close()
 
 
 def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_module.py").write_text(
-        "import time\ntime.sleep(0.4)\nfrom tests.faults.zoo import Counting\nclass Slow(Counting):\n    pass\n"
+        "import time\ntime.sleep(0.4)\nfrom tests.faults.fixture_envs import Counting\nclass Slow(Counting):\n    "
+        "pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from slow_module import Slow  # pyright: ignore[reportMissingImports]
@@ -94,7 +95,7 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
     pool.close()
 
 
-def test_preload_names_further_modules() -> None:
+def test_preload_adds_modules() -> None:
     pool = make_pool([Asked] * 2, "processes", preload=["wave"])
     assert _ask(pool, "'wave' in sys.modules") == [True, True]
     pool.close()
@@ -117,27 +118,27 @@ def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeyp
             zygote.kill()
 
 
-def test_modules_are_found_in_what_is_shipped() -> None:
+def test_modules_are_found_in_pickled_factories() -> None:
     import cloudpickle
 
     def make() -> Any:
         return gymnasium.make("CartPole-v1")
 
     found = modules_in(cloudpickle.dumps((make, Counting, cloudpickle.dumps(np.random.default_rng))))
-    assert {"gymnasium", "tests.faults.zoo", "gymnasium.envs.classic_control.cartpole"} <= found
+    assert {"gymnasium", "tests.faults.fixture_envs", "gymnasium.envs.classic_control.cartpole"} <= found
     assert any(name.startswith("numpy.random") for name in found), "in a pickle within the pickle"
     assert "__main__" not in found
 
 
 @pytest.mark.parametrize("start_method", STARTS)
-def test_bad_arguments(start_method: Any) -> None:
+def test_invalid_arguments_raise(start_method: Any) -> None:
     with pytest.raises(ValueError, match="start_method to be 'forkserver' or 'spawn', but 'fork' came"):
         make_pool([Counting], "processes", 1, start_method="fork")
     with pytest.raises(ValueError, match="backend to be 'serial', 'threads', 'processes' or 'ray', but 'rays' came"):
         make_pool([Counting], "rays", 1, start_method=start_method)
 
 
-def test_answers_and_commands_larger_than_any_buffer() -> None:
+def test_replies_and_commands_may_exceed_pipe_buffers() -> None:
     pool = make_pool([Asked] * 3, "processes", 3)
     big = "x" * 3_000_000
     pool.invoke("set", "big", [big] * 3)
@@ -145,7 +146,7 @@ def test_answers_and_commands_larger_than_any_buffer() -> None:
     pool.close()
 
 
-def test_a_pool_in_a_thread_outlives_it() -> None:
+def test_pools_outlive_the_thread_that_made_them() -> None:
     import threading
 
     made: list[Pool] = []

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from tests.faults.zoo import BACKENDS, Counting, make_pool, wait_until, workers_alive
+from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, wait_until, workers_alive
 
 NUM_ENVS, STEPS = 64, 1600  # 102,400 steps of environments
 
@@ -34,11 +34,11 @@ def test_a_hundred_thousand_steps(backend: str) -> None:
         if step == STEPS // 4:
             begin, memory = _measure(), _memory()
         if step % 100 == 99:  # now and then, in parts
-            pool.send(np.arange(0, NUM_ENVS, 2), actions[::2], eager=True)
-            pool.send(np.arange(1, NUM_ENVS, 2), actions[::2], eager=True)
+            pool.send(np.arange(0, NUM_ENVS, 2), actions[::2], reset_done=True)
+            pool.send(np.arange(1, NUM_ENVS, 2), actions[::2], reset_done=True)
             transition = pool.recv()
         else:
-            transition = pool.step(actions, eager=True)
+            transition = pool.step(actions, reset_done=True)
         episodes += len(transition.episodes.ids)
         total += float(transition.episodes.lengths.sum())
     assert _measure() == begin

@@ -23,24 +23,24 @@ from vecrl.envs.base import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
-from .counting import Counting, Groups
+from .counting_envs import Counting, Groups
 
 
-def test_a_reset_gives_observations_and_flags_and_no_reward() -> None:
+def test_reset_returns_observations_and_flags_without_reward() -> None:
     first = Counting(2, 3).reset()
     assert sorted(first.keys()) == ["count", "done", "terminated"]
     assert first.batch_size == (2,)
     assert not first["done"].any()
 
 
-def test_a_step_writes_next_into_what_it_was_given() -> None:
+def test_step_writes_next_into_its_input() -> None:
     env = Counting(1, 3)
     data = env.rand_action(env.reset())
-    stepped = env.step(data)
-    assert stepped is data
-    assert sorted(stepped["next"].keys()) == ["count", "done", "reward", "terminated"]
-    assert stepped["next", "done"].squeeze(-1).tolist() == [True, False]
-    assert stepped["next", "terminated"].equal(stepped["next", "done"]), "a lone done counts as terminated"
+    step_td = env.step(data)
+    assert step_td is data
+    assert sorted(step_td["next"].keys()) == ["count", "done", "reward", "terminated"]
+    assert step_td["next", "done"].squeeze(-1).tolist() == [True, False]
+    assert step_td["next", "terminated"].equal(step_td["next", "done"]), "a lone done counts as terminated"
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_flags_complete_each_other(given: dict[str, bool], done: bool, terminate
             flags = {name: torch.full((1,), value) for name, value in given.items()}
             return TensorDict({"count": self.count, "reward": torch.ones(1), **flags}, self.batch_size)
 
-    following = Flags(3).add_truncated_keys().rand_step()["next"]
-    assert {name: following[name].shape for name in ("done", "terminated", "truncated", "reward")} == dict.fromkeys(
+    next_td = Flags(3).add_truncated_keys().rand_step()["next"]
+    assert {name: next_td[name].shape for name in ("done", "terminated", "truncated", "reward")} == dict.fromkeys(
         ("done", "terminated", "truncated", "reward"), (1, 1)
     )
-    assert (following["done"].item(), following["terminated"].item()) == (done, terminated)
+    assert (next_td["done"].item(), next_td["terminated"].item()) == (done, terminated)
 
 
-def test_a_reward_that_is_missing_is_told() -> None:
+def test_missing_rewards_raise() -> None:
     class Unpaid(Counting):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude("reward")
@@ -75,25 +75,25 @@ def test_a_reward_that_is_missing_is_told() -> None:
         Unpaid(2).rand_step()
 
 
-def test_a_rollout_ends_with_the_first_row_that_is_done() -> None:
-    played = Counting(2, 3).rollout(10)
-    assert played.shape == (2, 2)
-    assert played.names == [None, "time"]
-    assert played["next", "done"].squeeze(-1).tolist() == [[False, True], [False, False]]
+def test_rollouts_stop_at_the_first_done_row() -> None:
+    rollout = Counting(2, 3).rollout(10)
+    assert rollout.shape == (2, 2)
+    assert rollout.names == [None, "time"]
+    assert rollout["next", "done"].squeeze(-1).tolist() == [[False, True], [False, False]]
 
 
-def test_a_rollout_goes_on_past_ends() -> None:
-    played = Counting(2, 3).rollout(6, break_when_any_done=False)
-    assert played["count"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
-    assert played["next", "count"].squeeze(-1).tolist() == [[1, 2, 1, 2, 1, 2], [1, 2, 3, 1, 2, 3]]
-    assert not played["done"].any()
+def test_rollouts_reset_done_rows() -> None:
+    rollout = Counting(2, 3).rollout(6, break_when_any_done=False)
+    assert rollout["count"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
+    assert rollout["next", "count"].squeeze(-1).tolist() == [[1, 2, 1, 2, 1, 2], [1, 2, 3, 1, 2, 3]]
+    assert not rollout["done"].any()
 
 
-def test_a_rollout_leaves_rows_that_are_done_until_all_are() -> None:
-    played = Counting(2, 4).rollout(10, break_when_all_done=True)
-    assert played["next", "count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 2, 3, 4]]
-    assert played["next", "reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]], "who stands earns nothing"
-    assert played["next", "done"][:, -1].all()
+def test_break_when_all_done_masks_done_rows() -> None:
+    rollout = Counting(2, 4).rollout(10, break_when_all_done=True)
+    assert rollout["next", "count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 2, 3, 4]]
+    assert rollout["next", "reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]], "who stands earns nothing"
+    assert rollout["next", "done"][:, -1].all()
 
 
 def test_policies_actions_and_callbacks() -> None:
@@ -109,7 +109,7 @@ def test_policies_actions_and_callbacks() -> None:
         env.rollout(1, policy=lambda td: torch.ones(1, 2))
 
 
-def test_a_rollout_goes_on_from_a_tensordict() -> None:
+def test_rollouts_start_from_a_tensordict() -> None:
     env = Counting(9)
     data = env.step_mdp(env.rand_step(env.reset()))
     assert env.rollout(2, tensordict=data, auto_reset=False)["count"].flatten().tolist() == [1, 2]
@@ -134,10 +134,10 @@ def test_a_rollout_that_goes_on_resets_the_rows_that_are_done(kind: str, stop: A
     with BATCHES[kind]() as env:
         last = env.step_mdp(env.rollout(2)[..., -1])
         assert last["done"].flatten().tolist() == [True, False]
-        played = env.rollout(2, auto_reset=False, tensordict=last, **stop)
-    assert played["count"].flatten().tolist() == [0, 1, 2, 3]
-    assert played["next", "count"].flatten().tolist() == [1, 2, 3, 4]
-    assert not played["done"].any()
+        rollout = env.rollout(2, auto_reset=False, tensordict=last, **stop)
+    assert rollout["count"].flatten().tolist() == [0, 1, 2, 3]
+    assert rollout["next", "count"].flatten().tolist() == [1, 2, 3, 4]
+    assert not rollout["done"].any()
     assert last["done"].flatten().tolist() == [True, False], "the caller's own stays what it was"
     assert last["count"].flatten().tolist() == [2, 2]
 
@@ -181,13 +181,13 @@ def test_what_a_policy_returns_is_merged_into_the_root(kind: str, trusted: bool,
         return TensorDict({"action": torch.ones(2, *td["count"].shape[1:-1], 2), "said": td["count"] * 1}, td.shape)
 
     with BATCHES[kind]() as env:
-        played = env.rollout(2, act, trust_policy=trusted, break_when_any_done=stop)
-    assert played["count"].flatten().tolist() == [0, 1, 0, 1]
-    assert played["said"].equal(played["count"])
-    assert not played["done"].any()
+        rollout = env.rollout(2, act, trust_policy=trusted, break_when_any_done=stop)
+    assert rollout["count"].flatten().tolist() == [0, 1, 0, 1]
+    assert rollout["said"].equal(rollout["count"])
+    assert not rollout["done"].any()
 
 
-def test_arguments_of_a_rollout_that_make_no_sense() -> None:
+def test_invalid_rollout_arguments_raise() -> None:
     env = Counting(3)
     with pytest.raises(TypeError, match="contradict"):
         env.rollout(3, break_when_all_done=True, break_when_any_done=True)
@@ -200,13 +200,13 @@ def test_arguments_of_a_rollout_that_make_no_sense() -> None:
 
 
 def test_the_last_step_can_be_marked_truncated() -> None:
-    played = Counting(3, 9).add_truncated_keys().rollout(2, set_truncated=True)
-    assert played["next", "truncated"].squeeze(-1).tolist() == [[False, True]] * 2
-    assert played["next", "done"][:, -1].all()
-    assert not played["next", "terminated"].any()
+    rollout = Counting(3, 9).add_truncated_keys().rollout(2, set_truncated=True)
+    assert rollout["next", "truncated"].squeeze(-1).tolist() == [[False, True]] * 2
+    assert rollout["next", "done"][:, -1].all()
+    assert not rollout["next", "terminated"].any()
 
 
-def test_a_rollout_into_memory_at_hand() -> None:
+def test_rollouts_write_into_out() -> None:
     env = Counting(9)
     out = env.rollout(3).zero_()
     assert env.rollout(3, out=out) is out
@@ -215,14 +215,14 @@ def test_a_rollout_into_memory_at_hand() -> None:
 
 def test_step_and_maybe_reset_gives_the_root_of_the_next_step() -> None:
     env = Counting(1, 3)
-    stepped, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
-    assert stepped["next", "count"].flatten().tolist() == [1, 1]
+    step_td, root = env.step_and_maybe_reset(env.rand_action(env.reset()))
+    assert step_td["next", "count"].flatten().tolist() == [1, 1]
     assert root["count"].flatten().tolist() == [0, 1]
     assert not root["done"].any()
     assert sorted(root.keys()) == ["count", "done", "terminated"]
 
 
-def test_seeds_follow_one_another() -> None:
+def test_set_seed_returns_the_next_seed() -> None:
     env = Counting(2)
     assert env.set_seed(0) == next_seed(0) == 795726461
     assert env.set_seed(5, static_seed=True) == 5
@@ -233,20 +233,20 @@ def test_seeds_follow_one_another() -> None:
     assert len(set(chain)) == len(chain)
 
 
-def test_simulators_that_begin_anew_by_themselves() -> None:
+def test_self_resetting_simulators() -> None:
     class Auto(Counting):
         def _step(self, tensordict: Any) -> Any:
-            following = super()._step(tensordict)
-            ended = following["done"]
-            return following.set("count", following["count"] * ~ended)
+            next_td = super()._step(tensordict)
+            ended = next_td["done"]
+            return next_td.set("count", next_td["count"] * ~ended)
 
     for replace, last in ((True, 0), (False, 0)):
         env = Auto(2, 3, auto_reset=True, auto_reset_replace=replace)
-        played = env.rollout(5, break_when_any_done=False)
+        rollout = env.rollout(5, break_when_any_done=False)
         assert env.resets == 1
-        assert played["count"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1]]
-        assert played["next", "count"].squeeze(-1)[0].tolist() == [1, last, 1, last, 1]
-        assert not played["done"].any()
+        assert rollout["count"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1]]
+        assert rollout["next", "count"].squeeze(-1)[0].tolist() == [1, last, 1, last, 1]
+        assert not rollout["done"].any()
 
 
 def test_dynamic_shapes_are_stacked_lazily() -> None:
@@ -265,15 +265,15 @@ def test_dynamic_shapes_are_stacked_lazily() -> None:
             return self._look(super()._step(tensordict))
 
     env = Growing()
-    played = env.rollout(3)
-    assert [step["next", "seen"].shape[1] for step in played.unbind(1)] == [2, 3, 4]
-    assert played.names == [None, "time"]
+    rollout = env.rollout(3)
+    assert [step["next", "seen"].shape[1] for step in rollout.unbind(1)] == [2, 3, 4]
+    assert rollout.names == [None, "time"]
     check_env_specs(env)
     with pytest.raises(SpaceError):
         env.rollout(3, return_contiguous=True)
 
 
-def test_specs_begin_with_the_batch_size_and_are_locked() -> None:
+def test_specs_start_with_the_batch_size_and_are_locked() -> None:
     env = Counting(1, 2)
     with pytest.raises(SpaceError, match=r"\(2,\).*'action'.*\(3, 2\)"):
         env.action_spec = Bounded(-1, 1, (3, 2))
@@ -302,27 +302,27 @@ def test_setting_a_spec_sets_its_keys() -> None:
 
 
 def test_nested_groups_are_rolled_out() -> None:
-    played = Groups(("a", "b"), root=True).rollout(3)
-    assert played["next", "a", "reward"].shape == (3, 2, 1)
-    assert ("a", "reward") not in played.keys(include_nested=True)
-    assert played["a", "val"][:, 0, 0].tolist() == [0, 1, 1]
+    rollout = Groups(("a", "b"), root=True).rollout(3)
+    assert rollout["next", "a", "reward"].shape == (3, 2, 1)
+    assert ("a", "reward") not in rollout.keys(include_nested=True)
+    assert rollout["a", "val"][:, 0, 0].tolist() == [0, 1, 1]
 
 
-def test_check_env_specs_names_all_that_differs() -> None:
+def test_check_env_specs_names_all_differences() -> None:
     class Wrong(Counting):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).set("count", torch.zeros(1, 2)).set("extra", torch.zeros(1))
 
     check_env_specs(Counting(2, 3))
     check_env_specs(Groups(("a",), root=True), break_when_any_done="both")
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError) as exc_info:
         check_env_specs(Wrong(5))
-    text = str(caught.value)
+    text = str(exc_info.value)
     assert "'count' (observation_spec): expected dtype torch.int64, found torch.float32" in text
     assert "'extra': not in observation_spec, but came" in text
 
 
-def test_check_env_specs_leaves_torchs_randomness_alone() -> None:
+def test_check_env_specs_preserves_the_torch_rng() -> None:
     env = Counting(2)
     state = torch.random.get_rng_state()
     check_env_specs(env)
@@ -336,7 +336,7 @@ def test_fake_tensordict_looks_like_a_step() -> None:
     assert all(fake[key].shape == real[key].shape for key in real.keys(True, True))
 
 
-def test_closed_means_closed() -> None:
+def test_closed_environments_raise() -> None:
     with Counting(2) as env:
         env.reset()
     env.close()
@@ -346,7 +346,7 @@ def test_closed_means_closed() -> None:
         env.close(raise_if_closed=True)
 
 
-def test_another_batch_size_is_told() -> None:
+def test_wrong_batch_sizes_raise() -> None:
     with pytest.raises(SpaceError, match=r"\(2,\), but one of \(3,\)"):
         Counting(1, 2).step(TensorDict({"action": torch.zeros(3, 2)}, [3]))
 
@@ -366,7 +366,7 @@ def test_run_type_checks() -> None:
         Wrong(5, run_type_checks=True).rand_step()
 
 
-def test_a_subclass_that_gives_no_tensordict() -> None:
+def test_results_that_are_not_tensordicts_raise() -> None:
     class Wrong(EnvBase):
         def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
             return {"a": 1}
@@ -378,20 +378,20 @@ def test_a_subclass_that_gives_no_tensordict() -> None:
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_what_a_policy_says_of_the_next_step_stays(partial: bool) -> None:
+def test_policy_entries_below_next_are_kept(partial: bool) -> None:
     def remembers(td: TensorDictBase) -> TensorDictBase:
         memory = td.get("memory", torch.zeros(2, 1))
         td = td.set("memory", memory).set(("next", "memory"), memory + 1)
         return env.rand_action(td.set("_step", torch.ones(2, dtype=torch.bool)) if partial else td)
 
     env = Counting(9, 9)
-    played = env.rollout(4, remembers)
-    assert played["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
-    assert played["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
+    rollout = env.rollout(4, remembers)
+    assert rollout["next", "memory"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
+    assert rollout["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("who", ["environment", "policy", "reader"])
-def test_what_no_spec_names_and_no_root_holds_stays_below_next(who: str) -> None:
+def test_unspecified_entries_stay_below_next(who: str) -> None:
     class Telling(Counting):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("extra", torch.ones(2, 1)).set(("deep", "extra"), torch.ones(2, 1))
@@ -403,14 +403,14 @@ def test_what_no_spec_names_and_no_root_holds_stays_below_next(who: str) -> None
     env = made[who]() if who in made else GymEnv("Pendulum-v1")
     if who == "reader":
         env.set_info_dict_reader(lambda info, td: td.set("extra", torch.ones(1)) if "reward" in td else td)
-    played = env.rollout(4, telling if who == "policy" else None)
-    assert "extra" in played["next"]
-    assert "extra" not in played
-    assert "deep" not in played
+    rollout = env.rollout(4, telling if who == "policy" else None)
+    assert "extra" in rollout["next"]
+    assert "extra" not in rollout
+    assert "deep" not in rollout
 
 
 @pytest.mark.parametrize("wrong", [3, {"action": torch.zeros(1)}])
-def test_what_is_no_tensordict_is_told(wrong: Any) -> None:
+def test_inputs_that_are_not_tensordicts_raise(wrong: Any) -> None:
     env = Counting(3)
     for call in (env.reset, env.step, env.step_and_maybe_reset):
         with pytest.raises(SpaceError, match=r"Expected a TensorDict of batch size \(1,\), but .* came"):

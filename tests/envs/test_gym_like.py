@@ -39,8 +39,8 @@ class WalkEnv(GymLikeEnv):
         self.full_reward_spec = Composite({("walker", "reward"): Unbounded((1,))})
 
     def _output_transform(self, out: Any) -> Any:
-        obs, rest = out
-        return obs, rest["pay"], rest["over"], None, rest["over"], {}
+        obs, remaining = out
+        return obs, remaining["pay"], remaining["over"], None, remaining["over"], {}
 
     def _reset_output_transform(self, out: Any) -> Any:
         return out, {}
@@ -48,22 +48,22 @@ class WalkEnv(GymLikeEnv):
     def _set_seed(self, seed: int | None) -> None: ...
 
 
-def test_a_library_with_tuples_of_its_own() -> None:
+def test_libraries_with_other_outputs() -> None:
     env = WalkEnv(colour="red")
     assert env.built_with == {"colour": "red"}
     check_env_specs(env)
-    played = env.rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
-    assert played["next", "x"].flatten().tolist() == [1, 2, 3]
-    assert played["next", "deep", "y"].flatten().tolist() == [2, 4, 6]
-    assert played["next", "walker", "reward"].flatten().tolist() == [1, 2, 3]
+    rollout = env.rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
+    assert rollout["next", "x"].flatten().tolist() == [1, 2, 3]
+    assert rollout["next", "deep", "y"].flatten().tolist() == [2, 4, 6]
+    assert rollout["next", "walker", "reward"].flatten().tolist() == [1, 2, 3]
     assert env.speed == 1.0
     with pytest.raises(AttributeError):
         _ = env.no_such_thing
 
 
-def test_frames_are_skipped_to_the_end_of_the_episode() -> None:
-    played = WalkEnv(frame_skip=2).rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
-    assert played["next", "walker", "reward"].flatten().tolist() == [3, 3]
+def test_frame_skip_stops_at_the_end_of_the_episode() -> None:
+    rollout = WalkEnv(frame_skip=2).rollout(10, actions=torch.ones(10, 1, dtype=torch.float64))
+    assert rollout["next", "walker", "reward"].flatten().tolist() == [3, 3]
     with pytest.raises(ValueError, match="frame_skip of 1 or more"):
         WalkEnv(frame_skip=0)
 
@@ -101,11 +101,11 @@ def test_each_part_of_the_reading_can_be_replaced() -> None:
     actions = env.action_spec.rand((4,))
     for each in (env, plain):
         each.set_seed(0)
-    odd, even = env.rollout(4, actions=actions), plain.rollout(4, actions=1 - actions)
-    assert odd.shape == (1,)
-    assert odd["next", "reward"].tolist() == [[2.0]]
-    assert odd["next", "observation"][0].equal(-even["next", "observation"][0])
-    assert odd["next", "truncated"].all()
+    invalid, even = env.rollout(4, actions=actions), plain.rollout(4, actions=1 - actions)
+    assert invalid.shape == (1,)
+    assert invalid["next", "reward"].tolist() == [[2.0]]
+    assert invalid["next", "observation"][0].equal(-even["next", "observation"][0])
+    assert invalid["next", "truncated"].all()
 
 
 def test_actions_that_are_not_converted() -> None:
@@ -133,10 +133,10 @@ class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, {"steps": 0}
 
     def step(self, action: Any) -> Any:
-        *rest, _ = self.env.step(action)
+        *remaining, _ = self.env.step(action)
         self.steps += 1
         info = {"steps": self.steps, "_secret": 1, "deep": {"late": np.float32(self.steps / 10)}, "pair": [1.0, 2.0]}
-        return *rest, info
+        return *remaining, info
 
 
 def telling() -> GymWrapper:
@@ -146,27 +146,27 @@ def telling() -> GymWrapper:
 def test_infos_by_their_keys() -> None:
     env = telling().set_info_dict_reader(default_info_dict_reader(["steps"]))
     check_env_specs(env)
-    played = env.rollout(4)
-    assert played["steps"].tolist() == [0, 1, 2, 3]
-    assert played["next", "steps"].tolist() == [1, 2, 3, 4]
-    assert played["steps"].dtype == torch.float32
-    assert ("next", "deep") not in played.keys(True)
+    rollout = env.rollout(4)
+    assert rollout["steps"].tolist() == [0, 1, 2, 3]
+    assert rollout["next", "steps"].tolist() == [1, 2, 3, 4]
+    assert rollout["steps"].dtype == torch.float32
+    assert ("next", "deep") not in rollout.keys(True)
 
 
-def test_all_infos_with_the_specs_that_they_seem_to_have() -> None:
+def test_auto_register_info_dict() -> None:
     env = telling().auto_register_info_dict()
     check_env_specs(env, break_when_any_done="both")
-    played = env.rollout(4)
-    assert played["next", "steps"].tolist() == [1, 2, 3, 4]
-    assert played["steps"].dtype == torch.int64
-    torch.testing.assert_close(played["next", "deep", "late"], torch.tensor([0.1, 0.2, 0.3, 0.4]))
-    assert played["deep", "late"].tolist()[0] == 0
-    assert played["next", "pair"].shape == (4, 2)
-    assert ("next", "_secret") not in played.keys(True)
+    rollout = env.rollout(4)
+    assert rollout["next", "steps"].tolist() == [1, 2, 3, 4]
+    assert rollout["steps"].dtype == torch.int64
+    torch.testing.assert_close(rollout["next", "deep", "late"], torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    assert rollout["deep", "late"].tolist()[0] == 0
+    assert rollout["next", "pair"].shape == (4, 2)
+    assert ("next", "_secret") not in rollout.keys(True)
     assert ("_secret",) in telling().auto_register_info_dict(ignore_private=False).observation_spec.keys(True)
 
 
-def test_specs_of_infos_may_be_given() -> None:
+def test_info_specs_may_be_given() -> None:
     spec = Composite(steps=Unbounded((), dtype=torch.int32))
     for reader in (
         default_info_dict_reader(spec=spec),
@@ -181,7 +181,7 @@ def test_specs_of_infos_may_be_given() -> None:
         default_info_dict_reader(["a", "b"], [spec["steps"]])
 
 
-def test_without_keys_those_of_the_first_info_are_read() -> None:
+def test_info_keys_default_to_the_first_info() -> None:
     reader = default_info_dict_reader()
     assert len(reader.info_spec) == 0
     data = reader({"x": 1, "_x": 2, "deep": {"y": 2.0}}, TensorDict({}))
@@ -206,11 +206,11 @@ def test_several_readers() -> None:
     assert env.rollout(2)["next"].select("steps", "pair")["pair"].shape == (2, 2)
 
 
-def test_infos_that_are_no_numbers() -> None:
+def test_non_numeric_infos_raise() -> None:
     class Text(Telling):
         def step(self, action: Any) -> Any:
-            *rest, _ = super().step(action)
-            return *rest, {"text": "hello"}
+            *remaining, _ = super().step(action)
+            return *remaining, {"text": "hello"}
 
     with pytest.raises(SpaceError, match=r"'text' is 'hello'.*Name the keys"):
         GymWrapper(Text(gymnasium.make("CartPole-v1"))).auto_register_info_dict()
@@ -237,7 +237,7 @@ class Named(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["observation", "action", "reward", "done", "terminated", "truncated", "next"])
-def test_infos_do_not_replace_what_is_the_environments(name: str) -> None:
+def test_infos_must_not_replace_environment_entries(name: str) -> None:
     ways = (
         lambda env: env.auto_register_info_dict(),
         lambda env: env.set_info_dict_reader().rollout(2),

@@ -45,8 +45,8 @@ class Unspecified(EnvBase):
 
 
 def gives(**entries: Any) -> Callable[[TensorDictBase], TensorDictBase]:
-    whole = {"pos": torch.zeros(1), "reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)}
-    return lambda tensordict: TensorDict({**whole, **entries})
+    complete = {"pos": torch.zeros(1), "reward": torch.zeros(1), "done": torch.zeros(1, dtype=torch.bool)}
+    return lambda tensordict: TensorDict({**complete, **entries})
 
 
 def growing(says: int) -> Steady:
@@ -127,9 +127,9 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_is_told(case: str) -> None:
-    call, kind, said = TOLD[case]
-    with pytest.raises(kind, match=f"(?s){said}"):
+def test_error_messages(case: str) -> None:
+    call, kind, message_text = TOLD[case]
+    with pytest.raises(kind, match=f"(?s){message_text}"):
         call()
 
 

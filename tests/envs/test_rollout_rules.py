@@ -11,27 +11,27 @@ from tensordict import LazyStackedTensorDict, TensorDict
 from vecrl.envs import EnvBase, check_env_specs
 from vecrl.specs import Bounded, Composite, Unbounded
 
-from .counting import Counting
+from .counting_envs import Counting
 
 torch.set_num_threads(1)
 
 
 def _plain(limits: list[int], steps: int, stop: str, begun: list[int]) -> list[dict[str, list[Any]]]:
     """What rows that count to their limits do, in plain numbers, a step at a time."""
-    count, done, played = list(begun), [False] * len(limits), []
+    count, done, rollout = list(begun), [False] * len(limits), []
     for _ in range(steps):
-        stepped = [stop != "all" or not over for over in done]
-        following = [c + 1 if go else c for c, go in zip(count, stepped, strict=True)]
-        ended = [n >= limit if go else True for n, limit, go in zip(following, limits, stepped, strict=True)]
-        reward = [1.0 if go else 0.0 for go in stepped]
-        played.append({"count": count, "done": done, "next count": following, "next done": ended, "reward": reward})
+        step_td = [stop != "all" or not is_over for is_over in done]
+        next_td = [c + 1 if go else c for c, go in zip(count, step_td, strict=True)]
+        ended = [n >= limit if go else True for n, limit, go in zip(next_td, limits, step_td, strict=True)]
+        reward = [1.0 if go else 0.0 for go in step_td]
+        rollout.append({"count": count, "done": done, "next count": next_td, "next done": ended, "reward": reward})
         if (stop == "any" and any(ended)) or (stop == "all" and all(ended)):
             break
-        count, done = following, ended
+        count, done = next_td, ended
         if stop == "none":
-            count = [0 if over else c for c, over in zip(count, done, strict=True)]
+            count = [0 if is_over else c for c, is_over in zip(count, done, strict=True)]
             done = [False] * len(limits)
-    return played
+    return rollout
 
 
 @settings(max_examples=400)
@@ -63,7 +63,7 @@ def test_rollouts_equal_a_plain_loop(
         begun = [limit - 1 for limit in limits]
         root = env.reset().set("count", torch.tensor(begun).unsqueeze(-1))
         switches |= {"auto_reset": False, "tensordict": root}
-    played = env.rollout(
+    rollout = env.rollout(
         steps,
         callback=lambda _, data: seen.append(int(data["next", "count"].sum())),
         return_contiguous=contiguous,
@@ -71,32 +71,32 @@ def test_rollouts_equal_a_plain_loop(
         **switches,
     )
     expected = _plain(limits, steps, stop, begun)
-    assert played.shape == (len(limits), len(expected))
-    assert played.names == [None, "time"]
-    assert isinstance(played, LazyStackedTensorDict) == (contiguous is False)
+    assert rollout.shape == (len(limits), len(expected))
+    assert rollout.names == [None, "time"]
+    assert isinstance(rollout, LazyStackedTensorDict) == (contiguous is False)
     assert seen == [sum(step["next count"]) for step in expected]
     for name in ("count", "done", "next count", "next done", "reward"):
         key: Any = ("next", name.removeprefix("next ")) if name.startswith("next") or name == "reward" else name
-        rows = played[key].squeeze(-1).T.tolist()
-        wanted = [list(step[name]) for step in expected]
-        if truncate and name == "next done" and len(wanted) == steps:
-            wanted[-1] = [True] * len(limits)
-        assert rows == wanted, name
+        rows = rollout[key].squeeze(-1).T.tolist()
+        requested = [list(step[name]) for step in expected]
+        if truncate and name == "next done" and len(requested) == steps:
+            requested[-1] = [True] * len(limits)
+        assert rows == requested, name
     cut = truncate and len(expected) == steps
-    assert played["next", "truncated"].any().item() == cut
-    assert bool(played["next", "truncated"][:, -1].all()) == cut
+    assert rollout["next", "truncated"].any().item() == cut
+    assert bool(rollout["next", "truncated"][:, -1].all()) == cut
     if acting != "random":
-        assert played["action"].eq(0.5).all()
+        assert rollout["action"].eq(0.5).all()
 
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=2), st.integers(1, 8))
-def test_rollouts_written_somewhere(limits: list[int], steps: int) -> None:
+def test_rollouts_into_out(limits: list[int], steps: int) -> None:
     env = Counting(*limits)
     made = env.rollout(steps, break_when_any_done=False)
-    there = torch.zeros_like(made)
-    assert env.rollout(steps, break_when_any_done=False, out=there) is there
-    assert (there.exclude("action") == made.exclude("action")).all()
+    existing = torch.zeros_like(made)
+    assert env.rollout(steps, break_when_any_done=False, out=existing) is existing
+    assert (existing.exclude("action") == made.exclude("action")).all()
 
 
 class Growing(EnvBase):
@@ -127,10 +127,10 @@ class Growing(EnvBase):
 def test_dynamic_specs(sizes: list[int], steps: int, stop: bool) -> None:
     env = Growing(sizes)
     assert env.has_dynamic_specs
-    played = env.rollout(steps, break_when_any_done=stop)
+    rollout = env.rollout(steps, break_when_any_done=stop)
     period = len(sizes) - 1
-    assert played.shape == (min(steps, period) if stop else steps,)
-    for t, step in enumerate(played.unbind(0)):
+    assert rollout.shape == (min(steps, period) if stop else steps,)
+    for t, step in enumerate(rollout.unbind(0)):
         assert step["rows"].shape == (sizes[t % period], 2)
         assert step["next", "rows"].shape == (sizes[t % period + 1], 2)
         assert step["next", "rows"].eq(t % period + 1).all()
@@ -141,11 +141,11 @@ def test_dynamic_specs_are_checked() -> None:
     check_env_specs(Growing([3, 3, 3, 3, 3]), return_contiguous=False)
 
 
-def test_a_key_that_comes_and_goes_is_an_error_that_names_it() -> None:
+def test_changing_keys_raise_with_their_name() -> None:
     class Fickle(Growing):
         def _step(self, tensordict: Any) -> Any:
-            following = super()._step(tensordict)
-            return following.exclude("rows") if int(following["count"]) % 2 else following
+            next_td = super()._step(tensordict)
+            return next_td.exclude("rows") if int(next_td["count"]) % 2 else next_td
 
     with pytest.raises(Exception, match="'rows'"):
         check_env_specs(Fickle([1, 2, 3, 4, 5]))

@@ -17,20 +17,20 @@ pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
 
 
 def make(kind: str) -> EnvBase:
-    one = partial(GymEnv, "CartPole-v1", categorical_action_encoding=True)
-    base = {"single": one, "serial": lambda: SerialEnv(2, one), "parallel": lambda: ParallelEnv(2, one)}[kind]()
+    item = partial(GymEnv, "CartPole-v1", categorical_action_encoding=True)
+    base = {"single": item, "serial": lambda: SerialEnv(2, item), "parallel": lambda: ParallelEnv(2, item)}[kind]()
     return TransformedEnv(base, Compose(StepCounter(), RewardSum()))
 
 
 def actor() -> ProbabilisticTensorDictSequential:
     logits = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["logits"])
-    drawn = ProbabilisticTensorDictModule(
+    samples = ProbabilisticTensorDictModule(
         in_keys=["logits"],
         out_keys=["action"],
         distribution_class=torch.distributions.Categorical,
         return_log_prob=True,
     )
-    return ProbabilisticTensorDictSequential(logits, drawn)
+    return ProbabilisticTensorDictSequential(logits, samples)
 
 
 @pytest.mark.parametrize("kind", ["single", "serial", "parallel"])
@@ -45,9 +45,9 @@ def test_collectors(kind: str, random: bool) -> None:
     collector.shutdown()
     assert [data.numel() for data in batches] == [60, 60]
     data = batches[1]
-    following, root = data[..., :-1]["next"], data[..., 1:]
-    goes_on = ~following["done"].squeeze(-1)
-    assert root["observation"][goes_on].equal(following["observation"][goes_on])
+    next_td, root = data[..., :-1]["next"], data[..., 1:]
+    goes_on = ~next_td["done"].squeeze(-1)
+    assert root["observation"][goes_on].equal(next_td["observation"][goes_on])
     assert root["step_count"][~goes_on].eq(0).all()
     assert data["next", "episode_reward"].equal(data["next", "step_count"].float())
 
@@ -86,11 +86,11 @@ def test_clips_of_integers_are_those_of_torchrl() -> None:
 
     values = torch.tensor([-3, 0, 2])
     for ends in ({"low": -0.1, "high": 0.1}, {"low": -1, "high": 1.5}):
-        mine, theirs = (
+        own_value, theirs = (
             clip(in_keys=["x"], **ends)(TensorDict(x=values.clone()))["x"] for clip in (ClipTransform, Theirs)
         )
-        assert mine.dtype == theirs.dtype
-        assert mine.equal(theirs)
+        assert own_value.dtype == theirs.dtype
+        assert own_value.equal(theirs)
 
 
 def test_projections_are_those_of_torchrl() -> None:
@@ -99,9 +99,9 @@ def test_projections_are_those_of_torchrl() -> None:
     found = []
     for module in (data, specs):
         spec = module.Composite(x=module.Bounded(0, 1, (2, 3)), shape=(2,))
-        given = TensorDict(x=torch.full((5, 2, 3), 7.0), batch_size=(5, 2), names=["time", "row"])
-        assert spec.project(given) is given
-        found.append(given)
+        inputs = TensorDict(x=torch.full((5, 2, 3), 7.0), batch_size=(5, 2), names=["time", "row"])
+        assert spec.project(inputs) is inputs
+        found.append(inputs)
     assert (found[0] == found[1]).all()
     assert found[0].names == found[1].names
 

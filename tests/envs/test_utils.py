@@ -13,7 +13,7 @@ from vecrl.envs import EnvBase, ExplorationType, RandomPolicy, exploration_type,
 from vecrl.envs.utils import get_available_libraries
 from vecrl.specs import Bounded, Categorical, Composite, OneHot
 
-from .counting import Counting, Groups
+from .counting_envs import Counting, Groups
 
 
 def _actor(kind: Any = Normal) -> TensorDictSequential:
@@ -46,14 +46,14 @@ def test_it_is_the_interaction_type_of_tensordict() -> None:
     assert exploration_type() == before
 
 
-def test_it_is_deterministic_where_nothing_is_said_and_known_by_name() -> None:
+def test_exploration_defaults_to_deterministic_and_accepts_names() -> None:
     with set_exploration_type():
         assert exploration_type() == ExplorationType.DETERMINISTIC
     with set_exploration_type("random"):
         assert exploration_type() == ExplorationType.RANDOM
 
 
-def test_rollouts_obey_it_too() -> None:
+def test_rollouts_obey_the_exploration_type() -> None:
     env = Counting(50)
     env.action_spec = Bounded(-100, 100, (1, 1))
     with set_exploration_type(ExplorationType.MODE):
@@ -102,7 +102,7 @@ def test_random_policies(spec: Any) -> None:
     )
 
 
-def test_libraries_that_are_installed() -> None:
+def test_available_libraries() -> None:
     found = get_available_libraries()
     assert found["gymnasium"] is True
     assert set(map(type, found.values())) == {bool}
@@ -126,11 +126,11 @@ def test_specs_of_one_row() -> None:
     assert Groups(("a",), root=True).output_spec_unbatched["full_reward_spec", "a", "reward"].shape == (2, 1)
 
 
-def test_checks_are_a_method_too() -> None:
+def test_check_env_specs_is_also_a_method() -> None:
     Counting(3).check_env_specs(seed=0)
 
 
-def test_an_environment_knows_its_collector() -> None:
+def test_environments_hold_a_weak_reference_to_their_collector() -> None:
     class Collector: ...
 
     env: EnvBase = Counting(3)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from .zoo import Counting, make_pool, wait_until, workers_alive
+from .fixture_envs import Counting, make_pool, wait_until, workers_alive
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,7 @@ from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
 from vecrl.venv import BaseVectorEnv
 
-from .zoo import Counting, Gated, arrived, make_pool, one_bad, raises, wait_until
+from .fixture_envs import Counting, Gated, arrived, env_fns_with_fault, make_pool, raises, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ANYWHERE = ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)]
@@ -219,7 +219,7 @@ def test_two_threads_take_turns(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_an_environment_that_has_replied_is_closed_in_order(backend: str) -> None:
     """It is not taken for one that is busy, which is ended without a report."""
-    pool = make_pool(one_bad("close", raises, bad=1, count=2), backend)
+    pool = make_pool(env_fns_with_fault("close", raises, bad=1, count=2), backend)
     pool.reset()
     pool.send([1], [0])
     assert wait_until(lambda: arrived(pool, 1))

@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.faults.test_leftovers import Script
+from tests.faults.test_leaked_resources import Script
 
-from vecrl.engine.backends.processes import how_it_ended
+from vecrl.engine.backends.processes import describe_exit
 from vecrl.engine.pool import Pool
 from vecrl.errors import StepTimeout, WorkerCrash
 
-from .test_raising import _use
-from .zoo import (
+from .fixture_envs import (
     DEADLY,
     PLACES,
     Counting,
     Fault,
+    env_fns_with_fault,
     exits,
     is_killed,
     make_pool,
-    one_bad,
     sleeps_forever,
     starts_children,
     starts_thread,
@@ -32,6 +31,7 @@ from .zoo import (
     workers_alive,
     writes_much,
 )
+from .test_exceptions import _use
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -39,35 +39,37 @@ ACTIONS = np.zeros(3, int)
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda f: f.__name__)
-def test_is_named_within_a_second(fault: Fault, place: str) -> None:
+def test_crashes_are_reported_within_a_second(fault: Fault, place: str) -> None:
     pool = None
     begin = time.monotonic()
-    with pytest.raises(WorkerCrash) as caught:  # noqa: PT012
-        pool = make_pool(one_bad(place, fault), "processes")
+    with pytest.raises(WorkerCrash) as exc_info:  # noqa: PT012
+        pool = make_pool(env_fns_with_fault(place, fault), "processes")
         if place != "reset":
             pool.reset()
         begin = time.monotonic()
         _use(pool, place)
     assert time.monotonic() - begin < 1.0
-    (failure,) = caught.value.failures
+    (failure,) = exc_info.value.failures
     assert 1 in failure.env_ids
     assert failure.kind == "crashed"
     assert failure.pid > 0
     assert failure.command == {"render": "invoke", "peek": "invoke"}.get(place, place)
-    assert DEADLY[fault] in str(caught.value)
+    assert DEADLY[fault] in str(exc_info.value)
     advice = {"construct": "nothing is left running", "close": "closed all the same"}
-    assert advice.get(place, "close this object and make a new one") in str(caught.value)
+    assert advice.get(place, "close this object and make a new one") in str(exc_info.value)
     if pool is not None:
         pool.close()
 
 
-def test_the_living_go_on() -> None:
-    pool = make_pool(one_bad("step", exits, bad=2, at=2), "processes", 3)
+def test_remaining_workers_continue() -> None:
+    pool = make_pool(env_fns_with_fault("step", exits, bad=2, at=2), "processes", 3)
     pool.reset()
     pool.step(ACTIONS)
-    with pytest.raises(WorkerCrash, match=r"environment 2 .* in 'step' number 2: its worker process exited") as caught:
+    with pytest.raises(
+        WorkerCrash, match=r"environment 2 .* in 'step' number 2: its worker process exited"
+    ) as exc_info:
         pool.step(ACTIONS)
-    np.testing.assert_array_equal(caught.value.transition.obs[:2], [[0, 0, 2], [1, 0, 2]])
+    np.testing.assert_array_equal(exc_info.value.transition.obs[:2], [[0, 0, 2], [1, 0, 2]])
     for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([2], [0]), lambda: pool.send([0, 2], [0, 0])):
         with pytest.raises(WorkerCrash, match="environment 2"):
             use()
@@ -77,7 +79,7 @@ def test_the_living_go_on() -> None:
     pool.close()
 
 
-def test_a_death_between_commands_is_told_by_the_next() -> None:
+def test_crashes_between_commands_raise_at_the_next_command() -> None:
     pool = make_pool([Counting] * 2, "processes")
     pool.reset()
     pid = _pids(pool)[1]
@@ -88,7 +90,7 @@ def test_a_death_between_commands_is_told_by_the_next() -> None:
     pool.close()
 
 
-def test_a_death_while_others_work_is_noticed_before_they_answer() -> None:
+def test_crashes_are_noticed_before_other_workers_reply() -> None:
     makers = [lambda: Counting(0, "step", sleeps_forever), lambda: Counting(1, "step", is_killed)]
     pool = make_pool(makers, "processes")
     pool.reset()
@@ -104,8 +106,8 @@ def test_a_death_while_others_work_is_noticed_before_they_answer() -> None:
 
 @pytest.mark.parametrize("fault", [starts_children, starts_thread], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("end", ["close", "crash", "collect"])
-def test_what_it_started_ends_with_it(fault: Fault, end: str) -> None:
-    pool: Pool | None = make_pool(one_bad("construct", fault, bad=0, count=2), "processes")
+def test_child_processes_end_with_their_worker(fault: Fault, end: str) -> None:
+    pool: Pool | None = make_pool(env_fns_with_fault("construct", fault, bad=0, count=2), "processes")
     pool.reset()
     alive = len(workers_alive())
     assert alive == (4 if fault is starts_children else 2)
@@ -121,15 +123,15 @@ def test_what_it_started_ends_with_it(fault: Fault, end: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["construct", "reset", "step", "peek", "close"])
-def test_writing_much_blocks_nobody(place: str) -> None:
-    pool = make_pool(one_bad(place, writes_much), "processes", step_timeout=10.0)
+def test_large_output_does_not_block_workers(place: str) -> None:
+    pool = make_pool(env_fns_with_fault(place, writes_much), "processes", step_timeout=10.0)
     pool.reset()
     assert pool.step(ACTIONS).reward.tolist() == [1.0] * 3
     pool.invoke("call", "peek", [((), {})] * 3)
     pool.close()
 
 
-def test_a_killed_zygote_takes_its_workers_along_and_is_replaced() -> None:
+def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
     pool = make_pool([Counting] * 2, "processes")
     pool.reset()
     zygote = psutil.Process(_pids(pool)[0]).parent()
@@ -146,7 +148,7 @@ def test_a_killed_zygote_takes_its_workers_along_and_is_replaced() -> None:
     with_new.close()
 
 
-def test_a_stopped_worker_is_late_and_can_be_closed() -> None:
+def test_stopped_workers_time_out_and_can_be_closed() -> None:
     pool = make_pool([Counting] * 2, "processes", step_timeout=0.2)
     pool.reset()
     pid = _pids(pool)[1]
@@ -163,7 +165,7 @@ def test_a_stopped_worker_is_late_and_can_be_closed() -> None:
     assert time.monotonic() - begin < 2.0
 
 
-def test_a_fork_of_the_caller_harms_nobody(tmp_path: Path) -> None:
+def test_forking_the_caller_does_not_affect_workers(tmp_path: Path) -> None:
     """In a script of its own: who has rendered, as other tests have, cannot fork."""
     script = Script(
         """
@@ -182,19 +184,19 @@ def test_a_fork_of_the_caller_harms_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_crashes_read_alike_however_workers_start(start_method: Any) -> None:
-    pool = make_pool(one_bad("step", exits), "processes", start_method=start_method)
+def test_crash_messages_do_not_depend_on_the_start_method(start_method: Any) -> None:
+    pool = make_pool(env_fns_with_fault("step", exits), "processes", start_method=start_method)
     pool.reset()
     with pytest.raises(WorkerCrash, match="exited with code 3"):
         pool.step(ACTIONS)
     pool.close()
 
 
-def test_every_signal_has_words() -> None:
-    assert how_it_ended(0) == "exited with code 0"
-    assert how_it_ended(3 << 8) == "exited with code 3"
-    assert how_it_ended(signal.SIGSEGV) == "was killed by SIGSEGV"
-    assert how_it_ended(40) == "was killed by signal 40"
+def test_every_signal_has_a_description() -> None:
+    assert describe_exit(0) == "exited with code 0"
+    assert describe_exit(3 << 8) == "exited with code 3"
+    assert describe_exit(signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert describe_exit(40) == "was killed by signal 40"
 
 
 def _pids(pool: Pool) -> list[int]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecrl.engine.flights import Flight
+from vecrl.engine.pending import PendingCommand
 from vecrl.engine.pool import Pool
 
-from .zoo import BACKENDS, Counting, make_pool
+from .fixture_envs import BACKENDS, Counting, make_pool
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(4, int)
@@ -59,7 +59,7 @@ def _work(pool: Pool, rounds: int = 1000) -> None:
 
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_reset_makes_all_good(backend: str) -> None:
+def test_reset_recovers_from_interrupts(backend: str) -> None:
     pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=10.0)
     _work(pool, 1)  # what is imported on first use is imported
     random = np.random.default_rng(1)
@@ -77,7 +77,7 @@ def test_a_reset_makes_all_good(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("to", ["send", "receive"])
-def test_half_asked_and_half_heard(to: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_between_send_and_receive(to: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moments that are hard to hit: between two workers, and between an answer's coming and its being noted."""
     pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=5.0)
     pool.reset()
@@ -113,19 +113,19 @@ def test_half_asked_and_half_heard(to: str, backend: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("moment", ["start", "send", "gather"])
-def test_while_another_takes_the_place_of_a_worker(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time, and then not: the worker is as gone as it was, until another is there."""
     makers = [lambda i=i: Counting(i) for i in range(4)]
     pool = make_pool(makers, "processes", 2, on_failure="restart")
     pool.reset(seeds=range(4))
-    os.kill(pool.cards[1].pid, signal.SIGKILL)
+    os.kill(pool.worker_infos[1].pid, signal.SIGKILL)
 
-    gathers = pool._flights.gather
+    gathers = pool._pending.wait_for
 
     def breaks_in(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    def gather(flight: Flight, timeout: float | None) -> Any:
+    def gather(flight: PendingCommand, timeout: float | None) -> Any:
         return gathers(flight, timeout) if flight.seq else breaks_in()
 
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_while_another_takes_the_place_of_a_worker(moment: str, monkeypatch: pyt
             elif moment == "send":
                 patch.setattr(pool._backend, "send", breaks_in)
             else:
-                patch.setattr(pool._flights, "gather", gather)
+                patch.setattr(pool._pending, "wait_for", gather)
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012
                 for _ in range(50):  # its end may not be known at once
                     pool.step(ACTIONS)
@@ -146,7 +146,7 @@ def test_while_another_takes_the_place_of_a_worker(moment: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_environment_that_interrupts_itself(backend: str) -> None:
+def test_environments_that_interrupt_themselves(backend: str) -> None:
     class Interrupting(Counting):
         def step(self, action: Any) -> Any:
             if self.env_id == 1 and self.episode == 0:

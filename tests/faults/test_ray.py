@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.clusters import TestCluster, wait_for
+from tests.ray_cluster import TestCluster, wait_for
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
 
-from .zoo import (
+from .fixture_envs import (
     DEADLY,
     PLACES,
     RAISING,
@@ -24,8 +24,8 @@ from .zoo import (
     Fault,
     Unpicklable,
     Unrebuildable,
+    env_fns_with_fault,
     make_pool,
-    one_bad,
     raises,
     sleeps,
     sleeps_forever,
@@ -47,48 +47,50 @@ def use(pool: Pool, place: str) -> Any:
 
 
 @pytest.mark.parametrize("fault", RAISING, ids=lambda f: f.__name__)
-def test_raising_is_named_with_its_traceback_in_every_place(fault: Fault) -> None:
+def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
     """Environment i raises in the i-th place; a constructor that does would leave no pool."""
     places = [place for place in PLACES if place != "construct"]
     pool = make_pool([partial(Counting, i, places[i], fault) for i in range(5)], "ray")
     actions = np.zeros(5, int)
     uses = {"step": lambda: pool.step(actions), "peek": lambda: pool.invoke("call", "peek", [((), {})] * 5)}
     for i, place in enumerate(places):
-        with pytest.raises(WorkerError) as caught:
+        with pytest.raises(WorkerError) as exc_info:
             uses.get(place, lambda place=place: use(pool, place))()
-        assert type(caught.value) is WorkerError
-        (failure,) = caught.value.failures
+        assert type(exc_info.value) is WorkerError
+        (failure,) = exc_info.value.failures
         assert (failure.env_ids, failure.command, failure.kind) == ((i,), place, "raised")
-        assert f"environment {i} (worker {failure.worker}, pid {failure.pid}) in '{place}'" in str(caught.value)
-        assert RAISING[fault] in str(caught.value)
+        assert f"environment {i} (worker {failure.worker}, pid {failure.pid}) in '{place}'" in str(exc_info.value)
+        assert RAISING[fault] in str(exc_info.value)
         assert f"in {fault.__name__}" in failure.traceback, "the frame that raised is shown"
         if place in ("reset", "step"):
-            np.testing.assert_array_equal(np.delete(caught.value.transition.obs[:, 0], i), np.delete(np.arange(5), i))
+            np.testing.assert_array_equal(np.delete(exc_info.value.transition.obs[:, 0], i), np.delete(np.arange(5), i))
             np.testing.assert_array_equal(pool.reset(ids=[i]).obs[:, 0], [i])
-        assert type(caught.value.__cause__) is (ArithmeticError if fault is raises else type(caught.value.__cause__))
+        assert type(exc_info.value.__cause__) is (
+            ArithmeticError if fault is raises else type(exc_info.value.__cause__)
+        )
 
 
-def test_a_constructor_that_raises_leaves_nothing(cluster: TestCluster) -> None:
+def test_failing_constructors_leave_no_actors(cluster: TestCluster) -> None:
     with pytest.raises(WorkerError, match=r"environment 1 .* in 'construct': ArithmeticError: went wrong on purpose"):
-        make_pool(one_bad("construct", raises), "ray")
+        make_pool(env_fns_with_fault("construct", raises), "ray")
     assert wait_for(lambda: not cluster.actors())
 
 
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda f: f.__name__)
-def test_an_actor_that_dies_is_named_at_once_and_the_living_go_on(fault: Fault) -> None:
-    pool = make_pool(one_bad("step", fault, count=4), "ray")
+def test_crashed_actors_are_reported_and_others_continue(fault: Fault) -> None:
+    pool = make_pool(env_fns_with_fault("step", fault, count=4), "ray")
     pool.reset()
     begin = time.monotonic()
     with pytest.raises(
         WorkerCrash, match=r"environments 0, 1 .*in 'step' number 1: its actor on node \w+ is gone"
-    ) as caught:
+    ) as exc_info:
         pool.step(ACTIONS)
     assert time.monotonic() - begin < 1.0
-    (failure,) = caught.value.failures
+    (failure,) = exc_info.value.failures
     assert failure.kind == "crashed"
     assert failure.pid > 0
-    assert "The actor is dead because its worker process has died" in str(caught.value)
-    np.testing.assert_array_equal(caught.value.transition.obs[2:], [[2, 0, 1], [3, 0, 1]])
+    assert "The actor is dead because its worker process has died" in str(exc_info.value)
+    np.testing.assert_array_equal(exc_info.value.transition.obs[2:], [[2, 0, 1], [3, 0, 1]])
     with pytest.raises(WorkerCrash, match="environments 0, 1"):
         pool.step(ACTIONS)
     pool.send([3, 2], np.zeros(2, int))
@@ -96,7 +98,7 @@ def test_an_actor_that_dies_is_named_at_once_and_the_living_go_on(fault: Fault) 
     pool.close()
 
 
-def test_a_death_between_commands_is_told_by_the_next_and_while_others_work_before_they_answer() -> None:
+def test_crashes_between_and_during_commands_are_reported() -> None:
     pool = make_pool([lambda: Counting(0, "step", sleeps_forever), Counting], "ray")
     pool.reset()
     pid = pool.invoke("get", "pid")[1]
@@ -113,22 +115,22 @@ def test_a_death_between_commands_is_told_by_the_next_and_while_others_work_befo
     assert time.monotonic() - begin < 3.0, "a second for those who are busy, no more"
 
 
-def test_a_late_answer_is_never_taken_for_the_next() -> None:
-    pool = make_pool(one_bad("step", partial(sleeps, seconds=0.5), at=2, bad=2), "ray", 3, step_timeout=0.2)
+def test_late_replies_are_not_mistaken_for_the_next() -> None:
+    pool = make_pool(env_fns_with_fault("step", partial(sleeps, seconds=0.5), at=2, bad=2), "ray", 3, step_timeout=0.2)
     pool.reset()
     pool.step(np.zeros(3, int))
-    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s") as caught:
+    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s") as exc_info:
         pool.step(np.zeros(3, int))
-    assert caught.value.env_ids == (2,), "nobody else"
+    assert exc_info.value.env_ids == (2,), "nobody else"
     np.testing.assert_array_equal(pool.wait(5.0).obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])
     np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [3, 3, 3])
     pool.close()
 
 
 @pytest.mark.parametrize("stop", ["sleeps", "stopped"])
-def test_a_stuck_actor_is_late_and_can_be_closed(stop: str, cluster: TestCluster) -> None:
+def test_hung_actors_time_out_and_can_be_closed(stop: str, cluster: TestCluster) -> None:
     fault = sleeps_forever if stop == "sleeps" else None
-    pool = make_pool(one_bad("step", fault, bad=3, count=4), "ray", step_timeout=0.3)  # type: ignore[arg-type]
+    pool = make_pool(env_fns_with_fault("step", fault, bad=3, count=4), "ray", step_timeout=0.3)  # type: ignore[arg-type]
     pool.reset()
     if stop == "stopped":
         os.kill(pool.invoke("get", "pid")[3], signal.SIGSTOP)
@@ -140,20 +142,20 @@ def test_a_stuck_actor_is_late_and_can_be_closed(stop: str, cluster: TestCluster
     assert wait_for(lambda: not cluster.actors())
 
 
-def test_what_cannot_travel_is_a_failure_of_its_environment() -> None:
+def test_unpicklable_results_fail_their_environment() -> None:
     makers = [Counting, partial(Counting, 1, "peek", lambda env: Unpicklable()), partial(Counting, 2, "peek")]
     pool = make_pool([*makers, partial(Counting, 3, "peek", lambda env: Unrebuildable())], "ray", 4)
     pool.reset()
-    with pytest.raises(WorkerError) as caught:
+    with pytest.raises(WorkerError) as exc_info:
         use(pool, "peek")
-    texts = {failure.env_ids: failure.error for failure in caught.value.failures}
+    texts = {failure.env_ids: failure.error for failure in exc_info.value.failures}
     assert "cannot be pickled" in texts[(1,)]
     assert "cannot be unpickled in this process" in texts[(3,)]
     np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)
     pool.close()
 
 
-def test_a_pool_that_is_collected_takes_its_actors_along(cluster: TestCluster) -> None:
+def test_garbage_collected_pools_end_their_actors(cluster: TestCluster) -> None:
     pool = make_pool([Counting] * 2, "ray")
     pool.reset()
     assert len(cluster.actors()) == 2
@@ -162,7 +164,7 @@ def test_a_pool_that_is_collected_takes_its_actors_along(cluster: TestCluster) -
     assert wait_for(lambda: not cluster.actors())
 
 
-def test_a_fork_of_the_caller_harms_nobody() -> None:
+def test_forking_the_caller_does_not_affect_actors() -> None:
     pool = make_pool([Counting] * 2, "ray")
     pool.reset()
     pid = os.fork()
@@ -173,7 +175,7 @@ def test_a_fork_of_the_caller_harms_nobody() -> None:
     pool.close()
 
 
-def test_ctrl_c_at_any_time_and_a_reset_makes_all_good() -> None:
+def test_reset_recovers_from_ctrl_c() -> None:
     pool = make_pool([partial(Counting, i) for i in range(4)], "ray", 2, step_timeout=10.0)
     pool.reset()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,29 +7,29 @@ import pytest
 
 from vecrl.seeding import seed_for
 
+from .fixture_envs import Fault, exits, is_killed, raises, sleeps_forever
 from .test_recovery import ACTIONS, _pool
-from .zoo import Fault, exits, is_killed, raises, sleeps_forever
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.mark.parametrize("fault", [raises, exits, is_killed], ids=lambda f: f.__name__)
-def test_a_failed_row_ends_as_truncated_and_begins_anew_at_once(fault: Fault, tmp_path: Any) -> None:
+def test_failed_rows_are_truncated_and_reset_in_the_same_step(fault: Fault, tmp_path: Any) -> None:
     pool = _pool("ray", fault, tmp_path / "mark")
     pool.reset([10, 11, 12])
-    pool.step(ACTIONS, eager=True)
-    t = pool.step(ACTIONS, eager=True)
+    pool.step(ACTIONS, reset_done=True)
+    t = pool.step(ACTIONS, reset_done=True)
     np.testing.assert_array_equal(t.truncated, [False, True, False])
     np.testing.assert_array_equal(t.obs, [[0, 0, 2], [1, 0, 0], [2, 0, 2]])
     np.testing.assert_array_equal(t.next_obs, [[0, 0, 2], [1, 0, 1], [2, 0, 2]])
     assert dict(t.infos.items())[1] == {"env_id": 1, "seed": seed_for(11, 0, 1)}, "its seed stream goes on"
     assert dict(t.final_infos.items())[1]["failed"] is True
-    t = pool.step(ACTIONS, eager=True)
+    t = pool.step(ACTIONS, reset_done=True)
     np.testing.assert_array_equal(t.obs, [[0, 0, 3], [1, 0, 1], [2, 0, 3]])
     pool.close()
 
 
-def test_a_stuck_actor_is_given_up(tmp_path: Any) -> None:
+def test_hung_actors_are_replaced(tmp_path: Any) -> None:
     pool = _pool("ray", sleeps_forever, tmp_path / "mark", on_failure="raise")
     pool.reset([1, 2, 3])
     pool.step(ACTIONS)
@@ -41,7 +41,7 @@ def test_a_stuck_actor_is_given_up(tmp_path: Any) -> None:
     pool.close()
 
 
-def test_a_late_actor_is_replaced_and_nobody_else(tmp_path: Any) -> None:
+def test_only_timed_out_actors_are_replaced(tmp_path: Any) -> None:
     pool = _pool("ray", sleeps_forever, tmp_path / "mark", step_timeout=2.0)
     pool.reset([1, 2, 3])
     pool.step(ACTIONS)

@@ -15,15 +15,15 @@ from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.seeding import seed_for
 
-from .zoo import (
+from .fixture_envs import (
     BACKENDS,
     Counting,
+    env_fns_with_fault,
     exits,
-    gives,
     is_killed,
     make_pool,
-    one_bad,
     raises,
+    returns_value,
     sleeps_forever,
     wait_until,
     workers_alive,
@@ -70,11 +70,11 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("backend", "fault"), _cases())
-def test_a_failed_row_ends_as_truncated_and_begins_anew_at_once(backend: str, fault: Any, tmp_path: Any) -> None:
+def test_failed_rows_are_truncated_and_reset_in_the_same_step(backend: str, fault: Any, tmp_path: Any) -> None:
     pool = _pool(backend, fault, tmp_path / "mark")
     pool.reset([10, 11, 12])
-    pool.step(ACTIONS, eager=True)
-    t = pool.step(ACTIONS, eager=True)
+    pool.step(ACTIONS, reset_done=True)
+    t = pool.step(ACTIONS, reset_done=True)
     np.testing.assert_array_equal(t.truncated, [False, True, False])
     np.testing.assert_array_equal(t.terminated, [False] * 3)
     np.testing.assert_array_equal(t.reward, [2, 0, 2])
@@ -86,14 +86,14 @@ def test_a_failed_row_ends_as_truncated_and_begins_anew_at_once(backend: str, fa
     assert final[1]["failed"] is True
     assert ("on purpose" if fault is raises else "worker process") in final[1]["error"]
     assert "failed" not in info[0]
-    t = pool.step(ACTIONS, eager=True)
+    t = pool.step(ACTIONS, reset_done=True)
     np.testing.assert_array_equal(t.obs, [[0, 0, 3], [1, 0, 1], [2, 0, 3]])
     assert not t.done.any()
     pool.close()
 
 
 @pytest.mark.parametrize(("backend", "fault"), _cases())
-def test_without_an_eager_reset_the_last_known_observation_stays(backend: str, fault: Any, tmp_path: Any) -> None:
+def test_without_same_step_reset_the_last_observation_is_kept(backend: str, fault: Any, tmp_path: Any) -> None:
     pool = _pool(backend, fault, tmp_path / "mark")
     pool.reset()
     pool.step(ACTIONS)
@@ -101,18 +101,18 @@ def test_without_an_eager_reset_the_last_known_observation_stays(backend: str, f
     np.testing.assert_array_equal(t.obs, [[0, 0, 2], [1, 0, 1], [2, 0, 2]])
     np.testing.assert_array_equal(t.truncated, [False, True, False])
     assert dict(t.infos.items())[1]["failed"] is True
-    t = pool.step(ACTIONS, begin=t.done)
+    t = pool.step(ACTIONS, reset_mask=t.done)
     np.testing.assert_array_equal(t.obs, [[0, 0, 3], [1, 1, 0], [2, 0, 3]])
-    np.testing.assert_array_equal(t.begun, [False, True, False])
+    np.testing.assert_array_equal(t.was_reset, [False, True, False])
     pool.close()
 
 
 @pytest.mark.parametrize(("backend", "fault"), _cases())
-def test_a_failed_reset_is_done_again(backend: str, fault: Any, tmp_path: Any) -> None:
+def test_failed_resets_are_retried(backend: str, fault: Any, tmp_path: Any) -> None:
     pool = _pool(backend, fault, tmp_path / "mark", place="reset")
     t = pool.reset([5, 6, 7])
     np.testing.assert_array_equal(t.obs, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
-    assert t.begun.all()
+    assert t.was_reset.all()
     assert not t.done.any()
     info = dict(t.infos.items())
     assert (info[1]["failed"], info[1]["seed"]) == (True, seed_for(6, 0, 1))
@@ -120,19 +120,19 @@ def test_a_failed_reset_is_done_again(backend: str, fault: Any, tmp_path: Any) -
     pool.close()
 
 
-def test_the_neighbours_of_a_crash_begin_anew_too_and_are_told_so(tmp_path: Any) -> None:
+def test_other_rows_of_a_crashed_worker_are_reset_and_reported(tmp_path: Any) -> None:
     pool = _pool("processes", is_killed, tmp_path / "mark", workers=1)
     pool.reset()
-    pool.step(ACTIONS, eager=True)
-    t = pool.step(ACTIONS, eager=True)
+    pool.step(ACTIONS, reset_done=True)
+    t = pool.step(ACTIONS, reset_done=True)
     assert t.truncated.all()
     np.testing.assert_array_equal(t.next_obs[:, 2], [1, 1, 1])
     np.testing.assert_array_equal(t.episodes.returns, [1, 1, 1])
-    np.testing.assert_array_equal(pool.step(ACTIONS, eager=True).obs[:, 2], [1, 1, 1])
+    np.testing.assert_array_equal(pool.step(ACTIONS, reset_done=True).obs[:, 2], [1, 1, 1])
     pool.close()
 
 
-def test_neighbours_that_were_not_asked_are_told_when_they_are(tmp_path: Any) -> None:
+def test_idle_rows_of_a_crashed_worker_are_reported_at_their_next_step(tmp_path: Any) -> None:
     pool = _pool("processes", is_killed, tmp_path / "mark", workers=1)
     pool.reset()
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_neighbours_that_were_not_asked_are_told_when_they_are(tmp_path: Any) ->
 
 
 @pytest.mark.parametrize("backend", ["processes", "serial"])
-def test_who_is_late_is_replaced(backend: str, tmp_path: Any) -> None:
+def test_timed_out_workers_are_replaced(backend: str, tmp_path: Any) -> None:
     fault = sleeps_forever if backend == "processes" else (lambda env: time.sleep(1.2))
     pool = _pool(backend, fault, tmp_path / "mark", step_timeout=1.0)
     pool.reset()
@@ -160,21 +160,21 @@ def test_who_is_late_is_replaced(backend: str, tmp_path: Any) -> None:
     assert time.monotonic() - begin < 3.0
     assert t.truncated.tolist() == [False, True, False]
     assert "no answer within 1 s" in dict(t.infos.items())[1]["error"]
-    assert pool.step(ACTIONS, begin=t.done).begun.tolist() == [False, True, False]
+    assert pool.step(ACTIONS, reset_mask=t.done).was_reset.tolist() == [False, True, False]
     pool.close()
 
 
-def test_who_is_late_is_replaced_while_others_come_and_go(tmp_path: Any) -> None:
+def test_timed_out_workers_are_replaced_while_others_step(tmp_path: Any) -> None:
     pool = _pool("processes", sleeps_forever, tmp_path / "mark", step_timeout=1.0)
     pool.reset()
     pool.send([0, 1, 2], ACTIONS)
     pool.recv()
     pool.send([1], [0])
     pool.send([0, 2], [0, 0])
-    begin, came = time.monotonic(), []
-    while 1 not in came:
+    begin, actual = time.monotonic(), []
+    while 1 not in actual:
         t = pool.recv(at_least=1)
-        came += t.ids.tolist()
+        actual += t.ids.tolist()
         if len(others := t.ids[t.ids != 1]):
             pool.send(others, np.zeros(len(others), int))
         assert time.monotonic() - begin < 4.0
@@ -184,8 +184,10 @@ def test_who_is_late_is_replaced_while_others_come_and_go(tmp_path: Any) -> None
     pool.close()
 
 
-def test_a_stuck_thread_cannot_be_replaced_and_is_told() -> None:
-    pool = make_pool(one_bad("step", lambda env: time.sleep(0.4)), "threads", 3, step_timeout=0.1, on_failure="restart")
+def test_hung_threads_cannot_be_replaced() -> None:
+    pool = make_pool(
+        env_fns_with_fault("step", lambda env: time.sleep(0.4)), "threads", 3, step_timeout=0.1, on_failure="restart"
+    )
     pool.reset()
     with pytest.raises(StepTimeout, match="environment 1"):
         pool.step(ACTIONS)
@@ -194,16 +196,16 @@ def test_a_stuck_thread_cannot_be_replaced_and_is_told() -> None:
 
 
 @pytest.mark.parametrize(("backend", "fault"), _cases())
-def test_a_masked_row_stays_what_it_was(backend: str, fault: Any, tmp_path: Any) -> None:
+def test_masked_rows_repeat_their_last_observation(backend: str, fault: Any, tmp_path: Any) -> None:
     pool = _pool(backend, fault, tmp_path / "mark", on_failure="mask")
     pool.reset()
-    pool.step(ACTIONS, eager=True)
-    t = pool.step(ACTIONS, eager=True)
-    assert (t.truncated.tolist(), t.begun.tolist()) == ([False, True, False], [False] * 3)
+    pool.step(ACTIONS, reset_done=True)
+    t = pool.step(ACTIONS, reset_done=True)
+    assert (t.truncated.tolist(), t.was_reset.tolist()) == ([False, True, False], [False] * 3)
     assert pool.alive.tolist() == [True, False, True]
     assert t.episodes.ids.tolist() == [1]
     for count in (3, 4):
-        t = pool.step(ACTIONS, eager=True)
+        t = pool.step(ACTIONS, reset_done=True)
         np.testing.assert_array_equal(t.obs, [[0, 0, count], [1, 0, 1], [2, 0, count]])
         np.testing.assert_array_equal(t.reward, [count, 0, count])
         assert not t.done.any()
@@ -214,13 +216,13 @@ def test_a_masked_row_stays_what_it_was(backend: str, fault: Any, tmp_path: Any)
     assert pool.invoke("get", "env_id") == [0, None, 2]
     t = pool.reset()
     np.testing.assert_array_equal(t.obs, [[0, 1, 0], [1, 0, 1], [2, 1, 0]])
-    assert t.begun.tolist() == [True, False, True]
+    assert t.was_reset.tolist() == [True, False, True]
     t = pool.reset(ids=[1])
-    assert t.begun.tolist() == [False]
+    assert t.was_reset.tolist() == [False]
     pool.close()
 
 
-def test_when_all_are_masked_steps_go_on_to_yield_what_was(tmp_path: Any) -> None:
+def test_steps_with_all_rows_masked_repeat_the_last_results(tmp_path: Any) -> None:
     pool = _pool("processes", is_killed, tmp_path / "mark", workers=1, on_failure="mask")
     pool.reset()
     for _ in range(2):
@@ -233,14 +235,14 @@ def test_when_all_are_masked_steps_go_on_to_yield_what_was(tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("on_failure", ["restart", "mask"])
-def test_the_budget_is_kept(on_failure: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_restart_budget_is_respected(on_failure: Any, caplog: pytest.LogCaptureFixture) -> None:
     makers = [lambda i=i: Counting(i, "step", raises) for i in range(3)]
     pool = make_pool(makers, "serial", 1, on_failure=on_failure, restarts_per_hour=2)
     pool.reset()
-    with caplog.at_level(logging.WARNING, "vecrl"), pytest.raises(WorkerError, match="environment 2") as caught:
+    with caplog.at_level(logging.WARNING, "vecrl"), pytest.raises(WorkerError, match="environment 2") as exc_info:
         pool.step(ACTIONS)
-    assert caught.value.env_ids == (2,)
-    assert caught.value.transition.truncated.tolist() == [True, True, False]
+    assert exc_info.value.env_ids == (2,)
+    assert exc_info.value.transition.truncated.tolist() == [True, True, False]
     with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
         pool.step(ACTIONS)
     with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
@@ -253,7 +255,7 @@ def test_the_budget_is_kept(on_failure: Any, caplog: pytest.LogCaptureFixture) -
     pool.close()
 
 
-def test_who_cannot_be_made_again_is_reported() -> None:
+def test_failed_restarts_are_reported() -> None:
     lives = []
 
     def make() -> Counting:
@@ -264,9 +266,9 @@ def test_who_cannot_be_made_again_is_reported() -> None:
 
     pool = make_pool([Counting, make], "serial", 1, on_failure="restart")
     pool.reset()
-    with pytest.raises(WorkerError, match="the licence server is gone") as caught:
+    with pytest.raises(WorkerError, match="the licence server is gone") as exc_info:
         pool.step(ACTIONS[:2])
-    assert caught.value.transition.reward[0] == 1
+    assert exc_info.value.transition.reward[0] == 1
     pool.close()
 
 
@@ -275,19 +277,19 @@ def test_results_are_the_same_on_every_backend(tmp_path: Any) -> None:
     for number, backend in enumerate(BACKENDS):
         pool = _pool(backend, raises, tmp_path / f"mark{number}", check_nan=True)
         t = pool.reset([1, 2, 3])
-        mine = [dict(t.infos.items())]
+        own_value = [dict(t.infos.items())]
         for _ in range(4):
-            t = pool.step(ACTIONS, eager=True)
-            mine += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
-        rows.append(mine)
+            t = pool.step(ACTIONS, reset_done=True)
+            own_value += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
+        rows.append(own_value)
         pool.close()
     assert rows[0] == rows[1] == rows[2]
 
 
-def test_a_spoilt_row_is_not_what_is_known_last() -> None:
-    nan = gives((np.full(3, np.nan), 1.0, False, False, {}))
+def test_partially_written_rows_are_not_the_last_observation() -> None:
+    nan = returns_value((np.full(3, np.nan), 1.0, False, False, {}))
     for backend in BACKENDS:
-        pool = make_pool(one_bad("step", nan, at=2), backend, on_failure="restart", check_nan=True)
+        pool = make_pool(env_fns_with_fault("step", nan, at=2), backend, on_failure="restart", check_nan=True)
         pool.reset()
         pool.send([0, 1, 2], ACTIONS)
         pool.recv()
@@ -298,7 +300,7 @@ def test_a_spoilt_row_is_not_what_is_known_last() -> None:
         pool.close()
 
 
-def test_a_death_between_steps_is_made_good_by_the_next(tmp_path: Any) -> None:
+def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> None:
     pool = make_pool([lambda i=i: Lasting(i) for i in range(2)], "processes", on_failure="restart")
     pool.reset([3, 4])
     pid = pool.invoke("get", "pid")[1]
@@ -318,7 +320,7 @@ def test_a_death_between_steps_is_made_good_by_the_next(tmp_path: Any) -> None:
 # -- cancel ----------------------------------------------------------------------------------------
 
 
-def test_cancelled_environments_are_made_anew_and_the_rest_goes_on(tmp_path: Any) -> None:
+def test_cancelled_environments_are_rebuilt_and_others_continue(tmp_path: Any) -> None:
     makers = [
         (lambda: Lasting(1, "step", sleeps_forever, 1, str(tmp_path / "mark"))) if i == 1 else (lambda i=i: Lasting(i))
         for i in range(4)
@@ -340,7 +342,7 @@ def test_cancelled_environments_are_made_anew_and_the_rest_goes_on(tmp_path: Any
     pool.close()
 
 
-def test_a_step_of_all_goes_on_without_the_cancelled(tmp_path: Any) -> None:
+def test_full_steps_continue_without_cancelled_rows(tmp_path: Any) -> None:
     pool = _pool("processes", sleeps_forever, tmp_path / "mark", on_failure="raise", step_timeout=0.2)
     pool.reset()
     pool.step(ACTIONS)
@@ -348,16 +350,16 @@ def test_a_step_of_all_goes_on_without_the_cancelled(tmp_path: Any) -> None:
         pool.step(ACTIONS)
     assert wait_until((tmp_path / "mark").exists)
     assert pool.cancel(late.value.env_ids).tolist() == [1]
-    with pytest.raises(WorkerError, match=r"environment 1 .*cancelled") as caught:
+    with pytest.raises(WorkerError, match=r"environment 1 .*cancelled") as exc_info:
         pool.wait()
-    np.testing.assert_array_equal(caught.value.transition.reward[[0, 2]], [2, 2])
+    np.testing.assert_array_equal(exc_info.value.transition.reward[[0, 2]], [2, 2])
     pool.reset(ids=[1])
     np.testing.assert_array_equal(pool.step(ACTIONS).reward, [3, 1, 3])
     pool.close()
 
 
 def test_a_thread_cannot_be_cancelled() -> None:
-    pool = make_pool(one_bad("step", lambda env: time.sleep(0.3)), "threads", 3)
+    pool = make_pool(env_fns_with_fault("step", lambda env: time.sleep(0.3)), "threads", 3)
     pool.reset()
     pool.send([1], [0])
     with pytest.raises(StepTimeout, match="environment 1"):
@@ -366,7 +368,7 @@ def test_a_thread_cannot_be_cancelled() -> None:
     pool.close()
 
 
-def test_workers_that_took_anothers_place_end_with_the_pool(tmp_path: Any) -> None:
+def test_replacement_workers_end_with_the_pool(tmp_path: Any) -> None:
     pool: Pool | None = _pool("processes", is_killed, tmp_path / "mark")
     pool.reset()
     for _ in range(3):
@@ -377,7 +379,7 @@ def test_workers_that_took_anothers_place_end_with_the_pool(tmp_path: Any) -> No
     assert wait_until(lambda: not workers_alive())
 
 
-def test_restarts_go_on_with_the_seeds_of_a_restored_state(tmp_path: Any) -> None:
+def test_restarts_use_the_seeds_of_a_restored_state(tmp_path: Any) -> None:
     infos = []
     for number in range(2):
         pool = _pool("serial", raises, tmp_path / f"mark{number}")
@@ -388,7 +390,7 @@ def test_restarts_go_on_with_the_seeds_of_a_restored_state(tmp_path: Any) -> Non
             pool.reset()
             pool.set_state(states)
         for _ in range(2):
-            t = pool.step(ACTIONS, eager=True)
+            t = pool.step(ACTIONS, reset_done=True)
         infos.append((dict(t.infos.items())[1], t.episodes.returns.tolist()))
         pool.close()
     assert infos[0] == infos[1]
@@ -396,20 +398,25 @@ def test_restarts_go_on_with_the_seeds_of_a_restored_state(tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("on_failure", ["restart", "mask"])
-def test_a_crash_beyond_the_budget_is_told_by_every_command(on_failure: Any) -> None:
+def test_crashes_beyond_the_budget_raise_in_every_command(on_failure: Any) -> None:
     makers = [lambda i=i: Counting(i, "step", is_killed) for i in range(3)]
     pool = make_pool(makers, "processes", 3, on_failure=on_failure, restarts_per_hour=2)
     pool.reset()
-    with pytest.raises(WorkerCrash) as caught:
+    with pytest.raises(WorkerCrash) as exc_info:
         pool.step(ACTIONS)
-    (left,) = caught.value.env_ids
-    for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([left], [0]), lambda: pool.reset(ids=[left])):
-        with pytest.raises(WorkerCrash, match=f"environment {left} "):
+    (remaining,) = exc_info.value.env_ids
+    for use in (
+        lambda: pool.step(ACTIONS),
+        pool.reset,
+        lambda: pool.send([remaining], [0]),
+        lambda: pool.reset(ids=[remaining]),
+    ):
+        with pytest.raises(WorkerCrash, match=f"environment {remaining} "):
             use()
     pool.close()
 
 
-def test_workers_that_cannot_be_made_again_are_told_by_every_command(tmp_path: Any) -> None:
+def test_failed_restarts_raise_in_every_command(tmp_path: Any) -> None:
     mark = tmp_path / "made"
 
     def make() -> Counting:
@@ -431,7 +438,7 @@ def test_workers_that_cannot_be_made_again_are_told_by_every_command(tmp_path: A
     pool.close()
 
 
-def test_who_is_left_out_is_told_so_once(tmp_path: Any) -> None:
+def test_exclusions_are_reported_once(tmp_path: Any) -> None:
     makers = [
         partial(Counting, 0, "step", raises, 2),
         partial(Counting, 1, "step", is_killed, 4),
@@ -447,7 +454,7 @@ def test_who_is_left_out_is_told_so_once(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [[99], [-1], [0.5], []])
-def test_only_ids_of_its_own_are_cancelled(wrong: Any) -> None:
+def test_cancel_rejects_unknown_ids(wrong: Any) -> None:
     pool = make_pool([Counting] * 2, "serial", 1)
     with pytest.raises((IndexError, ValueError), match="Expected ids"):
         pool.cancel(wrong)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecrl.engine import flights as flights_module
-from vecrl.engine.flights import Flights
+from vecrl.engine import pending as flights_module
+from vecrl.engine.pending import PendingCommands
 from vecrl.engine.pool import Pool
 from vecrl.engine.worker import Op
 from vecrl.errors import StepTimeout
 from vecrl.venv import BaseVectorEnv
 
-from .zoo import Counting, arrived, make_pool, one_bad, sleeps, sleeps_forever, wait_until
+from .fixture_envs import Counting, arrived, env_fns_with_fault, make_pool, sleeps, sleeps_forever, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 RAY = pytest.param("ray", marks=pytest.mark.ray)
@@ -24,7 +24,7 @@ ACTIONS = np.zeros(4, int)
 
 def _late_by(pool: Pool, seconds: float) -> None:
     """Have time go by for the workers that owe a reply."""
-    since = pool._flights._since
+    since = pool._pending._busy_since
     since |= {worker: asked - seconds for worker, asked in since.items()}
 
 
@@ -34,33 +34,33 @@ def test_no_transition_is_lost(backend: Any, policy: Any) -> None:
     options: Any = {"step_timeout": 30.0, "on_failure": policy}
     with BaseVectorEnv([partial(Counting, i) for i in range(4)], wait_num=1, backend=backend, **options) as envs:
         envs.reset()
-        taken = [info["env_id"] for info in envs.step(ACTIONS)[4]]
-        while len(taken) < 4:
-            unread = len(envs.waiting_id) - len(envs._pool._flights.landed)
+        used = [info["env_id"] for info in envs.step(ACTIONS)[4]]
+        while len(used) < 4:
+            unread = len(envs.waiting_id) - len(envs._pool._pending.landed)
             assert backend == "serial" or wait_until(partial(arrived, envs._pool, unread))
             _late_by(envs._pool, 1000.0)
             obs, _, _, truncated, infos = envs.step(None)
             assert obs[:, 2].tolist() == [1.0] * len(infos)
             assert not truncated.any()
             assert not any("failed" in info for info in infos)
-            taken += [info["env_id"] for info in infos]
-        assert sorted(taken) == [0, 1, 2, 3]
+            used += [info["env_id"] for info in infos]
+        assert sorted(used) == [0, 1, 2, 3]
         assert envs._pool.alive.all()
 
 
 @POLICIES
 def test_only_a_worker_that_is_stuck_is_judged(policy: Any) -> None:
     """The others have answered, and the time is over for all."""
-    bad = one_bad("step", sleeps_forever, bad=1, count=3)
+    bad = env_fns_with_fault("step", sleeps_forever, bad=1, count=3)
     pool = make_pool(bad, "processes", 3, step_timeout=30.0, on_failure=policy)
     pool.reset()
     pool.send([0, 1, 2], ACTIONS[:3])
     assert wait_until(lambda: arrived(pool, 2))
     _late_by(pool, 1000.0)
     if policy == "raise":
-        with pytest.raises(StepTimeout) as caught:
+        with pytest.raises(StepTimeout) as exc_info:
             pool.recv(1)
-        assert caught.value.env_ids == (1,)
+        assert exc_info.value.env_ids == (1,)
         t = pool.recv(2)
         assert sorted(t.ids.tolist()) == [0, 2]
     else:
@@ -72,7 +72,7 @@ def test_only_a_worker_that_is_stuck_is_judged(policy: Any) -> None:
 
 
 def test_a_serial_command_that_was_late_is_not_judged_twice() -> None:
-    pool = make_pool(one_bad("step", sleeps, bad=1, count=2), "serial", step_timeout=0.1)
+    pool = make_pool(env_fns_with_fault("step", sleeps, bad=1, count=2), "serial", step_timeout=0.1)
     pool.reset()
     pool.send([0, 1], ACTIONS[:2])
     with pytest.raises(StepTimeout, match="environment 1"):
@@ -96,7 +96,7 @@ def test_a_reply_that_has_arrived_is_not_cancelled(backend: Any) -> None:
 class Scripted:
     """A backend with replies that come at given times, by a clock that stands still otherwise."""
 
-    in_turn = False
+    runs_inline = False
     num_workers = 2
 
     def __init__(self, replies: list[tuple[float, int, int]]):
@@ -126,12 +126,12 @@ def test_a_worker_with_several_commands_is_judged_by_each(
 ) -> None:
     backend: Any = Scripted([*replies, (100.0, 0, 9)])
     monkeypatch.setattr(flights_module, "time", SimpleNamespace(monotonic=lambda: backend.now))
-    flights = Flights(backend, np.array([0, 2, 3]))
-    step, reset, other = [flights.launch(Op.STEP, [w], np.array([i])) for w, i in ((0, 0), (0, 1), (1, 2))]
+    flights = PendingCommands(backend, np.array([0, 2, 3]))
+    step, reset, other = [flights.register(Op.STEP, [w], np.array([i])) for w, i in ((0, 0), (0, 1), (1, 2))]
     if late:
         with pytest.raises(StepTimeout):
-            flights.gather(reset, 1.0)
+            flights.wait_for(reset, 1.0)
     else:
-        assert flights.gather(reset, 1.0) == []
-        assert flights.landed == [step, reset]
+        assert flights.wait_for(reset, 1.0) == []
+        assert flights.completed == [step, reset]
     assert other.waiting == ({1} if replies[0][1] == 0 else set())

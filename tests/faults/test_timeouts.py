@@ -11,7 +11,7 @@ import pytest
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerError
 
-from .zoo import BACKENDS, Counting, make_pool, one_bad, sleeps, sleeps_forever
+from .fixture_envs import BACKENDS, Counting, env_fns_with_fault, make_pool, sleeps, sleeps_forever
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -19,7 +19,7 @@ ACTIONS = np.zeros(3, int)
 
 def _late_pool(backend: str, place: str = "step", at: int = 2) -> Pool:
     """A pool whose environment 2, alone in its worker, is late once."""
-    pool = make_pool(one_bad(place, sleeps, at, bad=2), backend, 3, step_timeout=0.1)
+    pool = make_pool(env_fns_with_fault(place, sleeps, at, bad=2), backend, 3, step_timeout=0.1)
     pool.step_timeout = None
     pool.reset()
     pool.step_timeout = 0.1
@@ -27,14 +27,14 @@ def _late_pool(backend: str, place: str = "step", at: int = 2) -> Pool:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_waiting_again_yields_the_late_answer(backend: str) -> None:
+def test_waiting_again_returns_the_late_reply(backend: str) -> None:
     pool = _late_pool(backend)
     pool.step(ACTIONS)
     begin = time.monotonic()
-    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.1 s") as caught:
+    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.1 s") as exc_info:
         pool.step(ACTIONS)
-    assert caught.value.env_ids == (2,)
-    assert isinstance(caught.value, TimeoutError)
+    assert exc_info.value.env_ids == (2,)
+    assert isinstance(exc_info.value, TimeoutError)
     if backend != "serial":
         assert time.monotonic() - begin < 0.3
         with pytest.raises(StepTimeout):
@@ -48,7 +48,7 @@ def test_waiting_again_yields_the_late_answer(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_reset_waits_for_the_late_and_drops_them(backend: str) -> None:
+def test_reset_waits_for_pending_commands_and_drops_them(backend: str) -> None:
     pool = _late_pool(backend)
     pool.step(ACTIONS)
     with pytest.raises(StepTimeout):
@@ -60,48 +60,48 @@ def test_a_reset_waits_for_the_late_and_drops_them(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_others_of_a_partial_step_do_not_wait(backend: str) -> None:
+def test_other_environments_of_a_partial_step_do_not_wait(backend: str) -> None:
     pool = _late_pool(backend, at=1)
     pool.send([0, 2, 1], ACTIONS)
-    came = pool.recv(at_least=1, timeout=5.0).ids.tolist()
+    actual = pool.recv(at_least=1, timeout=5.0).ids.tolist()
     if backend != "serial":  # which does what is asked in the order in which it was asked
-        while len(came) < 2:
-            came += pool.recv(at_least=1, timeout=5.0).ids.tolist()
-        assert sorted(came) == [0, 1]
+        while len(actual) < 2:
+            actual += pool.recv(at_least=1, timeout=5.0).ids.tolist()
+        assert sorted(actual) == [0, 1]
         with pytest.raises(StepTimeout, match=r"environment 2 \(worker 2"):
             pool.recv(timeout=0.0)
-    assert 0 in came
+    assert 0 in actual
     assert 2 in pool.pending
     with pytest.raises(PendingError, match=r"\[.*2\] are still under way"):
         pool.send([2], [0])
     pool.send([0], [1])
     pending = pool.pending.tolist()
-    rest = pool.recv(timeout=5.0)
-    assert sorted(rest.ids.tolist()) == pending
-    np.testing.assert_array_equal(rest.reward, np.where(rest.ids == 0, 2.0, 1.0))
+    remaining = pool.recv(timeout=5.0)
+    assert sorted(remaining.ids.tolist()) == pending
+    np.testing.assert_array_equal(remaining.reward, np.where(remaining.ids == 0, 2.0, 1.0))
     assert pool.pending.tolist() == []
     pool.close()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("place", ["reset", "peek", "render"])
-def test_every_place_has_the_limit(place: str, backend: str) -> None:
-    pool = make_pool(one_bad(place, sleeps, bad=2), backend, 3, step_timeout=0.1)
+def test_every_command_has_the_timeout(place: str, backend: str) -> None:
+    pool = make_pool(env_fns_with_fault(place, sleeps, bad=2), backend, 3, step_timeout=0.1)
     uses: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "reset": (pool.reset, lambda: pool.wait(5.0).obs[:, 0].tolist()),
         "peek": (lambda: pool.invoke("call", "peek", [((), {})] * 3), lambda: pool.invoke_wait(5.0)),
         "render": (lambda: pool.invoke("render"), lambda: [frame.max() for frame in pool.invoke_wait(5.0)]),
     }
-    use, again = uses[place]
+    use, repeated = uses[place]
     with pytest.raises(StepTimeout, match=r"environment 2 "):
         use()
-    assert again() == [0, 1, 2]
+    assert repeated() == [0, 1, 2]
     pool.close()
 
 
-def test_closing_does_not_wait_for_those_who_never_come() -> None:
+def test_close_does_not_wait_for_hung_workers() -> None:
     for place in ("step", "close"):
-        pool = make_pool(one_bad(place, sleeps_forever), "processes", step_timeout=0.2)
+        pool = make_pool(env_fns_with_fault(place, sleeps_forever), "processes", step_timeout=0.2)
         pool.reset()
         begin = time.monotonic()
         if place == "step":
@@ -116,42 +116,42 @@ def test_closing_does_not_wait_for_those_who_never_come() -> None:
 
 def test_each_worker_that_does_not_close_is_named() -> None:
     pool = make_pool([partial(Counting, i, "close", sleeps_forever) for i in range(3)], "processes", 2)
-    with pytest.raises(StepTimeout) as caught:
+    with pytest.raises(StepTimeout) as exc_info:
         pool.close(0.2)
-    assert [(failure.worker, failure.env_ids) for failure in caught.value.failures] == [(0, (0, 1)), (1, (2,))]
+    assert [(failure.worker, failure.env_ids) for failure in exc_info.value.failures] == [(0, (0, 1)), (1, (2,))]
 
 
-def test_a_thread_that_cannot_be_ended_is_named() -> None:
-    pool = make_pool(one_bad("close", sleeps, bad=2), "threads", 3)
+def test_hung_threads_are_named() -> None:
+    pool = make_pool(env_fns_with_fault("close", sleeps, bad=2), "threads", 3)
     pool.reset()
     with pytest.raises(WorkerError, match=r"environment 2 .* in 'close': not closed within 0\.05 s"):
         pool.close(0.05)
     pool.close()
 
 
-def test_a_thread_that_is_stuck_in_a_step_is_named_when_closing() -> None:
-    pool = make_pool(one_bad("step", sleeps, bad=2), "threads", 3, step_timeout=0.1)
+def test_threads_hung_in_a_step_are_named_at_close() -> None:
+    pool = make_pool(env_fns_with_fault("step", sleeps, bad=2), "threads", 3, step_timeout=0.1)
     pool.reset()
     with pytest.raises(StepTimeout):
         pool.step(ACTIONS)
-    with pytest.raises(StepTimeout, match="its thread cannot be ended") as caught:
+    with pytest.raises(StepTimeout, match="its thread cannot be ended") as exc_info:
         pool.close(0.1)
-    assert 2 in caught.value.env_ids
+    assert 2 in exc_info.value.env_ids
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_late_and_failing_at_once_is_told_when_all_is_known(backend: str) -> None:
+def test_timeouts_and_failures_raise_together(backend: str) -> None:
     def sleeps_and_raises(env: Any) -> None:
         sleeps(env)
         raise ArithmeticError("late and wrong")
 
-    pool = make_pool(one_bad("step", sleeps_and_raises, bad=2), backend, 3, step_timeout=0.1)
+    pool = make_pool(env_fns_with_fault("step", sleeps_and_raises, bad=2), backend, 3, step_timeout=0.1)
     pool.reset()
     with pytest.raises(StepTimeout):
         pool.step(ACTIONS)
-    with pytest.raises(WorkerError, match=r"environment 2 .*ArithmeticError: late and wrong") as caught:
+    with pytest.raises(WorkerError, match=r"environment 2 .*ArithmeticError: late and wrong") as exc_info:
         pool.wait(5.0)
-    assert not isinstance(caught.value, StepTimeout)
-    np.testing.assert_array_equal(caught.value.transition.reward[:2], [1, 1])
+    assert not isinstance(exc_info.value, StepTimeout)
+    np.testing.assert_array_equal(exc_info.value.transition.reward[:2], [1, 1])
     np.testing.assert_array_equal(pool.reset(ids=[2]).obs, [[2, 1, 0]])
     pool.close()

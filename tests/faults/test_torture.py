@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from vecrl.errors import StepTimeout
 
-from .zoo import make_pool
+from .fixture_envs import make_pool
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 N = 6
@@ -90,9 +90,9 @@ class Auditor:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_nothing_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> None:
+def test_no_transition_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> None:
     rng = random.Random(seed)
-    eager = seed % 2 == 0
+    reset_done = seed % 2 == 0
     in_processes = backend in ("processes", "ray")
     patience, often, transitions = (3.0, 0.3, 150) if backend == "ray" else (0.5, 1.0, 250)  # actors start slowly
     pool = make_pool(
@@ -106,10 +106,10 @@ def test_nothing_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> Non
     auditors = [Auditor(i) for i in range(N)]
     faults = [STEP] * 30 + [DAWDLE] * 10 + [RAISE] + [EXIT] * in_processes
     stops = 2 if backend == "processes" else int(in_processes)
-    ready, over = set(range(N)), set(range(N))
+    ready, is_over = set(range(N)), set(range(N))
     count = 0
     while count < transitions or not sum(auditor.failures for auditor in auditors):  # however slow the machine
-        resets = [i for i in sorted(ready) if i in over or rng.random() < 0.02]
+        resets = [i for i in sorted(ready) if i in is_over or rng.random() < 0.02]
         steps = [i for i in sorted(ready) if i not in resets and rng.random() < 0.8]
         rng.shuffle(steps)
         if resets:
@@ -120,7 +120,7 @@ def test_nothing_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> Non
             actions = [rng.choice(faults) if rng.random() < often else STEP for _ in steps]
             if stops and rng.random() < 0.02:
                 actions[0], stops = HANG, stops - 1
-            pool.send(steps, actions, eager=eager)
+            pool.send(steps, actions, reset_done=reset_done)
         ready -= {*resets, *steps}
         if in_processes and rng.random() < 0.04 * often:
             stops -= _strike(rng, stops > 0, {int(auditor.last[4]) for auditor in auditors if auditor.last is not None})
@@ -133,12 +133,12 @@ def test_nothing_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> Non
         failed = {i for i, info in [*t.infos.items(), *t.final_infos.items()] if info.get("failed")}
         assert failed == {int(t.ids[row]) for row in t.failed}
         for row, i in enumerate(t.ids.tolist()):
-            flags = bool(t.done[row]), bool(t.begun[row]), i in failed
+            flags = bool(t.done[row]), bool(t.was_reset[row]), i in failed
             auditors[i].take(t.obs[row], t.next_obs[row], t.reward[row], *flags)
             ready.add(i)
-            over.discard(i)
-            if t.done[row] and not t.begun[row]:
-                over.add(i)
+            is_over.discard(i)
+            if t.done[row] and not t.was_reset[row]:
+                is_over.add(i)
         count += len(t.ids)
         assert set(pool.pending.tolist()) == set(range(N)) - ready
     with contextlib.suppress(StepTimeout):  # one that was stopped just now is ended by force
@@ -154,8 +154,8 @@ def _strike(rng: random.Random, stop: bool, pids: set[int]) -> bool:
     """Kill or stop one of these workers, whatever it is doing; whether it was stopped."""
     stop = stop and rng.random() < 0.3
     pid = rng.choice(sorted(pids) or [0])
-    ours = {process.pid for process in psutil.Process().children(recursive=True)}  # those of Ray's nodes, too
-    if pid not in ours:  # it is gone
+    actual = {process.pid for process in psutil.Process().children(recursive=True)}  # those of Ray's nodes, too
+    if pid not in actual:  # it is gone
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP if stop else signal.SIGKILL)

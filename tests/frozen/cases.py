@@ -147,7 +147,7 @@ def _workers() -> Iterator[tuple[str, Case]]:
 
 def _single() -> Iterator[tuple[str, Case]]:
     for name, stop in product(GYMNASIUM, (False, True)):
-        ways = {way: partial(tensordicts.single, name, way, stop) for way in WAYS}
+        ways = {method_name: partial(tensordicts.single, name, method_name, stop) for method_name in WAYS}
         yield f"GymEnv {name} rollout {'to the first end' if stop else 'past ends'}", Case(ways, name in EXACT)
     yield "TicTacToeEnv rollout", Case({"serial": tensordicts.games}, True)
 
@@ -156,14 +156,17 @@ def _batches() -> Iterator[tuple[str, Case]]:
     for name in GYMNASIUM:
         ways = _over(BATCHES, tensordicts.rolled_batch, name, ray=name == "Pendulum-v1")
         ways["processes, policy"] = partial(tensordicts.rolled_batch, name, way="policy", **BATCHES["processes"])
-        ways |= {f"serial, {way}": partial(tensordicts.rolled_batch, name, way=way, kind="serial") for way in WAYS[1:]}
+        ways |= {
+            f"serial, {method_name}": partial(tensordicts.rolled_batch, name, way=method_name, kind="serial")
+            for method_name in WAYS[1:]
+        }
         ways["GymEnv(num_envs=...)"] = partial(tensordicts.rolled_vector, name)
         yield f"batch {name} rollout", Case(ways, name in EXACT)
     for name in EXACT:
         yield f"batch {name} masks", Case(_over(BATCHES, tensordicts.partly, name, ray=name == "CartPole-v1"), True)
         yield f"batch {name} random actions", Case(_over(BATCHES, tensordicts.drawn_batch, name), True)
-        for end, how in ENDS.items():
-            yield f"batch {name} policy {end}", Case(_over(BATCHES, tensordicts.steered, name, how), True)
+        for end, arguments in ENDS.items():
+            yield f"batch {name} policy {end}", Case(_over(BATCHES, tensordicts.steered, name, arguments), True)
 
 
 def _transformed() -> Iterator[tuple[str, Case]]:
@@ -174,6 +177,6 @@ def _transformed() -> Iterator[tuple[str, Case]]:
         yield f"transformed {name} rollout", Case(_over(places, tensordicts.rolled_batch, name), True)
         yield f"transformed {name} masks", Case(_over(places, tensordicts.partly, name), True)
         few = {place: options for place, options in places.items() if place.startswith("serial")}
-        for end, how in ENDS.items():
-            yield f"transformed {name} policy {end}", Case(_over(few, tensordicts.steered, name, how), True)
+        for end, arguments in ENDS.items():
+            yield f"transformed {name} policy {end}", Case(_over(few, tensordicts.steered, name, arguments), True)
         yield f"transformed VecNorm {name}", Case({"serial": partial(tensordicts.learnt, name)}, False)

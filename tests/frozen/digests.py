@@ -57,19 +57,19 @@ def digest(trace: Trace) -> Digest:
     """Hashes the streams of a trajectory."""
     exact, loose = {}, {}
     for name, values in sorted(trace.streams.items()):
-        everything, rest, floats = hashlib.sha256(), hashlib.sha256(), []
+        everything, remaining, floats = hashlib.sha256(), hashlib.sha256(), []
         for path, leaf in _leaves(values):
             form = f"{path}:{leaf.dtype}:{leaf.shape};".encode()
             array = leaf.numpy(force=True) if isinstance(leaf, torch.Tensor) else leaf
             everything.update(form + _bytes(array))
             if array.dtype.kind == "f":
                 finite = np.isfinite(array)
-                rest.update(form + finite.tobytes())
+                remaining.update(form + finite.tobytes())
                 floats.append(np.where(finite, array, 0).astype(np.float64).ravel())
             else:
-                rest.update(form + _bytes(array))
+                remaining.update(form + _bytes(array))
         exact[name] = everything.hexdigest()[:16]
-        loose[name] = [rest.hexdigest()[:16], *_products(np.concatenate(floats))] if floats else [exact[name]]
+        loose[name] = [remaining.hexdigest()[:16], *_products(np.concatenate(floats))] if floats else [exact[name]]
     return Digest(exact, loose)
 
 
@@ -80,13 +80,13 @@ def written(digests: Digest, exact: bool) -> dict[str, Any]:
 
 def differences(frozen: Mapping[str, Any], found: Digest, exact: bool) -> list[str]:
     """The streams that differ from what was kept, and how."""
-    ours = written(found, exact)
-    said = [f"{name}: only frozen" for name in frozen.keys() - ours.keys()]
-    said += [f"{name}: new" for name in ours.keys() - frozen.keys()]
-    for name in frozen.keys() & ours.keys():
-        why = _difference(frozen[name], ours[name])
-        said += [f"{name}: {why}"] if why else []
-    return sorted(said)
+    actual = written(found, exact)
+    message_text = [f"{name}: only frozen" for name in frozen.keys() - actual.keys()]
+    message_text += [f"{name}: new" for name in actual.keys() - frozen.keys()]
+    for name in frozen.keys() & actual.keys():
+        why = _difference(frozen[name], actual[name])
+        message_text += [f"{name}: {why}"] if why else []
+    return sorted(message_text)
 
 
 def text(entries: Mapping[str, Any]) -> str:

@@ -79,33 +79,33 @@ def ids(name: str, kind: str, **place: Any) -> Trace:
         env.seed(5)
         trace.add(reset=env.reset()[0])
         for turn, row in enumerate(rows):
-            some = rng.permutation(N)[: 1 + turn % N]
-            result = env.step(row) if turn % 3 else env.step(row[some], some)
+            subset = rng.permutation(N)[: 1 + turn % N]
+            result = env.step(row) if turn % 3 else env.step(row[subset], subset)
             trace.add_step(result)
-            over = [info["env_id"] for info, end in zip(result[4], result[2] | result[3], strict=True) if end]
-            if over:
-                trace.add(reset=env.reset(over, **({"seed": turn} if turn % 2 else {}))[0])
+            is_over = [info["env_id"] for info, end in zip(result[4], result[2] | result[3], strict=True) if end]
+            if is_over:
+                trace.add(reset=env.reset(is_over, **({"seed": turn} if turn % 2 else {}))[0])
     return trace
 
 
 def waiting(name: str, kind: str, **place: Any) -> Trace:
     """What each environment yields, whichever is ready first: its own actions, and a reset where an episode ended."""
     rows, seen = actions(name), [Trace() for _ in range(N)]
-    taken, over = [0] * N, set[int]()
+    used, is_over = [0] * N, set[int]()
     with getattr(venv, kind)(makers(name), **place) as env:
         for i, obs in enumerate(env.reset(list(range(N)), seed=list(range(N)))[0]):
             seen[i].add(reset=obs)
-        while min(taken) < len(rows):
-            free = [i for i in env.ready_id if taken[i] < len(rows)]
-            for i in sorted(over.intersection(free)):
+        while min(used) < len(rows):
+            free = [i for i in env.ready_id if used[i] < len(rows)]
+            for i in sorted(is_over.intersection(free)):
                 seen[i].add(reset=env.reset([i])[0][0])
-                over.discard(i)
-            result = env.step(rows[[taken[i] for i in free], free], free) if free else env.step(None)
+                is_over.discard(i)
+            result = env.step(rows[[used[i] for i in free], free], free) if free else env.step(None)
             for row, info in enumerate(result[4]):
                 i = info["env_id"]
                 seen[i].add_step(tuple(part[row] for part in result))
-                taken[i] += 1
-                over.update([i] if result[2][row] or result[3][row] else [])
+                used[i] += 1
+                is_over.update([i] if result[2][row] or result[3][row] else [])
     trace = Trace()
     for i in range(N):
         trace.add(**seen[i].streams)
@@ -162,9 +162,9 @@ def rollouts(name: str, **place: Any) -> Trace:
     with RolloutWorkers(makers(name), STEERING[name], **place) as workers:
         workers.reset(seed=21)
         for steps in (STEPS[name] // 3, STEPS[name]):
-            played = workers.rollout(steps)
+            rollout = workers.rollout(steps)
             fields = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "ends", "final_obs", "returns")
-            trace.add(**{field: getattr(played, field) for field in (*fields, "lengths")})
+            trace.add(**{field: getattr(rollout, field) for field in (*fields, "lengths")})
     return trace
 
 

@@ -75,11 +75,11 @@ def rolled_vector(name: str) -> Trace:
     return _rolled(env, torch.from_numpy(actions(name)).transpose(0, 1), "actions", False)
 
 
-def steered(name: str, how: dict[str, bool], **place: Any) -> Trace:
+def steered(name: str, options: dict[str, bool], **place: Any) -> Trace:
     """A rollout of a batch under a policy that acts on what it sees."""
     env = batch(name, **place)
     rule = act(name)
-    return _closing(env, lambda: env.rollout(len(actions(name)), rule, **how))
+    return _closing(env, lambda: env.rollout(len(actions(name)), rule, **options))
 
 
 def drawn_batch(name: str, **place: Any) -> Trace:
@@ -107,9 +107,9 @@ def pendulums() -> Trace:
     env.set_seed(3)
     data = env.reset(env.gen_params(batch_size=[N]))
     for row in torch.from_numpy(actions("Pendulum-v1", 10)).squeeze(-1):
-        stepped = env.step(data.set("action", row))
-        trace.add_tensordict(stepped)
-        data = env.step_mdp(stepped)
+        step_td = env.step(data.set("action", row))
+        trace.add_tensordict(step_td)
+        data = env.step_mdp(step_td)
     return trace
 
 
@@ -138,15 +138,15 @@ def _rolled(env: EnvBase, rows: Any, way: str, stop: bool) -> Trace:
         return _closing(env, lambda: env.rollout(steps, policy, break_when_any_done=stop))
 
     def play() -> Any:
-        root, kept = env.reset(), []
+        root, saved = env.reset(), []
         for row in ahead:
-            stepped, root = env.step_and_maybe_reset(root.set("action", row))
-            kept.append(stepped)
-            if stop and bool(stepped["next", "done"].any()):
+            step_td, root = env.step_and_maybe_reset(root.set("action", row))
+            saved.append(step_td)
+            if stop and bool(step_td["next", "done"].any()):
                 break
-        played: Any = torch.stack(kept, env.batch_dims)
-        played.names = [*played.names[:-1], "time"]
-        return played
+        rollout: Any = torch.stack(saved, env.batch_dims)
+        rollout.names = [*rollout.names[:-1], "time"]
+        return rollout
 
     return _closing(env, play)
 
@@ -165,9 +165,9 @@ def partly(name: str, **place: Any) -> Trace:
         moving = torch.from_numpy(rng.random(N) < 0.7)
         if turn % 2 and bool(moving.any()):
             data.set("_step", moving)
-        stepped = env.step(data)
-        trace.add_tensordict(stepped)
-        root = env.step_mdp(stepped)
+        step_td = env.step(data)
+        trace.add_tensordict(step_td)
+        root = env.step_mdp(step_td)
         mask = root["done"] | torch.from_numpy(rng.random((N, 1)) < 0.1)
         if bool(mask.any()):
             root = env.reset(root.set("_reset", mask))

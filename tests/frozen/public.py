@@ -23,28 +23,36 @@ IGNORED = ("vecrl", "typing", "abc")  # modules with classes that say nothing as
 PUBLIC: dict[str, tuple[str, ...] | None] = {
     "errors": (
         *("CheckpointError", "ClosedError", "Failure", "LockedError", "NetParsingError", "OutOfSpecError"),
-        *("PendingError", "ShipError", "SpaceError", "StateError", "StepTimeout", "VecrlError", "VersionError"),
-        *("WorkerCrash", "WorkerError"),
+        *(
+            "PendingError",
+            "SerializationError",
+            "SpaceError",
+            "StateError",
+            "StepTimeout",
+            "VecrlError",
+            "VersionError",
+        ),
+        *("VersionError", "WorkerCrash", "WorkerError"),
     ),
     "seeding": (
         *("ListedSeeds", "OwnSeeds", "SeedRule", "SeedSet", "SharedSeeds", "seed_for", "seed_rule", "seeds_for"),
         *("split_seeds", "stream_for"),
     ),
-    "stats": ("RunningStats",),
+    "running_stats": ("RunningStats",),
     "engine": None,
     "simulators.native": None,
-    "states": None,
+    "snapshot": None,
     "vector": None,
     "venv": None,
     "specs": None,
-    "specs.conversions": None,
+    "specs.convert": None,
     "envs.transforms": None,
     "envs.utils": None,
     "envs": None,
     "envs.libs.gym": None,
     "policy": None,
     "classic": None,
-    "dialects": ("to_tensordict", "to_vector", "to_venv"),
+    "convert": ("to_tensordict", "to_vector", "to_venv"),
     "checkpoint": None,
     "_utils": ("implement_for",),  # which TorchRL's users import from a module of this name
 }
@@ -84,8 +92,8 @@ def _wrapped(line: str, width: int = 120) -> list[str]:
     """A line that is too long as several, a parameter each, so that a difference shows one parameter."""
     if len(line) <= width or "(" not in line:
         return [line]
-    head, _, rest = line.partition("(")
-    inside, _, tail = rest.rpartition(")")
+    head, _, remaining = line.partition("(")
+    inside, _, tail = remaining.rpartition(")")
     indent = " " * (len(head) - len(head.lstrip()) + 8)
     parameters = re.split(r", (?![^(\[<]*[)\]>])", inside)
     return [f"{head}(", *(f"{indent}{parameter}," for parameter in parameters), f"{indent[4:]}){tail}"]

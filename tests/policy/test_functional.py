@@ -42,7 +42,7 @@ def test_vector_fill_and_count_agree(make):
     torch.testing.assert_close(other(x), net(x))
 
 
-def test_fill_parameters_takes_other_dtypes_and_refuses_other_lengths():
+def test_fill_parameters_casts_dtypes_and_rejects_wrong_lengths():
     net = nn.Linear(2, 1)
     fill_parameters(net, torch.tensor([1, 2, 3]))
     assert parameter_vector(net).tolist() == [1.0, 2.0, 3.0]
@@ -52,7 +52,7 @@ def test_fill_parameters_takes_other_dtypes_and_refuses_other_lengths():
     assert net.weight.requires_grad
 
 
-def test_parameter_vector_is_attached_and_its_own_memory():
+def test_parameter_vector_is_differentiable_and_a_copy():
     net = nn.Linear(2, 1)
     parameter_vector(net).sum().backward()
     assert net.weight.grad.tolist() == [[1.0, 1.0]]
@@ -76,7 +76,7 @@ def test_functional_module_equals_the_module(make):
         f(torch.zeros(f.parameter_length + 1), x)
 
 
-def test_functional_module_does_not_see_later_changes_of_the_net():
+def test_functional_module_copies_the_net():
     net = nn.BatchNorm1d(3).eval()
     f = make_functional_module(net)
     x = torch.randn(4, 3)
@@ -134,9 +134,9 @@ def test_functional_module_is_differentiable_in_its_input():
     """Row `make_functional_module`: differentiable, with respect to `x` too."""
     net, x = mlp(), torch.randn(3, requires_grad=True)
     f = make_functional_module(net)
-    (ours,) = torch.autograd.grad(f(parameter_vector(net).detach(), x).sum(), x)
-    (theirs,) = torch.autograd.grad(net(x).sum(), x)
-    torch.testing.assert_close(ours, theirs)
+    (actual,) = torch.autograd.grad(f(parameter_vector(net).detach(), x).sum(), x)
+    (reference,) = torch.autograd.grad(net(x).sum(), x)
+    torch.testing.assert_close(actual, reference)
 
 
 def test_buffers_and_moves():
@@ -144,8 +144,8 @@ def test_buffers_and_moves():
     f = make_functional_module(nn.BatchNorm1d(3))
     assert [tuple(b.shape) for b in f.buffers] == [(3,), (3,), ()]
     assert f.to("cpu") is f
-    moved = f.to("meta")
-    assert {b.device.type for b in moved.buffers} == {"meta"}
+    changed = f.to("meta")
+    assert {b.device.type for b in changed.buffers} == {"meta"}
     assert {b.device.type for b in f.buffers} == {"cpu"}
 
 

@@ -74,7 +74,7 @@ def test_recurrent_layers_equal_torchs_cells(own, torchs):
         torch.testing.assert_close(y, state[0] if isinstance(state, tuple) else state)
 
 
-def test_recurrent_layers_take_dtype_and_device_and_refuse_unknown_names():
+def test_recurrent_layers_accept_dtype_and_device_and_reject_unknown_names():
     assert RNN(2, 3, dtype=torch.float64)(torch.zeros(2, dtype=torch.float64))[0].dtype == torch.float64
     assert LSTM(2, 3, device="meta").weight_ih.device.type == "meta"
     with pytest.raises(ValueError, match="'tahn'"):

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.clusters import TestCluster
-from tests.policy.population_envs import Walk
+from tests.policy.fixture_envs import Walk
+from tests.ray_cluster import TestCluster
 
-from vecrl.engine.backends.cluster import RayOptions
-from vecrl.engine.backends.processes import Processes
+from vecrl.engine.backends.processes import ProcessBackend
+from vecrl.engine.backends.ray_cluster.options import RayOptions
 from vecrl.errors import WorkerCrash, WorkerError
 from vecrl.policy.population import PopulationEvaluator
 
@@ -64,7 +64,7 @@ def evaluated(env: Any, subbatch_size: int = 128, **place: Any) -> list[Any]:
     "deaths", [{"step": 4}, {"reset": 1}, {"reset": 2}, {"step": 9, "reset": 3, "step again": 10, "step more": 40}]
 )
 @pytest.mark.parametrize(("workers", "size"), [(1, 128), (2, 128), (3, 128), (3, 4), (1, 4), (2, 3), (3, 1)])
-def test_killed_workers_change_nothing(
+def test_killed_workers_do_not_change_results(
     deaths: dict[str, int], workers: int, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stepped from here (the first four), and where workers play whole subbatches."""
@@ -77,7 +77,7 @@ def test_killed_workers_change_nothing(
     assert "played again in others" in caplog.text
 
 
-def test_what_kills_every_worker_is_told() -> None:
+def test_members_that_kill_every_worker_raise() -> None:
     class Doomed(Walk):
         def step(self, action: Any) -> Any:
             os._exit(3)
@@ -89,7 +89,7 @@ def test_what_kills_every_worker_is_told() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 128])
-def test_a_worker_that_cannot_be_made_again_is_told_and_the_next_call_tries_anew(size: int, tmp_path: Path) -> None:
+def test_failed_restarts_raise_and_the_next_call_retries(size: int, tmp_path: Path) -> None:
     class Fickle(Mortal):
         def __init__(self):
             super().__init__(str(tmp_path), {"step": 2})
@@ -100,15 +100,15 @@ def test_a_worker_that_cannot_be_made_again_is_told_and_the_next_call_tries_anew
     with PopulationEvaluator(Fickle, NET, 4, seed=1, **place) as evaluate:
         population = torch.zeros(4, evaluate.parameter_length)
         for _ in range(2):
-            with pytest.raises(WorkerError, match="not now") as caught:
+            with pytest.raises(WorkerError, match="not now") as exc_info:
                 evaluate(population)
-            assert isinstance(caught.value.__cause__, ArithmeticError)
+            assert isinstance(exc_info.value.__cause__, ArithmeticError)
         (tmp_path / "well").touch()
         assert evaluate(population).interactions > 12
 
 
 @pytest.mark.parametrize("size", [2, 128])
-def test_an_interrupt_while_workers_are_replaced_harms_nobody(
+def test_interrupts_during_worker_replacement_are_harmless(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mortal = partial(Mortal, str(tmp_path), {"step": 2})
@@ -116,7 +116,7 @@ def test_an_interrupt_while_workers_are_replaced_harms_nobody(
     with PopulationEvaluator(mortal, NET, 4, seed=1, **place) as evaluate:
         population = torch.zeros(4, evaluate.parameter_length)
         with monkeypatch.context() as patch:
-            patch.setattr(Processes, "replace", interrupted)
+            patch.setattr(ProcessBackend, "respawn", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 evaluate(population)
         assert evaluate(population).interactions > 12
@@ -126,7 +126,7 @@ def interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_raises_beside_a_death_is_told(tmp_path: Path) -> None:
+def test_exceptions_together_with_crashes_raise(tmp_path: Path) -> None:
     """Two members, one a worker: whoever comes first raises, the other is killed."""
 
     class Either(Mortal):
@@ -144,7 +144,7 @@ def test_what_raises_beside_a_death_is_told(tmp_path: Path) -> None:
     evaluate.close()
 
 
-def test_closing_what_is_gone_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_crashed_workers_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Closing(Walk):
         def close(self) -> None:
             if not (tmp_path / "closed").exists():
@@ -159,7 +159,7 @@ def test_closing_what_is_gone_is_no_failure(tmp_path: Path, caplog: pytest.LogCa
         pass
 
 
-def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
+def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> None:
     """Each environment notes its steps in a file of its process: whatever the killed one did not, others did once."""
 
     class Noted(Mortal):
@@ -177,7 +177,7 @@ def test_only_those_who_lost_their_worker_play_again(tmp_path: Path) -> None:
     assert sum(others) == result.interactions
 
 
-def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> None:
+def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
     """The third of three subbatches of two, which one of one to three workers plays."""
 
     class Failing(Walk):
@@ -191,10 +191,10 @@ def test_a_member_that_fails_in_a_worker_has_its_own_number(tmp_path: Path) -> N
         with PopulationEvaluator(Failing, "Linear(obs_length, act_length)", 6, seed=1, **place) as evaluate:
             population = torch.zeros(6, 3)
             population[5, 2] = 1.0  # the bias
-            with pytest.raises(WorkerError, match="on purpose") as caught:
+            with pytest.raises(WorkerError, match="on purpose") as exc_info:
                 evaluate(population)
-            assert caught.value.env_ids == (5,)
-            assert "The next call begins anew" in str(caught.value)
+            assert exc_info.value.env_ids == (5,)
+            assert "The next call begins anew" in str(exc_info.value)
             assert evaluate(-population).interactions > 6, "the evaluator goes on"
 
 
@@ -216,7 +216,7 @@ def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("size", [2, 128])
-def test_an_interrupted_evaluation_does_not_wait_for_who_is_stuck(size: int, tmp_path: Path) -> None:
+def test_interrupted_evaluations_do_not_wait_for_hung_workers(size: int, tmp_path: Path) -> None:
     class Stuck(Walk):
         def step(self, action: Any) -> Any:
             if not (tmp_path / "on").exists():
@@ -235,7 +235,7 @@ def test_an_interrupted_evaluation_does_not_wait_for_who_is_stuck(size: int, tmp
         assert evaluate(population).interactions > 12
 
 
-def test_an_interrupted_evaluation_is_over_at_once() -> None:
+def test_interrupted_evaluations_stop_immediately() -> None:
     class Slow(Walk):
         def step(self, action: Any) -> Any:
             if action[0] > 0:
@@ -271,7 +271,7 @@ class Waiting(Walk):
 
 @pytest.mark.ray
 @pytest.mark.parametrize("size", [128, 3, 1])
-def test_a_killed_node_changes_nothing(
+def test_killed_nodes_do_not_change_results(
     size: int, cluster: TestCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = evaluated(Walk, size)

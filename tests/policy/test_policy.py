@@ -42,7 +42,7 @@ def leaves(state):
     ],
     ids=["string", "module", "class", "function"],
 )
-def test_nets_come_as_string_module_or_callable(net, kwargs):
+def test_nets_may_be_strings_modules_or_callables(net, kwargs):
     """Row Policy(net, **kwargs)."""
     policy = Policy(net, **kwargs)
     assert isinstance(policy.wrapped_module, nn.Linear)
@@ -63,7 +63,7 @@ def test_wrong_nets():
 # ------------------------------------------------------------------ parameters
 
 
-def test_everything_before_set_parameters_says_so():
+def test_use_before_set_parameters_raises():
     """Row policy(x): before set_parameters, ValueError; row set_parameters: indices before any batch, ValueError."""
     policy = Policy(nn.Linear(3, 2))
     for use in (lambda: policy(torch.zeros(3)), lambda: policy.parameters):
@@ -137,37 +137,37 @@ def test_wrong_indices(indices, words):
     assert policy.parameters is before
 
 
-def test_the_callers_tensors_are_never_written_to_nor_read_later():
+def test_the_callers_tensors_are_copied():
     """Row set_parameters: the caller's tensor is not written to."""
     policy = Policy(nn.Linear(3, 2))
-    mine = torch.randn(4, 8)
-    kept = mine.clone()
-    policy.set_parameters(mine)
+    own_value = torch.randn(4, 8)
+    saved = own_value.clone()
+    policy.set_parameters(own_value)
     earlier = policy.parameters
     rows = torch.ones(2, 8)
     policy.set_parameters(rows, [0, 2])
-    assert torch.equal(mine, kept)
-    assert torch.equal(earlier, kept)
+    assert torch.equal(own_value, saved)
+    assert torch.equal(earlier, saved)
     assert torch.equal(rows, torch.ones(2, 8))
     x = torch.randn(4, 3)
     before = policy(x)
-    mine.zero_()
+    own_value.zero_()
     rows.zero_()
     assert torch.equal(policy(x), before)
 
 
 def test_gradients_reach_the_callers_parameters():
     for shape in [(8,), (40, 8)]:
-        mine = torch.randn(shape, requires_grad=True)
+        own_value = torch.randn(shape, requires_grad=True)
         policy = Policy(nn.Linear(3, 2))
-        policy.set_parameters(mine)
+        policy.set_parameters(own_value)
         x = torch.ones(*shape[:-1], 3)
         for _ in range(2):
             policy(x).sum().backward()
-        assert torch.equal(mine.grad, torch.full(shape, 2.0))
+        assert torch.equal(own_value.grad, torch.full(shape, 2.0))
 
 
-def test_parameters_come_as_arrays_too():
+def test_parameters_may_be_arrays():
     policy = Policy(nn.Linear(3, 2))
     policy.set_parameters(np.ones((2, 8), np.float32))
     assert policy(torch.ones(2, 3)).tolist() == [[4.0, 4.0], [4.0, 4.0]]
@@ -250,7 +250,7 @@ def test_compile_is_for_large_batches():
 # ------------------------------------------------------------------ hidden states
 
 
-def test_the_state_is_kept_inside_and_forgotten_on_reset():
+def test_hidden_states_are_kept_and_cleared_on_reset():
     """Row policy(x): recurrent modules keep their state inside, in `h`; row reset: forget all hidden states."""
     policy = policy_of(RECURRENT, 4)
     assert policy.h is None
@@ -282,15 +282,15 @@ def test_reset_of_some_rows(indices, copy):
     """Row reset(indices, copy=True): zero those rows; an action that shares memory is not touched."""
     policy = policy_of(RNN(3, 5), 4)
     action = policy(torch.randn(4, 3))
-    kept = action.clone()
+    saved = action.clone()
     policy.reset(indices, copy=copy)
-    expected = kept.clone()
+    expected = saved.clone()
     expected[[1, 3]] = 0
     assert torch.equal(policy.h, expected)
-    assert torch.equal(action, kept if copy else expected)
+    assert torch.equal(action, saved if copy else expected)
 
 
-def test_reset_reaches_every_layers_state():
+def test_reset_clears_the_state_of_every_layer():
     policy = policy_of(RECURRENT, 4)
     policy(torch.randn(4, 3))
     before = [leaf.clone() for leaf in leaves(policy.h)]
@@ -306,10 +306,10 @@ def test_reset_with_wrong_indices():
     policy(torch.randn(4, 3))
     with pytest.raises(ValueError, match="4 rows"):
         policy.reset(4)
-    one = policy_of(RNN(3, 5))
-    one(torch.randn(3))
+    item = policy_of(RNN(3, 5))
+    item(torch.randn(3))
     with pytest.raises(ValueError, match="without indices"):
-        one.reset(0)
+        item.reset(0)
 
 
 def test_set_parameters_resets_what_changed():
@@ -336,7 +336,7 @@ def test_set_parameters_resets_what_changed():
 
 
 @pytest.mark.parametrize("chosen", [[0, 3], [True, False, False, True], slice(0, 4, 3), torch.tensor([0, 3])], ids=repr)
-def test_select_takes_members_with_their_states(chosen):
+def test_select_keeps_the_states_of_members(chosen):
     policy = policy_of(RECURRENT, 4)
     policy(torch.randn(4, 3))
     few = policy.select(chosen)
@@ -367,7 +367,7 @@ def test_to_torch_module(dtype):
         policy.to_torch_module(vector[:-1])
 
 
-def test_the_modules_own_parameters_play_no_part():
+def test_the_modules_parameters_are_not_used():
     net = nn.Linear(3, 2)
     policy = Policy(net)
     vectors = torch.randn(2, 8)
@@ -380,7 +380,7 @@ def test_the_modules_own_parameters_play_no_part():
 
 @pytest.mark.parametrize("travel", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["copy", "pickle"])
 @pytest.mark.parametrize("n", [None, 3])
-def test_policies_travel_with_parameters_and_states(travel, n):
+def test_policies_pickle_with_parameters_and_states(travel, n):
     policy = policy_of(MultiLayered(nn.Linear(3, 4), nn.PReLU(), LSTM(4, 2)), n)
     shape = (3,) if n is None else (n, 3)
     policy(torch.randn(shape))

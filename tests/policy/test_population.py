@@ -7,16 +7,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from tests.policy import population_envs
-from tests.policy.population_envs import Broken, Pictures, Rooms, Walk, WalkBatch
+from tests.policy import fixture_envs
+from tests.policy.fixture_envs import FailingWalk, Pictures, RoomIdWalk, Walk, WalkBatch
 
-from vecrl.errors import ClosedError, ShipError, SpaceError, WorkerError
-from vecrl.policy import Policy, RunningNorm, alive_bonus, compiled
+from vecrl.errors import ClosedError, SerializationError, SpaceError, WorkerError
+from vecrl.policy import Policy, RunningNorm, alive_bonus
+from vecrl.policy.evaluation import compiled_loop
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
 from vecrl.simulators.native import make_native
 from vecrl.vector import registry
-from vecrl.vector.batched import BatchedVectorEnv
+from vecrl.vector.batched_env import BatchedVectorEnv
 from vecrl.vector.torch_wrapper import TorchWrapper
 
 NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"
@@ -53,28 +54,28 @@ def one_by_one(net, population, seeds, *, episodes=1, max_steps=math.inf, shape=
     env, policy, rows, seen = Walk(), Policy(net), [], []
     for member, vector in enumerate(population):
         policy.set_parameters(vector)
-        fitness, returns, steps, played = 0.0, 0.0, 0, 0
-        while played < episodes and steps < max_steps:
-            obs, _ = env.reset(seed=seeds(member, played))
+        fitness, returns, steps, rollout = 0.0, 0.0, 0, 0
+        while rollout < episodes and steps < max_steps:
+            obs, _ = env.reset(seed=seeds(member, rollout))
             policy.reset()
-            age, over = 0, False
-            while not over and steps < max_steps:
+            age, is_over = 0, False
+            while not is_over and steps < max_steps:
                 seen.append(obs)
                 x = torch.from_numpy(obs)
                 action = policy((x if layer is None else layer(x)).float()).detach().clamp(-2, 2)
                 obs, reward, terminated, truncated, _ = env.step(action.numpy())
-                age, steps, over = age + 1, steps + 1, terminated or truncated
+                age, steps, is_over = age + 1, steps + 1, terminated or truncated
                 returns += reward
                 fitness += shape(reward, age, terminated) if shape else reward
-            played += 1
-        rows.append((fitness / played, returns / played, steps / played))
+            rollout += 1
+        rows.append((fitness / rollout, returns / rollout, steps / rollout))
     return torch.tensor(rows, dtype=torch.float64).T, np.array(seen)
 
 
 def check(result, expected):
-    for came, wanted in zip((result.fitness, result.returns, result.lengths), expected, strict=True):
-        assert came.dtype == torch.float64
-        torch.testing.assert_close(came, wanted, rtol=1e-5, atol=1e-5)
+    for actual, requested in zip((result.fitness, result.returns, result.lengths), expected, strict=True):
+        assert actual.dtype == torch.float64
+        torch.testing.assert_close(actual, requested, rtol=1e-5, atol=1e-5)
 
 
 def same(a, b):
@@ -99,7 +100,7 @@ def same(a, b):
     ],
     ids=str,
 )
-def test_it_equals_one_member_after_another(rules, net, batched, walks):
+def test_population_equals_sequential_evaluation(rules, net, batched, walks):
     """Row Population evaluation: num_episodes, step budget, shaping; per-member mean returns, lengths, interactions."""
 
     def seeds(member, episode):
@@ -115,13 +116,13 @@ def test_it_equals_one_member_after_another(rules, net, batched, walks):
         result = evaluator(population)
         module = evaluator.policy.wrapped_module
     limits = {"episodes": rules.get("num_episodes", 1), "max_steps": rules.get("max_steps", math.inf)}
-    wanted, seen = one_by_one(module, population, seeds, shape=shape, **limits)
-    check(result, wanted)
+    requested, seen = one_by_one(module, population, seeds, shape=shape, **limits)
+    check(result, requested)
     assert result.interactions == len(seen)
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_the_norm_learns_what_was_acted_on_and_is_used_from_the_next_call_on(batched, walks):
+def test_norm_statistics_apply_from_the_next_call(batched, walks):
     """Row Population evaluation: with observation normalisation."""
     norm = RunningNorm(shape=2, clip=3.0)
     env = "walks::walk" if batched else Walk
@@ -138,19 +139,19 @@ def test_the_norm_learns_what_was_acted_on_and_is_used_from_the_next_call_on(bat
         assert norm.count == len(seen) + len(more)
 
 
-def test_whoever_is_done_is_stepped_no_more():
-    population_envs.LOG.clear()
+def test_done_members_are_not_stepped():
+    fixture_envs.LOG.clear()
     with PopulationEvaluator(Walk, NET, 9, num_episodes=2, seed=1) as evaluator:
         result = evaluator(members(evaluator))
-    steps = [entry for entry in population_envs.LOG if entry[0] == "step"]
+    steps = [entry for entry in fixture_envs.LOG if entry[0] == "step"]
     assert len(steps) == result.interactions == int((result.lengths * 2).sum())
-    assert population_envs.LOG.count(("reset", 0)) == 18
+    assert fixture_envs.LOG.count(("reset", 0)) == 18
 
 
 def test_discrete_spaces_are_one_hot_and_arg_max():
     always_six = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])  # the weights of two outputs for three rooms
     six_in_room_two = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
-    with PopulationEvaluator(Rooms, "Linear(obs_length, act_length, bias=False)", 2, seed=3) as evaluator:
+    with PopulationEvaluator(RoomIdWalk, "Linear(obs_length, act_length, bias=False)", 2, seed=3) as evaluator:
         assert evaluator.parameter_length == 6
         result = evaluator(torch.stack([always_six, six_in_room_two]))
     first, second = result.lengths.tolist()
@@ -164,7 +165,7 @@ def test_discrete_spaces_are_one_hot_and_arg_max():
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("size", [128, 4, 1])
 @pytest.mark.parametrize("net", [NET, RECURRENT])
-def test_backend_and_workers_do_not_matter(backend, num_workers, net, size):
+def test_results_do_not_depend_on_backend_and_workers(backend, num_workers, net, size):
     """Row Population evaluation: in this process or over worker processes, which play subbatches by themselves."""
 
     def run(**place):
@@ -173,37 +174,37 @@ def test_backend_and_workers_do_not_matter(backend, num_workers, net, size):
             population = members(evaluator)
             return [evaluator(population) for _ in range(3)]
 
-    for here, there in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
-        same(here, there)
+    for local_value, existing in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
+        same(local_value, existing)
 
 
 @pytest.mark.parametrize("env", [Walk, "walks::walk", "native::Pendulum-v1"])
-def test_a_population_in_parts_is_the_same_population(env, walks):
+def test_chunked_populations_give_equal_results(env, walks):
     options = {"num_episodes": 2, "obs_norm": True, "seed": 6, "max_steps": 40}
-    with PopulationEvaluator(env, NET, 9, **options) as whole, PopulationEvaluator(env, NET, 4, **options) as parts:
-        population = members(whole)
+    with PopulationEvaluator(env, NET, 9, **options) as complete, PopulationEvaluator(env, NET, 4, **options) as parts:
+        population = members(complete)
         for _ in range(2):
-            a, b = whole(population), parts(population)
+            a, b = complete(population), parts(population)
             check(a, (b.fitness, b.returns, b.lengths))
             assert a.interactions == b.interactions
-        torch.testing.assert_close(whole.norm.mean, parts.norm.mean)
-        assert len(whole(population[:2]).returns) == 2
+        torch.testing.assert_close(complete.norm.mean, parts.norm.mean)
+        assert len(complete(population[:2]).returns) == 2
 
 
-def test_who_else_plays_does_not_matter_to_a_subbatch():
+def test_subbatches_do_not_depend_on_each_other():
     options = {"num_episodes": 2, "action_noise": 0.3, "seed": 6, "subbatch_size": 3}
     with PopulationEvaluator(Walk, RECURRENT, 9, **options) as evaluator:
         population = members(evaluator)
-        whole = evaluator(population)
+        complete = evaluator(population)
         last = torch.arange(9) % 3 == 2  # members are dealt like cards
         changed = population * last[:, None]
         evaluator.calls = 0
-        again = evaluator(changed)
-    assert torch.equal(whole.returns[last], again.returns[last])
-    assert not torch.equal(whole.returns[~last], again.returns[~last])
+        repeated = evaluator(changed)
+    assert torch.equal(complete.returns[last], repeated.returns[last])
+    assert not torch.equal(complete.returns[~last], repeated.returns[~last])
 
 
-def test_networks_use_one_thread_wherever_they_are():
+def test_networks_use_one_thread_on_every_backend():
     class Counting(torch.nn.Linear):
         threads: ClassVar[list[int]] = []
 
@@ -223,7 +224,7 @@ def test_networks_use_one_thread_wherever_they_are():
         torch.set_num_threads(before)
 
 
-def test_noise_is_each_members_own_and_follows_from_the_seed():
+def test_noise_is_per_member_and_seeded():
     """Row Population evaluation: with action noise."""
 
     def run(seed, stdev):
@@ -239,7 +240,7 @@ def test_noise_is_each_members_own_and_follows_from_the_seed():
 
 
 @pytest.mark.parametrize("popsize", [3, 9])
-def test_noise_is_ones_own_where_seeds_are_shared(popsize):
+def test_noise_is_per_member_with_shared_seeds(popsize):
     options = {"action_noise": 0.3, "seed": SharedSeeds(3), "subbatch_size": 2}
     with PopulationEvaluator(Walk, NET, popsize, **options) as evaluator:
         returns = [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
@@ -247,7 +248,7 @@ def test_noise_is_ones_own_where_seeds_are_shared(popsize):
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_a_member_of_a_later_part_that_fails_has_its_own_number(backend):
+def test_failing_members_of_later_chunks_are_reported_by_index(backend):
     class Failing(Walk):
         def step(self, action):
             if action[0] > 0:
@@ -258,13 +259,13 @@ def test_a_member_of_a_later_part_that_fails_has_its_own_number(backend):
     with PopulationEvaluator(Failing, "Linear(obs_length, act_length)", 4, **options) as evaluator:
         population = torch.zeros(8, 3)
         population[5, 2] = 1.0
-        with pytest.raises(WorkerError, match="environment 5 ") as caught:
+        with pytest.raises(WorkerError, match="environment 5 ") as exc_info:
             evaluator(population)
-    assert caught.value.env_ids == (5,)
-    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert exc_info.value.env_ids == (5,)
+    assert isinstance(exc_info.value.__cause__, ArithmeticError)
 
 
-def test_a_network_that_cannot_travel_is_named():
+def test_unpicklable_networks_raise():
     class Locked(torch.nn.Linear):
         lock = None
 
@@ -273,8 +274,8 @@ def test_a_network_that_cannot_travel_is_named():
             self.lock = threading.Lock()
 
     place = {"subbatch_size": 2, "backend": "processes", "num_workers": 2}
-    told = pytest.raises(ShipError, match=r"network cannot be pickled.*lock")
-    with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, told:
+    reported = pytest.raises(SerializationError, match=r"network cannot be pickled.*lock")
+    with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, reported:
         evaluator(members(evaluator, 4))
 
 
@@ -286,22 +287,22 @@ def test_seeds_can_be_shared_or_listed():
         assert len(torch.stack(lengths).unique()) > 1
 
 
-def test_the_state_goes_on_where_it_was():
+def test_state_dict_restores_the_evaluator():
     def make():
         return PopulationEvaluator(Walk, NET, 9, seed=2, obs_norm=True, action_noise=0.1)
 
-    with make() as whole, make() as resumed:
-        population = members(whole)
-        whole(population)
-        resumed.load_state_dict(whole.state_dict())
-        same(whole(population), resumed(population))
+    with make() as complete, make() as resumed:
+        population = members(complete)
+        complete(population)
+        resumed.load_state_dict(complete.state_dict())
+        same(complete(population), resumed(population))
 
 
 # ---------------------------------------------------------------------- in one batched simulator
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-def test_native_rows_are_their_own_whoever_else_is_there(episodes):
+def test_native_rows_are_independent(episodes):
     """Row Population evaluation: fused on one device with a batched environment."""
     with PopulationEvaluator("native::CartPole-v1", NET, 40, seed=7, num_episodes=episodes, max_steps=300) as evaluator:
         population = members(evaluator, 40, seed=1) * 2
@@ -310,21 +311,21 @@ def test_native_rows_are_their_own_whoever_else_is_there(episodes):
     for i in (0, 7, 39):
         simulator, policy = make_native("CartPole-v1", 1), Policy(evaluator.policy.wrapped_module)
         policy.set_parameters(population[i : i + 1])
-        obs, steps, played = simulator.reset([seed_for(7, i)]), 0, 0
-        while played < episodes and steps < 300:
+        obs, steps, rollout = simulator.reset([seed_for(7, i)]), 0, 0
+        while rollout < episodes and steps < 300:
             step = simulator.step(policy(obs).argmax(1))
             steps += 1
-            over = bool(step.terminated | step.truncated)
-            played += over or steps == 300
-            obs = simulator.reset_where(torch.tensor([over]))
-        assert result.lengths[i] == result.returns[i] == steps / played
+            is_over = bool(step.terminated | step.truncated)
+            rollout += is_over or steps == 300
+            obs = simulator.reset_where(torch.tensor([is_over]))
+        assert result.lengths[i] == result.returns[i] == steps / rollout
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_compiled_or_not_is_the_same(env, monkeypatch):
-    monkeypatch.setattr(compiled, "CHUNK", 2)  # compiles faster
-    monkeypatch.setattr(compiled, "LEAST", 8)
+def test_compiled_results_equal_eager_results(env, monkeypatch):
+    monkeypatch.setattr(compiled_loop, "STEPS_PER_REGION", 2)  # compiles faster
+    monkeypatch.setattr(compiled_loop, "MIN_BATCH_SIZE", 8)
     options = {"num_episodes": 2, "max_steps": 41, "obs_norm": True, "alive_bonus": (5, 9, 1.0), "seed": 3}
     results = []
     for compile_it in (False, True):
@@ -344,7 +345,7 @@ def test_compiled_or_not_is_the_same(env, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
 def test_noise_is_compiled_too(monkeypatch):
-    monkeypatch.setattr(compiled, "CHUNK", 2)
+    monkeypatch.setattr(compiled_loop, "STEPS_PER_REGION", 2)
     options = {"action_noise": 1.0, "max_steps": 20, "seed": 3, "compile": True}
     with PopulationEvaluator("native::Pendulum-v1", NET, 8, **options) as evaluator:
         returns = evaluator(members(evaluator, 8).mul(0)).returns
@@ -353,7 +354,7 @@ def test_noise_is_compiled_too(monkeypatch):
     assert len(returns.unique()) == 8
 
 
-def test_what_cannot_be_compiled_is_refused():
+def test_unsupported_compilation_raises():
     with pytest.raises(SpaceError, match="hidden state"):
         PopulationEvaluator("native::CartPole-v1", RECURRENT, 3, compile=True)
     with pytest.raises(ValueError, match="native tasks"):
@@ -374,7 +375,7 @@ def test_a_batch_of_fixed_size_is_made_once(walks):
 # ---------------------------------------------------------------------- tests of one policy
 
 
-def test_a_test_is_fresh_repeatable_and_teaches_nothing():
+def test_tests_are_repeatable_and_do_not_update_statistics():
     with PopulationEvaluator(Walk, NET, 9, seed=1, obs_norm=True, decrease_rewards_by=5.0) as evaluator:
         vector = members(evaluator)[0]
         evaluator(members(evaluator))
@@ -393,8 +394,8 @@ def test_a_test_is_fresh_repeatable_and_teaches_nothing():
 # ---------------------------------------------------------------------- what does not fit
 
 
-def test_an_environment_that_fails_is_named_and_the_evaluator_goes_on():
-    with PopulationEvaluator(Broken, NET, 3, seed=1) as evaluator:
+def test_failing_environments_are_named_and_the_evaluator_stays_usable():
+    with PopulationEvaluator(FailingWalk, NET, 3, seed=1) as evaluator:
         for _ in range(2):
             with pytest.raises(WorkerError, match=r"environment.* 0.*out of order"):
                 evaluator(members(evaluator, 3))
@@ -403,7 +404,7 @@ def test_an_environment_that_fails_is_named_and_the_evaluator_goes_on():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(17), torch.zeros(2, 4), torch.zeros(0, 13)])
-def test_parameters_of_another_shape(wrong):
+def test_parameters_of_a_wrong_shape_raise(wrong):
     with PopulationEvaluator(Walk, NET, 3) as evaluator, pytest.raises(SpaceError, match=r"\[P, 13\]"):
         evaluator(wrong)
 
@@ -441,6 +442,6 @@ def test_after_close():
         ("native::CartPole-v1", {"env_kwargs": {"foo": 1}}, ValueError, "could not be made with foo=1: TypeError"),
     ],
 )
-def test_arguments_that_do_not_fit(env, options, error, text):
+def test_invalid_arguments_raise(env, options, error, text):
     with pytest.raises(error, match=text):
         PopulationEvaluator(env, options.pop("net", NET), options.pop("popsize", 3), **options)

@@ -30,7 +30,7 @@ def test_the_population_is_mirrored_around_the_center():
 
 
 @pytest.mark.parametrize("fitness", [sphere, lambda p: -((p - 2).abs().sum(1) ** 0.1), lambda p: 1e9 * sphere(p)])
-def test_it_climbs_whatever_the_scale_of_the_fitness(fitness):
+def test_search_does_not_depend_on_the_fitness_scale(fitness):
     search = run(PopulationSearch(torch.zeros(20), 40, stdev=0.3, seed=2), 200, fitness)
     assert (search.center - 2).norm() < 0.5 < torch.full((20,), 2.0).norm()
 
@@ -44,7 +44,7 @@ def test_outliers_count_by_their_rank_and_nan_as_the_worst():
     assert torch.equal(calm.center, wild.center)
 
 
-def test_a_plateau_moves_nothing():
+def test_constant_fitness_does_not_move_the_center():
     search = run(PopulationSearch(torch.ones(4), 10, stdev=0.2, seed=4), 3, lambda p: torch.full((10,), -200.0))
     assert torch.equal(search.center, torch.ones(4))
     assert torch.equal(search.stdev, torch.full((4,), 0.2))
@@ -65,15 +65,15 @@ def test_stdev_shrinks_on_a_summit():
     assert (search.stdev < 0.7).all()
 
 
-def test_a_seed_repeats_itself_and_none_does_not():
+def test_seeded_searches_repeat():
     first, second, other = (run(PopulationSearch(torch.zeros(3), 6, seed=s), 4).center for s in (7, 7, 8))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert not torch.equal(*(PopulationSearch(torch.zeros(3), 6).ask() for _ in range(2)))
 
 
-def test_a_saved_search_goes_on_as_if_nothing_had_happened():
-    whole = run(PopulationSearch(torch.zeros(3), 6, seed=9), 7)
+def test_restored_searches_continue_equally():
+    complete = run(PopulationSearch(torch.zeros(3), 6, seed=9), 7)
     file = io.BytesIO()
     torch.save(run(PopulationSearch(torch.zeros(3), 6, seed=9), 3).state_dict(), file)
     file.seek(0)
@@ -82,19 +82,19 @@ def test_a_saved_search_goes_on_as_if_nothing_had_happened():
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert resumed.generation == 3
     run(resumed, 4)
-    assert torch.equal(resumed.center, whole.center)
-    assert torch.equal(resumed.stdev, whole.stdev)
+    assert torch.equal(resumed.center, complete.center)
+    assert torch.equal(resumed.stdev, complete.stdev)
 
 
 def test_a_state_is_a_copy():
     search = run(PopulationSearch(torch.zeros(3), 6, seed=1), 1)
     state = search.state_dict()
-    kept = state["velocity"].clone()
+    saved = state["velocity"].clone()
     run(search, 3)
-    assert torch.equal(state["velocity"], kept)
+    assert torch.equal(state["velocity"], saved)
 
 
-def test_calls_out_of_turn_are_refused():
+def test_calls_out_of_order_raise():
     search = PopulationSearch(torch.zeros(3), 6)
     with pytest.raises(PendingError, match="ask first"):
         search.tell(torch.zeros(6))
@@ -105,7 +105,7 @@ def test_calls_out_of_turn_are_refused():
         search.tell(torch.zeros(5))
 
 
-def test_a_state_of_another_size_is_refused():
+def test_states_of_another_size_raise():
     state = PopulationSearch(torch.zeros(3), 6).state_dict()
     with pytest.raises(ValueError, match="4 parameters and 6 members"):
         PopulationSearch(torch.zeros(4), 6).load_state_dict(state)

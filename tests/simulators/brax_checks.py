@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import SpaceError
 from vecrl.simulators.brax import BraxSimulator, brax_envs, brax_names
-from vecrl.vector.makers import make_brax_env, make_vector_env
+from vecrl.vector.factory import make_brax_env, make_vector_env
 from vecrl.vector.registry import available
 from vecrl.vector.torch_wrapper import TorchWrapper
 
@@ -81,7 +81,7 @@ class BraxChecks:
 
     # -- the simulator --------------------------------------------------------------------------------
 
-    def test_says_what_it_is(self, toy, cart):
+    def test_attributes(self, toy, cart):
         """BatchSimulator: its attributes."""
         for simulator, size in ((toy, 1), (cart, 4)):
             assert isinstance(simulator, BatchSimulator)
@@ -92,7 +92,7 @@ class BraxChecks:
         assert toy.action_space == Box(-1, 1, (1,))
         assert cart.metadata == {"render_modes": ["rgb_array"], "render_fps": 25.0}
 
-    def test_goes_as_brax_goes(self, cart):
+    def test_steps_equal_brax(self, cart):
         """make_brax_env: the same seeds and actions give what Brax gives, step by step."""
         import jax
 
@@ -103,11 +103,11 @@ class BraxChecks:
         np.testing.assert_allclose(cart.reset(seeds), state.obs, rtol=1e-5, atol=1e-6)
         for t in range(5):
             actions = torch.full((3, 1), 0.1 * t)
-            ours, state = cart.step(actions), step(state, actions.numpy())
-            np.testing.assert_allclose(ours.next_obs, state.obs, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(ours.reward, state.reward, rtol=1e-5)
-            np.testing.assert_array_equal(ours.terminated, np.asarray(state.done) > 0.5)
-            assert ours.next_obs.dtype == ours.reward.dtype == torch.float32
+            actual, state = cart.step(actions), step(state, actions.numpy())
+            np.testing.assert_allclose(actual.next_obs, state.obs, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(actual.reward, state.reward, rtol=1e-5)
+            np.testing.assert_array_equal(actual.terminated, np.asarray(state.done) > 0.5)
+            assert actual.next_obs.dtype == actual.reward.dtype == torch.float32
 
     def test_terminated_is_not_truncated(self, cart):
         """make_brax_env: a fallen pole is terminated, a standing one goes on, and time that runs out is truncated."""
@@ -136,7 +136,7 @@ class BraxChecks:
         """No hidden default seed."""
         assert not torch.equal(toy.reset(), BraxSimulator("toy", 3, old=self.old).reset())
 
-    def test_only_masked_rows_begin_anew(self, toy):
+    def test_only_masked_rows_are_reset(self, toy):
         """reset_where: begins the masked rows and returns the obs of all; clocks are per row."""
         toy.reset([1, 2, 3])
         before = toy.step(0 * ones()).next_obs
@@ -146,7 +146,7 @@ class BraxChecks:
         assert toy.step(0 * ones()).truncated.tolist() == [False, False, False]
         assert toy.step(0 * ones()).truncated.tolist() == [True, False, True]
 
-    def test_truncation_is_truncation_and_ending_wins_over_it(self, toy):
+    def test_terminated_takes_precedence_over_truncated(self, toy):
         """make_brax_env: truncation is reported as truncation; an end on the last step is a termination."""
         start = toy.reset([1, 2, 3])
         assert (start < 1).all()
@@ -167,7 +167,7 @@ class BraxChecks:
         bare.reset()
         assert bare.step(ones()).info == {}
 
-    def test_results_and_actions_stay_the_callers(self, toy):
+    def test_results_and_actions_are_copies(self, toy):
         """What is returned may be written to, and so may the actions afterwards."""
         toy.reset([1, 2, 3])
         expected = toy.step(ones()).next_obs.clone()
@@ -180,7 +180,7 @@ class BraxChecks:
         step.next_obs.fill_(100)
         assert torch.equal(toy.reset_where(torch.zeros(3, dtype=torch.bool)), expected)
 
-    def test_goes_on_from_a_state_exactly(self, cart, toy):
+    def test_states_restore_exactly(self, cart, toy):
         """get_state, set_state: tensors of leading size n, from which it goes on bit for bit, random numbers too."""
         for simulator in (cart, toy):
             simulator.reset([4, 5, 6])
@@ -202,9 +202,9 @@ class BraxChecks:
             for t in range(3):
                 simulator.step(torch.full((3, 1), t))
                 simulator.reset_where(torch.tensor([True, False, False]))
-            assert simulator._renew._cache_size() == simulator._advance._cache_size() == 1
+            assert simulator._reset_where._cache_size() == simulator._step_compiled._cache_size() == 1
 
-    def test_draws(self, cart):
+    def test_renders(self, cart):
         """render: a frame [height, width, 3] uint8 of one row."""
         cart.reset([1, 2, 3])
         upright = cart.render(0)

@@ -5,7 +5,7 @@ import os
 import pytest
 from tests.simulators.brax_checks import BraxChecks
 
-from vecrl.vector.makers import make_brax_env
+from vecrl.vector.factory import make_brax_env
 from vecrl.vector.registry import available
 
 os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo reads it when it is imported, which is when Brax is

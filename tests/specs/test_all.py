@@ -16,7 +16,7 @@ from torch import Tensor
 from vecrl.errors import OutOfSpecError, SpaceError
 from vecrl.specs import Bounded, Composite, MultiCategorical, TensorSpec
 
-from .zoo import ALL, LEAVES, composites, leaves, shape_of, shapes
+from .fixture_specs import ALL, LEAVES, composites, leaves, shape_of, shapes
 
 each = pytest.mark.parametrize("name", ALL)
 each_leaf = pytest.mark.parametrize("name", LEAVES)
@@ -33,7 +33,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 @each
-def test_random_values_are_in(name: str) -> None:
+def test_random_values_are_in_the_spec(name: str) -> None:
     spec = ALL[name]
     for _ in range(5):
         assert spec.mismatch(spec.rand()) is None
@@ -54,7 +54,7 @@ def test_values_have_the_shape(name: str) -> None:
 
 
 @each_leaf
-def test_a_batch_stands_in_front(name: str) -> None:
+def test_batch_dimensions_come_first(name: str) -> None:
     spec = LEAVES[name]
     for value in (spec.rand((5, 2)), spec.zero((5, 2)), spec.one((5, 2))):
         assert value.shape == (5, 2, *spec.shape)
@@ -63,14 +63,14 @@ def test_a_batch_stands_in_front(name: str) -> None:
 
 
 @each_leaf
-def test_a_generator_decides(name: str) -> None:
+def test_generators_determine_samples(name: str) -> None:
     spec = LEAVES[name]
     first, second = (spec.rand((20,), generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(first, second)
 
 
 @each
-def test_the_global_generator_decides(name: str) -> None:
+def test_the_global_generator_determines_samples(name: str) -> None:
     spec = ALL[name]
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -80,7 +80,7 @@ def test_the_global_generator_decides(name: str) -> None:
 
 
 @each
-def test_specs_are_equal_to_their_copies_and_travel(name: str) -> None:
+def test_specs_equal_their_copies_and_pickle(name: str) -> None:
     spec = ALL[name]
     for other in (spec.clone(), copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
         assert other == spec
@@ -89,7 +89,7 @@ def test_specs_are_equal_to_their_copies_and_travel(name: str) -> None:
         assert other.is_in(spec.rand())
 
 
-def test_no_two_of_the_zoo_are_equal() -> None:
+def test_fixture_specs_are_distinct() -> None:
     for name, spec in ALL.items():
         assert [other for other in ALL if ALL[other] == spec] == [name]
 
@@ -102,7 +102,7 @@ def test_a_spec_is_not_equal_to_something_else(name: str) -> None:
 
 
 @each
-def test_to_where_it_is_changes_nothing(name: str) -> None:
+def test_to_the_same_device_returns_self(name: str) -> None:
     spec = ALL[name]
     assert spec.to(None) is spec
     assert spec.cpu().is_in(spec.rand())
@@ -119,7 +119,7 @@ def test_to_another_device(name: str) -> None:
 
 
 @each
-def test_projection_keeps_what_is_in(name: str) -> None:
+def test_projection_keeps_valid_values(name: str) -> None:
     spec = ALL[name]
     value = spec.rand()
     assert _equal(spec.project(value), value)
@@ -127,7 +127,7 @@ def test_projection_keeps_what_is_in(name: str) -> None:
 
 @each_leaf
 @pytest.mark.parametrize("fill", [-7.6, 0.4, 9.9, 1e30, float("inf"), float("-inf"), float("nan")])
-def test_the_projection_of_anything_is_in(name: str, fill: float) -> None:
+def test_projections_are_in_the_spec(name: str, fill: float) -> None:
     spec = LEAVES[name]
     for batch in ((), (3,)):
         value = spec.project(torch.full((*batch, *spec.shape), fill))
@@ -144,7 +144,7 @@ def test_another_shape_cannot_be_projected(name: str) -> None:
 
 
 @each
-def test_out_of_spec_says_why(name: str) -> None:
+def test_out_of_spec_errors_have_a_reason(name: str) -> None:
     spec = ALL[name]
     if name in {"non-tensor"}:
         return
@@ -169,7 +169,7 @@ def test_another_dtype_or_shape_is_not_in(name: str) -> None:
 
 
 @each
-def test_encoding_what_came_out_to_numpy(name: str) -> None:
+def test_to_numpy_and_encode_round_trip(name: str) -> None:
     spec = ALL[name]
     value = spec.rand()
     back = spec.encode(spec.to_numpy(value))
@@ -204,9 +204,9 @@ def _indices(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
     slices = st.slices(5).filter(lambda s: (s.step or 1) > 0)
 
     def item(size: int) -> st.SearchStrategy[Any]:
-        some = st.lists(st.integers(-size, size - 1), min_size=1, max_size=3)
+        subset = st.lists(st.integers(-size, size - 1), min_size=1, max_size=3)
         flags = st.lists(st.booleans(), min_size=size, max_size=size)
-        return st.integers(-size, size - 1) | slices | some | flags.map(torch.tensor)
+        return st.integers(-size, size - 1) | slices | subset | flags.map(torch.tensor)
 
     def items(k: int) -> st.SearchStrategy[tuple[Any, ...]]:
         new = st.lists(st.none(), max_size=1)
@@ -227,7 +227,7 @@ def _same_shape(spec: TensorSpec, value: Any) -> None:
 
 
 def _batch(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(spec._lead())
+    return tuple(spec._movable_shape())
 
 
 @given(st.data(), leaves() | composites())
@@ -266,8 +266,8 @@ def test_rearranging_agrees_with_values(data: st.DataObject, spec: TensorSpec) -
         _same_shape(spec.unflatten(dim, (1, -1)), value.unflatten(dim, (1, lead[dim])))
         for row, own in zip(spec.unbind(dim), value.unbind(dim), strict=True):
             _same_shape(row, own)
-    whole = spec.squeeze()
-    assert whole.is_in(whole.rand())
+    complete = spec.squeeze()
+    assert complete.is_in(complete.rand())
 
 
 @given(st.data(), leaves() | composites(), st.integers(1, 3))
@@ -306,7 +306,7 @@ def _uniform(spec: Any) -> bool:
 
 
 @given(composites())
-def test_composites_go_round(spec: Composite) -> None:
+def test_composites_round_trip_through_arrays(spec: Composite) -> None:
     value = spec.rand()
     assert spec.is_in(value)
     assert spec.is_in(spec.encode(spec.to_numpy(value)))
@@ -316,7 +316,7 @@ def test_composites_go_round(spec: Composite) -> None:
 
 
 @pytest.mark.parametrize("method", ["expand", "reshape"])
-def test_what_does_not_fit_is_refused(method: str) -> None:
+def test_invalid_values_raise(method: str) -> None:
     for name, spec in LEAVES.items():
         if spec.ndim and spec.shape[-1] not in (0, 1):
             with pytest.raises(SpaceError, match=method):
@@ -337,7 +337,7 @@ def test_indices_out_of_range_are_index_errors() -> None:
             spec[..., ...]
 
 
-def test_torch_functions_that_are_not_for_specs_say_so() -> None:
+def test_unsupported_torch_functions_raise() -> None:
     with pytest.raises(SpaceError, match=r"exp does not take specs.*stack"):
         torch.exp(LEAVES["bounded"])  # pyright: ignore[reportArgumentType]
 

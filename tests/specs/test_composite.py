@@ -37,7 +37,7 @@ def test_keys_nested_and_leaves() -> None:
     assert spec.keys(True, True) == {"a", ("n", "x"), ("n", "y")}
 
 
-def test_keys_with_another_idea_of_a_leaf() -> None:
+def test_keys_with_custom_is_leaf() -> None:
     spec = make()
     assert list(spec.keys(True, True, is_leaf=lambda cls: True)) == ["a", "n"]
 
@@ -98,7 +98,7 @@ def test_updating_merges() -> None:
     assert spec["n", "k"] == Binary(1)
 
 
-def test_taking_out() -> None:
+def test_popping() -> None:
     spec = make()
     assert spec.pop("a") == Unbounded((3,))
     assert spec.pop(("n", "x")) == Unbounded((2,))
@@ -146,7 +146,7 @@ def test_flat_keys() -> None:
         spec.flatten_keys()
 
 
-def test_nothing_known_of_a_key() -> None:
+def test_unknown_keys() -> None:
     spec = Composite(a=None, b=Unbounded())
     assert list(spec.rand().keys()) == ["b"]
     assert spec.is_in(spec.rand())
@@ -156,24 +156,24 @@ def test_nothing_known_of_a_key() -> None:
     assert "a: None" in repr(spec)
 
 
-def test_equality_is_blind_to_the_order_of_keys() -> None:
-    one = Composite(a=Unbounded((3, 2)), b=Unbounded((3,)), shape=(3,))
-    assert one == Composite(b=Unbounded((3,)), a=Unbounded((3, 2)), shape=(3,))
-    assert one != Composite(a=Unbounded((3, 2)), b=Unbounded((3,)))
-    assert one != one.exclude("a")
+def test_equality_ignores_key_order() -> None:
+    item = Composite(a=Unbounded((3, 2)), b=Unbounded((3,)), shape=(3,))
+    assert item == Composite(b=Unbounded((3,)), a=Unbounded((3, 2)), shape=(3,))
+    assert item != Composite(a=Unbounded((3, 2)), b=Unbounded((3,)))
+    assert item != item.exclude("a")
 
 
 # -- shape, device and names
 
 
-def test_an_entry_must_begin_with_the_batch() -> None:
+def test_entries_must_start_with_the_batch_shape() -> None:
     with pytest.raises(SpaceError, match=r"begins with \(4,\) at 'a'.*\(3,\)"):
         Composite(a=Unbounded((3,)), shape=(4,))
     with pytest.raises(ValueError, match="at 'x'"):
         Composite(n=Composite(x=Unbounded((3,))), shape=(4,))
 
 
-def test_nested_ones_take_on_the_batch() -> None:
+def test_nested_composites_adopt_the_batch_shape() -> None:
     inner = Composite(b=Unbounded((3, 2)))
     spec = Composite(n=inner, m={"c": Unbounded((3,))}, shape=(3,))
     assert spec["n"].shape == spec["m"].shape == (3,)
@@ -215,8 +215,8 @@ def test_devices() -> None:
     assert spec.rand().device == torch.device("cpu")
     assert make().device is None
     assert make().rand().device is None
-    moved = make().to("meta")
-    assert moved.device == moved["n", "x"].device == torch.device("meta")
+    changed = make().to("meta")
+    assert changed.device == changed["n", "x"].device == torch.device("meta")
     with pytest.raises(SpaceError, match=r"on cpu at 'a'.*on meta.*spec.to\('cpu'\)"):
         Composite(a=Unbounded(device="meta"), device="cpu")
     mixed = Composite(a=Unbounded(device="meta"), b=Unbounded())
@@ -261,7 +261,7 @@ def test_names() -> None:
 # -- the lock
 
 
-def test_a_locked_one_refuses_every_change() -> None:
+def test_locked_composites_raise_on_changes() -> None:
     spec = make().lock_()
     assert spec.is_locked
     assert spec.locked
@@ -295,7 +295,7 @@ def test_unlocking() -> None:
     assert not spec["n"].is_locked
 
 
-def test_what_is_made_of_a_locked_one_is_not_locked() -> None:
+def test_derived_composites_are_unlocked() -> None:
     spec = make().lock_()
     for other in (spec.expand(3), spec.clone(), spec.to("cpu"), spec.select("a"), spec.exclude("a"), spec.empty()):
         assert not other.is_locked
@@ -360,7 +360,7 @@ def test_a_composite_cannot_hold_itself() -> None:
             spec["me"] = outer
 
 
-def test_masks_reach_the_leaves_through_a_lock() -> None:
+def test_masks_can_be_updated_while_locked() -> None:
     leaf = Categorical(3)
     spec = Composite(n=Composite(a=leaf)).lock_()
     leaf.update_mask(torch.tensor([False, True, False]))

@@ -22,7 +22,7 @@ def batched() -> Composite:
     return Composite(a=Bounded(-1, 1, (4, 3)), b=inner, shape=(4,))
 
 
-def test_faults_name_the_path() -> None:
+def test_mismatches_name_the_path() -> None:
     spec = make()
     value = spec.rand()
     assert spec.mismatch(value.exclude("a")) == "'a' is missing among ['n']"

@@ -26,9 +26,9 @@ from vecrl.specs import (
     TensorSpec,
     Unbounded,
 )
-from vecrl.specs.conversions import space_from_spec, spec_from_dm, spec_from_gym, spec_from_jax
+from vecrl.specs.convert import space_from_spec, spec_from_dm, spec_from_gym, spec_from_jax
 
-from .zoo import ALL
+from .fixture_specs import ALL
 
 INF = float("inf")
 FLAT = [
@@ -85,7 +85,7 @@ def _as_tuples(value: Any, space: Any) -> Any:
 
 
 @given(nested_spaces(), st.booleans())
-def test_spaces_go_to_specs_and_back(space: Any, categorical: bool) -> None:
+def test_spaces_round_trip_through_specs(space: Any, categorical: bool) -> None:
     spec = spec_from_gym(space, categorical=categorical)
     back = space_from_spec(spec)
     assert back == space
@@ -136,7 +136,7 @@ def test_nests() -> None:
     assert spec.device == torch.device("cpu")
 
 
-def test_objects_are_drawn_from_their_space() -> None:
+def test_objects_are_sampled_from_their_space() -> None:
     spec = spec_from_gym(spaces.Text(5, charset="ab"))
     assert spec.space.contains(spec.example_data)
     assert spec.is_in(spec.rand())
@@ -159,12 +159,12 @@ class Round(Odd):
     """A space with a rule of its own."""
 
 
-def test_spaces_of_ones_own() -> None:
+def test_custom_spaces() -> None:
     assert spec_from_gym(Odd()).rand().data == "odd"
 
     @spec_from_gym.register(Round)
-    def _(space: Any, how: Any) -> TensorSpec:
-        return Unbounded(space.shape, how.device)
+    def _(space: Any, options: Any) -> TensorSpec:
+        return Unbounded(space.shape, options.device)
 
     assert spec_from_gym(spaces.Dict(a=Round()))["a"] == Unbounded((2,))
     with pytest.raises(SpaceError, match="Expected a space"):
@@ -211,7 +211,7 @@ def array(shape: tuple[int, ...], dtype: Any = np.float32, **more: Any) -> Any:
     return SimpleNamespace(shape=shape, dtype=np.dtype(dtype), **more)
 
 
-def test_what_looks_like_dm_env() -> None:
+def test_dm_env_like_specs() -> None:
     Pair = namedtuple("Pair", "x y")
     nest = {
         "free": array((3,), np.float64),
@@ -254,7 +254,7 @@ def test_dm_env_itself() -> None:
     )
 
 
-def test_what_looks_like_jax() -> None:
+def test_jax_like_spaces() -> None:
     structure = SimpleNamespace(
         _specs={
             "board": array((3, 3), np.int8, minimum=0, maximum=2),

@@ -33,7 +33,7 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_is_told(case: str) -> None:
-    call, kind, said = TOLD[case]
-    with pytest.raises(kind, match=f"(?s){said}"):
+def test_error_messages(case: str) -> None:
+    call, kind, message_text = TOLD[case]
+    with pytest.raises(kind, match=f"(?s){message_text}"):
         call()

@@ -40,9 +40,9 @@ def bounds() -> Any:
 
 
 def agents() -> StackedComposite:
-    one = Composite(obs=Unbounded((5, 3)), act=Categorical(3, (5,)), shape=(5,))
+    item = Composite(obs=Unbounded((5, 3)), act=Categorical(3, (5,)), shape=(5,))
     other = Composite(obs=Unbounded((5, 4)), act=Categorical(3, (5,)), more=Binary(2, (5, 2)), shape=(5,))
-    return stack(one, other, dim=1)
+    return stack(item, other, dim=1)
 
 
 def test_equal_specs_stack_to_an_ordinary_one() -> None:
@@ -52,7 +52,7 @@ def test_equal_specs_stack_to_an_ordinary_one() -> None:
     assert stack(NonTensor(()), NonTensor(())) == NonTensor((2,))
 
 
-def test_a_choice_cannot_be_stacked_inside() -> None:
+def test_choice_dimensions_cannot_be_stacked() -> None:
     with pytest.raises(SpaceError, match="one choice"):
         OneHot(4).unsqueeze(1)
     assert isinstance(stack(OneHot(4), OneHot(4), dim=1), Stacked)
@@ -79,7 +79,7 @@ def test_shapes() -> None:
         ([Unbounded(()), Composite()], "dtype|leaf"),
     ],
 )
-def test_what_cannot_be_stacked(specs: list[Any], message: str) -> None:
+def test_invalid_stacks_raise(specs: list[Any], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         Unbounded(()).__torch_function__(torch.stack, (), (specs,))
     with pytest.raises(IndexError):
@@ -93,8 +93,8 @@ def test_values_of_equal_shapes_are_ordinary() -> None:
     assert spec.is_in(value)
     assert value[:, 0].max() <= 1 < 2 <= value[:, 1].min()
     assert spec.mismatch(value.flip(1)).startswith("in element 0 of the stack:")
-    mended = spec.project(torch.full((7, 2, 2, 3), 9.0))
-    assert (mended[0, :, 0, 0]).tolist() == [1, 3]
+    repaired = spec.project(torch.full((7, 2, 2, 3), 9.0))
+    assert (repaired[0, :, 0, 0]).tolist() == [1, 3]
     assert spec.zero().shape == spec.one().shape == (2, 2, 3)
 
 
@@ -123,7 +123,7 @@ def test_encoding_along_another_dimension() -> None:
         spec.encode([np.zeros(3)] * 3)
 
 
-def test_rows_come_out_as_numbers_along_the_stacked_dimension() -> None:
+def test_to_numpy_stacks_along_the_stacked_dimension() -> None:
     mask = torch.tensor([True, False, True])
     spec = stack(OneHot(3, (5, 3)), OneHot(3, (5, 3), mask=mask), dim=1)
     value = spec.rand((2,))
@@ -138,11 +138,11 @@ def test_rows_come_out_as_numbers_along_the_stacked_dimension() -> None:
 def test_shapes_follow_values(spec: Any) -> None:
     value = spec.rand()
 
-    def agree(moved: Any, expected: Any) -> None:
+    def agree(changed: Any, expected: Any) -> None:
         shape = expected.shape if isinstance(expected, torch.Tensor) else expected.batch_size
-        assert moved.shape == shape
-        assert moved.is_in(expected), moved.mismatch(expected)
-        assert moved.is_in(moved.rand())
+        assert changed.shape == shape
+        assert changed.is_in(expected), changed.mismatch(expected)
+        assert changed.is_in(changed.rand())
 
     agree(spec.unsqueeze(0), value.unsqueeze(0))
     agree(spec.unsqueeze(-1), value.unsqueeze(-1))
@@ -160,7 +160,7 @@ def test_shapes_follow_values(spec: Any) -> None:
             agree(row, own)
 
 
-def test_dimensions_beside_the_stacked_one() -> None:
+def test_other_dimensions_than_the_stacked_one() -> None:
     spec = agents().unsqueeze(0)
     assert spec.shape == (1, 5, 2)
     assert spec.flatten(0, 1).shape == (5, 2)
@@ -258,7 +258,7 @@ def test_project_writes_into_dense_and_into_lazy_stacks(batch: tuple[int, ...], 
         assert value.is_locked == locked
 
 
-def test_setting_and_taking_out() -> None:
+def test_setting_and_popping() -> None:
     spec = agents()
     spec["k"] = Unbounded((5, 2, 7))
     assert spec.specs[0]["k"] == Unbounded((5, 7))
@@ -350,7 +350,7 @@ def test_stacking_specs_is_stacking_values(sizes: list[int], dim: int) -> None:
     specs = [Composite(a=Unbounded((2, size)), shape=(2,)) for size in sizes]
     spec = stack(*specs, dim=dim)
     assert isinstance(spec, StackedComposite) == (len(set(sizes)) > 1)
-    value = lazy_stack([one.rand() for one in specs], dim)
+    value = lazy_stack([item.rand() for item in specs], dim)
     assert spec.shape == value.batch_size
     assert spec.is_in(value)
     assert all(a == b for a, b in zip(spec.unbind(dim), specs, strict=True))

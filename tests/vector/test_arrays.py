@@ -24,7 +24,7 @@ def test_array_type_knows_torch_and_numpy():
     assert array_type(torch.zeros(1), fallback="numpy") == "torch"
 
 
-def test_array_type_of_another_thing():
+def test_array_type_of_other_objects():
     """array_type: otherwise the fallback if it is given, else a TypeError that names the type."""
     assert array_type([1, 2], fallback="numpy") == "numpy"
     assert array_type(None, "whatever") == "whatever"
@@ -32,7 +32,7 @@ def test_array_type_of_another_thing():
         array_type([1, 2])
 
 
-def test_jax_is_not_imported_for_what_is_not_jax():
+def test_jax_is_not_imported_for_other_arrays():
     """Arrays: JAX is imported only when a JAX array can exist or is asked for."""
     code = (
         "import sys, numpy as np, torch; from vecrl.vector import arrays as a;"
@@ -75,7 +75,7 @@ def test_read_only_arrays_are_copied_without_a_warning():
     "x",
     [np.arange(3)[::-1], np.arange(3, dtype=">f4"), np.arange(6)[::2], np.array(2.5), np.float64(3), np.bool_(True)],
 )
-def test_layouts_that_torch_lacks_are_copied(x):
+def test_unsupported_layouts_are_copied(x):
     """convert_to_torch: negative strides, foreign byte order, no dimensions, NumPy scalars."""
     y = convert_to_torch(x)
     assert y.shape == np.shape(x)
@@ -108,7 +108,7 @@ def test_iterables_and_numbers(x, expected):
 
 
 @pytest.mark.parametrize("x", ["text", np.array(["a"]), np.array([{}])])
-def test_what_has_no_dtype_in_torch_is_a_type_error(x):
+def test_unsupported_dtypes_raise_type_error(x):
     """convert_to_torch: values for which torch has no dtype."""
     with pytest.raises(TypeError):
         convert_to_torch(x)
@@ -132,7 +132,7 @@ def test_a_tensor_that_requires_grad_is_detached():
     np.testing.assert_array_equal(convert_from_torch(x * 2, "numpy"), [2, 2])
 
 
-def test_what_numpy_lacks_is_converted():
+def test_dtypes_missing_in_numpy_are_converted():
     """convert_from_torch: bfloat16 becomes float32; conjugate views are resolved."""
     assert convert_from_torch(torch.tensor([1.5], dtype=torch.bfloat16), "numpy").dtype == np.float32
     assert convert_from_torch(torch.tensor([1 + 2j]).conj(), "numpy").tolist() == [1 - 2j]
@@ -144,7 +144,7 @@ def test_an_unknown_array_type_is_a_value_error():
         convert_from_torch(torch.zeros(1), "cupy")
 
 
-def test_jax_that_is_not_installed_names_the_extra(monkeypatch):
+def test_missing_jax_raises_with_the_extra(monkeypatch):
     """convert_from_torch: "jax" without JAX says what to install."""
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"vecrl\[brax\]"):
@@ -230,7 +230,7 @@ def test_a_mask_and_its_indices_do_the_same(mask):
     assert torch.equal(by_mask, by_rows)
 
 
-def test_reset_goes_into_mappings_and_iterables_and_leaves_the_rest_alone():
+def test_reset_walks_mappings_and_iterables_only():
     """reset_tensors: any nesting of mappings and iterables; str, bytes, bytearray and everything else left alone."""
     pair = namedtuple("pair", "h c")
     tensors = [torch.ones(2, 3) for _ in range(5)]
@@ -275,7 +275,7 @@ def test_reset_of_tensors_that_require_grad():
 
 
 @pytest.mark.parametrize("indices", [5, [True, False]], ids=repr)
-def test_reset_of_rows_that_are_not_there(indices):
+def test_reset_of_missing_rows_raises(indices):
     """reset_tensors: a row that is not there, or a mask of another length, is an IndexError."""
     with pytest.raises(IndexError):
         reset_tensors(torch.ones(3), indices)

@@ -71,7 +71,7 @@ def test_torch_to_jax_shares_memory(dtype):
     ],
     ids=["strided", "expanded", "transposed", "unaligned", "graph", "leaf", "empty", "scalar", "conjugate"],
 )
-def test_layouts_that_dlpack_refuses_arrive_all_the_same(make):
+def test_layouts_unsupported_by_dlpack_are_converted(make):
     """convert_from_torch: gaps, repeats, misalignment, gradients: the values arrive."""
     x = make(torch.arange(12.0).reshape(3, 4))
     y = convert_from_torch(x, "jax")
@@ -103,13 +103,13 @@ def test_lists_of_jax_arrays_and_numpys_bfloat16(jnp):
     assert y.tolist() == [1.5, -2.0]
 
 
-def test_what_torch_has_no_dtype_for(jax, jnp):
+def test_dtypes_missing_in_torch(jax, jnp):
     """convert_to_torch: values for which torch has no dtype are a TypeError."""
     with pytest.raises(TypeError):
         convert_to_torch(jnp.ones(2, "int4"))
 
 
-def test_what_is_still_being_computed_is_waited_for(jax, jnp):
+def test_pending_computations_are_awaited(jax, jnp):
     """convert_to_torch: JAX computes later; the tensor holds the result."""
     work = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda _, y: jnp.tanh(y @ y) * 0.5 + x, x))
     x = jnp.ones((256, 256)) / 256
@@ -169,7 +169,7 @@ class Batch(BaseVectorEnv):
         return self.state, self.jnp.ones(3), self.jnp.array([0.0, 1.0, 0.0]), self.jnp.zeros(3), {}
 
 
-def test_a_jax_environment_gets_and_gives(jax, jnp):
+def test_jax_environments_exchange_jax_arrays(jax, jnp):
     """TorchWrapper: an environment that speaks JAX arrays gets JAX arrays and gives tensors."""
     env = Single(jnp)
     wrapped = TorchWrapper(env)
@@ -185,7 +185,7 @@ def test_a_jax_environment_gets_and_gives(jax, jnp):
     assert terminated.dtype == truncated.dtype == torch.bool
 
 
-def test_neither_side_can_write_to_the_other(jnp):
+def test_neither_side_can_write_into_the_other(jnp):
     """TorchWrapper: a tensor that is written to changes no JAX array that the environment holds, nor the reverse."""
     env = Single(jnp)
     wrapped = TorchWrapper(env)

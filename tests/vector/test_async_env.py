@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
-from tests.conformance.zoo import Counting, Echo, counting
+from tests.conformance.fixture_envs import Counting, Echo, counting
 
 from vecrl.errors import ClosedError, PendingError, StepTimeout, VecrlError, WorkerError
 from vecrl.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
@@ -63,13 +63,13 @@ def envs():
         yield envs
 
 
-def test_takes_gymnasiums_arguments_in_their_order():
-    ours = list(inspect.signature(AsyncVectorEnv).parameters)
-    theirs = list(inspect.signature(gymnasium.vector.AsyncVectorEnv).parameters)
-    assert ours[: len(theirs)] == theirs
+def test_accepts_gymnasiums_positional_arguments():
+    actual = list(inspect.signature(AsyncVectorEnv).parameters)
+    expected = list(inspect.signature(gymnasium.vector.AsyncVectorEnv).parameters)
+    assert actual[: len(expected)] == expected
     fns = counting(3)
-    given = (fns, False, False, "fork", False, None, "different", AutoresetMode.SAME_STEP, 1)
-    with AsyncVectorEnv(*given) as envs:
+    inputs = (fns, False, False, "fork", False, None, "different", AutoresetMode.SAME_STEP, 1)
+    with AsyncVectorEnv(*inputs) as envs:
         assert envs.reset()[0].shape == (3, 3)
         assert envs.metadata["autoreset_mode"] == envs.autoreset_mode == AutoresetMode.SAME_STEP
         assert isinstance(envs, VectorEnv)
@@ -95,12 +95,12 @@ def test_contexts(context):
         ({"observation_mode": "any"}, "observation_mode"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments, text):
+def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(ValueError, match=f"Expected {text}"):
         AsyncVectorEnv(counting(1), **arguments)
 
 
-def test_asking_and_waiting(envs):
+def test_async_and_wait_calls(envs):
     envs.reset_async(seed=3, options={"easy": True})
     obs, info = envs.reset_wait(timeout=5)
     assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
@@ -117,7 +117,7 @@ def test_asking_and_waiting(envs):
     assert envs.get_attr("label") == ("a", "b")
 
 
-def test_masked_reset_apart(envs):
+def test_masked_reset_async(envs):
     envs.reset()
     envs.step(STAY)
     options = {"reset_mask": np.array([False, True])}
@@ -139,11 +139,11 @@ def test_one_call_at_a_time(envs, name):
     """Whatever is asked while another call is under way is refused by name, and what was asked still arrives."""
     envs.reset()
     asked(envs, name)
-    for again in ("reset", "step", "call"):
-        with pytest.raises(AlreadyPendingCallError, match=f"{name!r} is: call {name}_wait") as caught:
-            asked(envs, again)
-        assert caught.value.name == name
-        assert isinstance(caught.value, PendingError)
+    for repeated in ("reset", "step", "call"):
+        with pytest.raises(AlreadyPendingCallError, match=f"{name!r} is: call {name}_wait") as exc_info:
+            asked(envs, repeated)
+        assert exc_info.value.name == name
+        assert isinstance(exc_info.value, PendingError)
     for use in (lambda: envs.get_attr("label"), lambda: envs.set_attr("label", 1), envs.render):
         with pytest.raises(AlreadyPendingCallError):
             use()
@@ -155,16 +155,16 @@ def test_one_call_at_a_time(envs, name):
 
 
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
-def test_waiting_for_nothing(envs, name):
-    with pytest.raises(NoAsyncCallError, match=f"{name}_async") as caught:
+def test_waiting_without_a_call_raises(envs, name):
+    with pytest.raises(NoAsyncCallError, match=f"{name}_async") as exc_info:
         getattr(envs, f"{name}_wait")()
-    assert caught.value.name == name
-    assert isinstance(caught.value, PendingError)
-    assert isinstance(caught.value, VecrlError)
+    assert exc_info.value.name == name
+    assert isinstance(exc_info.value, PendingError)
+    assert isinstance(exc_info.value, VecrlError)
 
 
 @pytest.mark.parametrize("name", ["reset", "step", "close"])
-def test_what_has_a_method_is_not_called_by_name(envs, name):
+def test_call_rejects_reserved_names(envs, name):
     with pytest.raises(ValueError, match=name):
         envs.call(name)
     assert envs.reset()[0].shape == (2, 3)
@@ -177,22 +177,22 @@ def test_closed(envs):
     uses = [envs.reset, envs.reset_wait, lambda: envs.step(STAY), envs.step_wait, lambda: envs.call("label")]
     uses += [envs.call_wait, lambda: envs.get_attr("label"), lambda: envs.set_attr("label", 1), envs.render]
     for use in uses:
-        with pytest.raises(ClosedEnvironmentError, match="closed") as caught:
+        with pytest.raises(ClosedEnvironmentError, match="closed") as exc_info:
             use()
-        assert isinstance(caught.value, ClosedError)
+        assert isinstance(exc_info.value, ClosedError)
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
-def test_a_late_step_is_named_and_never_taken_for_the_next(backend):
+def test_timed_out_steps_are_not_mistaken_for_the_next(backend):
     """gymnasium is one step behind for ever after a timeout: here the late step is waited for again."""
     with slow(0.5, backend=backend) as envs:
         envs.reset()
         envs.step_async([0, 3])
-        with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as caught:
+        with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as exc_info:
             envs.step_wait(timeout=0.1)
-        assert isinstance(caught.value, StepTimeout)
-        assert isinstance(caught.value, TimeoutError)
-        assert caught.value.env_ids == (1,)
+        assert isinstance(exc_info.value, StepTimeout)
+        assert isinstance(exc_info.value, TimeoutError)
+        assert exc_info.value.env_ids == (1,)
         with pytest.raises(AlreadyPendingCallError):
             envs.step_async(STAY)
         obs, reward, *_ = envs.step_wait()
@@ -219,7 +219,7 @@ def test_reset_after_a_timeout(name):
         assert envs.step(STAY)[0][:, 2].tolist() == [1, 1]
 
 
-def test_a_late_call():
+def test_timed_out_calls():
     with AsyncVectorEnv([partial(Slow, i, 9, delay=0.1) for i in range(2)], num_workers=2, backend="threads") as envs:
         envs.reset()
         envs.call_async("wait")
@@ -232,7 +232,7 @@ def test_a_late_call():
         assert envs.reset()[0][:, 1].tolist() == [1, 1]
 
 
-def test_a_masked_reset_does_not_drop_a_late_step():
+def test_masked_resets_keep_timed_out_steps():
     with slow(0.1) as envs:
         envs.reset()
         envs.step_async([0, 1])
@@ -244,15 +244,15 @@ def test_a_masked_reset_does_not_drop_a_late_step():
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
-def test_an_exception_leaves_nothing_under_way(backend):
+def test_exceptions_leave_no_pending_call(backend):
     """gymnasium stays in waiting for ever; here the named environment is reset and all go on."""
     makers = [Echo, partial(Echo, fault_at=1)]
     with AsyncVectorEnv(makers, num_workers=2, backend=backend) as envs:
         envs.reset()
         envs.step_async(np.zeros((2, 2), np.float32))
-        with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as caught:
+        with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as exc_info:
             envs.step_wait()
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
         with pytest.raises(NoAsyncCallError):
             envs.step_wait()
         envs.set_attr("fault_at", None)
@@ -261,7 +261,7 @@ def test_an_exception_leaves_nothing_under_way(backend):
         assert envs.step(np.zeros((2, 2), np.float32))[0].tolist() == [[2, 2], [1, 1]]
 
 
-def test_close_lets_the_call_under_way_end():
+def test_close_waits_for_the_pending_call():
     envs = slow(0.1)
     envs.reset()
     envs.step_async([0, 1])
@@ -282,10 +282,10 @@ def test_close_by_force(arguments):
     envs.close()
 
 
-def test_an_environment_that_does_not_close_in_time():
-    with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as caught:
+def test_slow_closes_time_out():
+    with pytest.raises(multiprocessing.TimeoutError, match="environment 1 ") as exc_info:
         slow(30.0, backend="processes", on_close=True).close(timeout=0.2)
-    assert isinstance(caught.value, StepTimeout)
+    assert isinstance(exc_info.value, StepTimeout)
 
 
 def test_wrapped_like_gymnasiums():
@@ -297,7 +297,7 @@ def test_wrapped_like_gymnasiums():
     envs.close()
 
 
-def test_whenever_ctrl_c_comes_the_next_reset_makes_all_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_recovers_from_ctrl_c_at_any_point(monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncVectorEnv(counting(4), num_workers=2) as envs:
         envs.reset()
         finish, start = envs._finish_step, envs._start_step
@@ -320,7 +320,7 @@ def test_whenever_ctrl_c_comes_the_next_reset_makes_all_good(monkeypatch: pytest
             assert envs.step([0] * 4)[1].shape == (4,)
 
 
-def test_an_answer_that_ctrl_c_took_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_lost_to_ctrl_c_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncVectorEnv(counting(2)) as envs:
         envs.reset()
         _lose_a_step(envs, monkeypatch)
@@ -332,7 +332,7 @@ def test_an_answer_that_ctrl_c_took_is_told_of(monkeypatch: pytest.MonkeyPatch) 
 def test_closing_after_ctrl_c_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = AsyncVectorEnv(counting(2), num_workers=2)
     envs.reset()
-    pids = [link.pid for link in envs._pool._backend._links]  # type: ignore[attr-defined]
+    pids = [link.pid for link in envs._pool._backend._connections]  # type: ignore[attr-defined]
     _lose_a_step(envs, monkeypatch)
     envs.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -43,13 +43,13 @@ def test_closes_once_and_shares_no_metadata():
     "space", [Dict(a=UNIT), Tuple((UNIT,)), MultiBinary(3), MultiDiscrete([2, 3])], ids=lambda s: type(s).__name__
 )
 @pytest.mark.parametrize("place", ["observation", "action"])
-def test_other_spaces_are_refused_by_name(space, place):
+def test_other_spaces_raise_with_their_name(space, place):
     """BaseVectorEnv: single spaces are Box or Discrete; any other is a TypeError that names the space."""
     spaces = (space, UNIT) if place == "observation" else (UNIT, space)
-    with pytest.raises(TypeError, match=type(space).__name__) as caught:
+    with pytest.raises(TypeError, match=type(space).__name__) as exc_info:
         BaseVectorEnv(2, *spaces)
-    assert isinstance(caught.value, SpaceError)
-    assert isinstance(caught.value, ValueError)
+    assert isinstance(exc_info.value, SpaceError)
+    assert isinstance(exc_info.value, ValueError)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 1.5])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.envs.batched.test_recovery import Fragile
-from tests.faults.zoo import Counting, sleeps_forever
+from tests.faults.fixture_envs import Counting, sleeps_forever
 
 from vecrl.errors import StepTimeout
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
@@ -25,7 +25,7 @@ def _makers(tmp_path: Path) -> list[Any]:
     ("mode", "after"),
     [("next_step", [0, 1]), ("disabled", [1, 2])],
 )
-def test_the_row_keeps_its_observation(kind: Any, mode: str, after: Any, tmp_path: Path) -> None:
+def test_masked_rows_keep_their_observation(kind: Any, mode: str, after: Any, tmp_path: Path) -> None:
     with kind(_makers(tmp_path), autoreset_mode=mode, num_workers=2, on_failure="restart") as envs:
         envs.reset(seed=1)
         for _ in range(3):
@@ -39,7 +39,7 @@ def test_the_row_keeps_its_observation(kind: Any, mode: str, after: Any, tmp_pat
             assert envs.step(ACTIONS)[0][1, 0] == count
 
 
-def test_in_the_same_step_the_new_episode_begins(tmp_path: Path) -> None:
+def test_same_step_mode_starts_the_new_episode(tmp_path: Path) -> None:
     with VectorEnv(_makers(tmp_path), autoreset_mode="same_step", on_failure="restart") as envs:
         envs.reset(seed=1)
         for _ in range(3):
@@ -64,7 +64,7 @@ def test_a_failed_episode_counts(num_episodes: int | None, tmp_path: Path) -> No
     envs.close()
 
 
-def test_without_infos_nothing_is_said(tmp_path: Path) -> None:
+def test_empty_info_reports_no_failures(tmp_path: Path) -> None:
     with VectorEnv(_makers(tmp_path), empty_info=True, on_failure="restart") as envs:
         envs.reset()
         for _ in range(3):
@@ -74,17 +74,17 @@ def test_without_infos_nothing_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"on_failure": "ignore"}, {"restarts_per_hour": 0}])
-def test_wrong_arguments_are_refused(wrong: Any) -> None:
+def test_invalid_arguments_raise(wrong: Any) -> None:
     with pytest.raises(ValueError, match=f"Expected {next(iter(wrong))} to be"):
         VectorEnv([Fragile], **wrong)
 
 
-def test_what_is_late_may_be_given_up() -> None:
+def test_timed_out_environments_can_be_cancelled() -> None:
     makers = [Counting, partial(Counting, 1, "step", sleeps_forever)]
     with VectorEnv(makers, backend="processes", num_workers=2, step_timeout=0.3) as envs:
         envs.reset(seed=1)
-        with pytest.raises(StepTimeout, match=r"reset, which waits for them first, .* or cancel them") as caught:
+        with pytest.raises(StepTimeout, match=r"reset, which waits for them first, .* or cancel them") as exc_info:
             envs.step(ACTIONS)
-        assert envs.cancel(caught.value.env_ids).tolist() == [1]
+        assert envs.cancel(exc_info.value.env_ids).tolist() == [1]
         obs, _ = envs.reset(seed=1)
         np.testing.assert_array_equal(obs[:, 2], 0)

@@ -75,7 +75,7 @@ def ready(env, **options):
 # ---------------------------------------------------------------- attributes
 
 
-def test_is_no_gymnasium_wrapper_and_shows_the_environment():
+def test_is_not_a_gymnasium_wrapper_and_exposes_the_environment():
     """TorchWrapper: not a gymnasium.Wrapper; env, unwrapped, spaces."""
     env = gymnasium.make("CartPole-v1")
     wrapped = TorchWrapper(env)
@@ -143,7 +143,7 @@ def test_unsupported_spaces(space):
     ],
     ids=str,
 )
-def test_a_sample_reaches_the_environment_as_it_was(space):
+def test_sampled_actions_arrive_unchanged(space):
     """TorchWrapper: actions go in as tensors and arrive in the environment's kind of array and dtype."""
     env = Echo(action_space=space)
     action = space.sample()
@@ -169,7 +169,7 @@ def test_single_environment_gives_tensors():
     assert (terminated.item(), truncated.item(), info) == (False, False, {"n": 1})
 
 
-def test_results_stay_as_they_were():
+def test_results_are_copies():
     """TorchWrapper: an environment that goes on writing to its observation does not change an earlier one."""
     wrapped = TorchWrapper(Echo())
     first, _ = wrapped.reset()
@@ -178,7 +178,7 @@ def test_results_stay_as_they_were():
 
 
 @pytest.mark.parametrize("make_env", [SyncVectorEnv, AsyncVectorEnv, VectorEnv])
-def test_vector_environments_of_gymnasium_and_ours(make_env):
+def test_vector_environments_of_gymnasium_and_vecrl(make_env):
     """TorchWrapper: wraps vectorised gymnasium environments and gives what they give."""
     makers = [lambda: gymnasium.make("CartPole-v1")] * 3
     actions = [torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0])]
@@ -187,10 +187,10 @@ def test_vector_environments_of_gymnasium_and_ours(make_env):
         observation, _ = wrapped.reset(seed=4)
         np.testing.assert_array_equal(observation, plain.reset(seed=4)[0])
         for action in actions:
-            got, expected = wrapped.step(action), plain.step(action.numpy())
-            for ours, theirs in zip(got[:4], expected[:4], strict=True):
-                assert isinstance(ours, torch.Tensor)
-                np.testing.assert_array_equal(ours, theirs)
+            received, expected = wrapped.step(action), plain.step(action.numpy())
+            for actual, reference in zip(received[:4], expected[:4], strict=True):
+                assert isinstance(actual, torch.Tensor)
+                np.testing.assert_array_equal(actual, reference)
         plain.close()
 
 
@@ -202,7 +202,7 @@ def test_torch_environments_keep_their_gradients():
     assert env.action.requires_grad
 
 
-def test_numpy_environments_are_cut_off_from_autograd():
+def test_numpy_environments_detach_actions():
     """TorchWrapper: an action that requires grad reaches a NumPy environment."""
     env = Echo()
     ready(env).step(torch.ones(2, requires_grad=True))
@@ -267,7 +267,7 @@ def test_force_classic_api():
 
 
 @pytest.mark.parametrize("classic", [False, True])
-def test_an_old_environment_keeps_its_shape(classic):
+def test_old_api_environments_keep_their_signature(classic):
     """TorchWrapper: an old-API environment is passed through in its own shape."""
     wrapped = TorchWrapper(Old(), force_classic_api=classic)
     observation = wrapped.reset()
@@ -290,15 +290,15 @@ def test_spaces_of_the_old_package(monkeypatch):
 
     env = Old()
     env.observation_space = space("Box", low=BOX.low, high=BOX.high, dtype=np.float64)
-    for ours, theirs in [
+    for actual, reference in [
         (spaces.Discrete(3), space("Discrete", n=3)),
         (spaces.Discrete(3, start=1), space("Discrete", n=3, start=1)),
         (spaces.MultiDiscrete([2, 3]), space("MultiDiscrete", nvec=np.array([2, 3]))),
     ]:
-        env.action_space = theirs
+        env.action_space = reference
         wrapped = TorchWrapper(env)
         assert wrapped.observation_space == BOX
-        assert wrapped.action_space == ours
+        assert wrapped.action_space == actual
     env.action_space = space("Dict")
     with pytest.raises(TypeError, match="Dict"):
         TorchWrapper(env)
@@ -369,13 +369,13 @@ def test_clip_actions_of_integers():
 def test_bounds_follow_the_action_to_its_device(device):
     """TorchWrapper: actions are clipped on the action's device."""
     wrapped = TorchWrapper(EchoBatch(), clip_actions=True)
-    clipped = wrapped._fit(torch.zeros(3, 2, device=device))
+    clipped = wrapped._to_action(torch.zeros(3, 2, device=device))
     assert clipped.device.type == device
     assert clipped.dtype == torch.float64
 
 
 @pytest.mark.parametrize("action", [1.0, [0.0, 1.0, 1.0]])
-def test_fractions_for_integers_are_refused(action):
+def test_float_actions_for_integer_spaces_raise(action):
     """TorchWrapper: floating actions for a Discrete are an error that says what to do."""
     env = EchoBatch(spaces.Discrete(2)) if isinstance(action, list) else Echo(action_space=spaces.Discrete(2))
     with pytest.raises(SpaceError, match="discrete_to_continuous_act"):
@@ -383,7 +383,7 @@ def test_fractions_for_integers_are_refused(action):
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2), (4, 2)])
-def test_a_vectorised_environment_wants_a_row_each(shape):
+def test_vectorised_environments_need_one_action_each(shape):
     """TorchWrapper: an action without one row an environment is a ValueError."""
     with pytest.raises(ValueError, match="3 environments"):
         ready(EchoBatch()).step(torch.zeros(shape))
@@ -409,7 +409,7 @@ def test_step_before_reset():
 
 
 @pytest.mark.parametrize(("result", "error"), [([1, 2, 3, 4, 5], TypeError), ((1, 2, 3), ValueError), ((), ValueError)])
-def test_steps_of_another_form(result, error):
+def test_invalid_step_results_raise(result, error):
     """TorchWrapper: something other than a tuple is a TypeError, a length other than 4 or 5 a ValueError."""
     wrapped = ready(Echo())
     wrapped.env.step = lambda action: result
@@ -417,7 +417,7 @@ def test_steps_of_another_form(result, error):
         wrapped.step(torch.zeros(2))
 
 
-def test_further_arguments_are_handed_on():
+def test_extra_arguments_are_forwarded():
     """TorchWrapper: reset, step, seed, render, close pass further arguments on."""
 
     class Recorder(Echo):

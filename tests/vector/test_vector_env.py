@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import Counting, Echo, counting, echoes, makers
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import Counting, Echo, counting, echoes, makers
 
-from vecrl.errors import ClosedError, PendingError, ShipError, SpaceError, WorkerError
+from vecrl.errors import ClosedError, PendingError, SerializationError, SpaceError, WorkerError
 from vecrl.vector import VectorEnv, info_of
 
 PLACES = [("serial", 1), ("threads", 2), ("processes", 2)]
@@ -37,26 +37,26 @@ def ones(n: int) -> np.ndarray:
 
 @ALL
 @pytest.mark.parametrize("name", ["counting", "dict", "graph", "image"])
-def test_results_are_never_written_again(name, backend, num_workers):
+def test_results_are_never_overwritten(name, backend, num_workers):
     """Everything that 50 steps and some resets returned is unchanged at the end, however much of it is held."""
     with VectorEnv(makers(name, 4), backend=backend, num_workers=num_workers, autoreset_mode="same_step") as envs:
-        kept: list[Any] = [envs.reset(seed=1)]
-        copies = [copy.deepcopy(kept[0])]
+        saved: list[Any] = [envs.reset(seed=1)]
+        copies = [copy.deepcopy(saved[0])]
         for step in range(50):
-            kept.append(envs.step(np.ones(4, int)))
+            saved.append(envs.step(np.ones(4, int)))
             if step % 10 == 0:
-                kept.append(envs.reset(options={"reset_mask": np.array([True, False, False, True])}))
-            copies += [copy.deepcopy(result) for result in kept[len(copies) :]]
-        assert_same(kept, copies)
+                saved.append(envs.reset(options={"reset_mask": np.array([True, False, False, True])}))
+            copies += [copy.deepcopy(result) for result in saved[len(copies) :]]
+        assert_same(saved, copies)
 
 
 @ALL
 @pytest.mark.parametrize("keep", [0, 1, 2, 3, 7])
-def test_edits_of_results_reach_no_later_one(backend, num_workers, keep):
+def test_edits_of_results_do_not_affect_later_ones(backend, num_workers, keep):
     """The caller may write to what it was given, whether it holds the last 0 or 7 of them."""
 
     def life(edit: bool, mode: str) -> list[Any]:
-        said, held = [], []
+        message_text, stored = [], []
         with VectorEnv(makers("dict", 3), backend=backend, num_workers=num_workers, autoreset_mode=mode) as envs:
             envs.reset(seed=1)
             for step in range(20):
@@ -65,11 +65,11 @@ def test_edits_of_results_reach_no_later_one(backend, num_workers, keep):
                     result: Any = (obs, info)
                 else:
                     result = envs.step(np.ones(3, int))
-                said.append(copy.deepcopy(result))
-                held = [*held, result][-keep:] if keep else []
+                message_text.append(copy.deepcopy(result))
+                stored = [*stored, result][-keep:] if keep else []
                 if edit:
                     scribble(result)
-        return said
+        return message_text
 
     for mode in MODES[:2]:
         assert_same(life(True, mode), life(False, mode))
@@ -91,7 +91,7 @@ def scribble(value: Any) -> None:
             value.fill(7 if value.dtype != bool else True)
 
 
-def test_views_of_results_are_kept_too():
+def test_views_of_results_are_not_overwritten():
     """A row or a slice of an observation holds its memory as much as the observation does."""
     with VectorEnv(counting(3, 90)) as envs:
         row, part = envs.reset()[0][1], envs.step([0] * 3)[0][1:, 2]
@@ -101,7 +101,7 @@ def test_views_of_results_are_kept_too():
         assert part.tolist() == [1, 1]
 
 
-def test_infos_given_to_the_caller_are_its_own():
+def test_infos_are_copies():
     """An environment that gives out the same dict and array every time cannot reach what was returned."""
     shared = {"row": np.zeros(2)}
 
@@ -122,7 +122,7 @@ def test_infos_given_to_the_caller_are_its_own():
 
 @ALL
 @pytest.mark.parametrize("mode", MODES)
-def test_masked_reset_ends_what_was_to_begin(mode, backend, num_workers):
+def test_masked_reset_clears_pending_autoresets(mode, backend, num_workers):
     """After an explicit reset the next step is a step (gymnasium's is a silent reset without shared memory)."""
     place = {"backend": backend, "num_workers": num_workers}
     with VectorEnv(counting(2, 1), autoreset_mode=mode, **place) as envs:
@@ -134,7 +134,7 @@ def test_masked_reset_ends_what_was_to_begin(mode, backend, num_workers):
         assert obs[0, 2] == (0 if mode == "SameStep" else 1)
 
 
-def test_reset_mask_leaves_the_callers_options_alone():
+def test_reset_mask_does_not_change_the_callers_options():
     options = {"reset_mask": np.array([True, False]), "level": 2}
     with VectorEnv(counting(2)) as envs:
         envs.reset()
@@ -144,7 +144,7 @@ def test_reset_mask_leaves_the_callers_options_alone():
 
 
 @pytest.mark.parametrize("mask", [[True], [1, 0], np.zeros(2, bool), np.ones((2, 1), bool)])
-def test_masks_that_do_not_fit(mask):
+def test_invalid_masks_raise(mask):
     with VectorEnv(counting(2)) as envs:
         envs.reset()
         with pytest.raises(ValueError, match="reset_mask"):
@@ -157,12 +157,12 @@ def test_a_mask_needs_a_first_reset():
 
 
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
-def test_seeds_that_do_not_fit(seed):
+def test_invalid_seeds_raise(seed):
     with VectorEnv(counting(2)) as envs, pytest.raises(ValueError, match="2, one an environment"):
         envs.reset(seed=seed)
 
 
-def test_a_seed_that_is_none():
+def test_seed_none():
     with VectorEnv(counting(2)) as envs, pytest.raises(TypeError, match=r"integer or one an environment, but 1\.5"):
         envs.reset(seed=1.5)
 
@@ -231,29 +231,29 @@ def test_info_of_one_environment():
 
 @ALL
 @pytest.mark.parametrize("place", ["observation", "action"])
-def test_spaces_that_differ_are_named(place, backend, num_workers):
+def test_differing_spaces_raise(place, backend, num_workers):
     """Also where they have equal bytes and other bounds."""
     other = spaces.Box(-2.0, 2.0, (2,), np.float32)
     fns = [Echo, Echo, Echo, partial(Echo, **{place: other})]
-    with pytest.raises(SpaceError, match="environment ") as caught:
+    with pytest.raises(SpaceError, match="environment ") as exc_info:
         VectorEnv(fns, backend=backend, num_workers=num_workers)
-    assert f"its {place}_space is" in str(caught.value)
-    assert "Box(-1.0, 1.0, (2,), float32)" in str(caught.value)
-    assert "Box(-2.0, 2.0, (2,), float32)" in str(caught.value)
+    assert f"its {place}_space is" in str(exc_info.value)
+    assert "Box(-1.0, 1.0, (2,), float32)" in str(exc_info.value)
+    assert "Box(-2.0, 2.0, (2,), float32)" in str(exc_info.value)
 
 
 @ALL
-def test_bounds_that_differ_by_choice(backend, num_workers):
+def test_observation_mode_different(backend, num_workers):
     """`observation_mode="different"` is what gymnasium's is; spaces of other shapes or dtypes stay refused."""
     bounds = [1.0, 2.0, 3.0]
     fns = [partial(Echo, spaces.Box(-b, b, (2,), np.float32)) for b in bounds]
     place = {"backend": backend, "num_workers": num_workers}
-    theirs = gymnasium.vector.SyncVectorEnv(fns, observation_mode="different")
+    expected = gymnasium.vector.SyncVectorEnv(fns, observation_mode="different")
     with VectorEnv(fns, observation_mode="different", **place) as envs:
-        assert envs.observation_space == theirs.observation_space
-        assert envs.single_observation_space == theirs.single_observation_space
+        assert envs.observation_space == expected.observation_space
+        assert envs.single_observation_space == expected.single_observation_space
         assert envs.reset()[0].shape == (3, 2)
-    theirs.close()
+    expected.close()
     for wrong in (spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float64)):
         with pytest.raises(SpaceError, match="observation_space"):
             VectorEnv([*fns, partial(Echo, wrong)], observation_mode="different", **place)
@@ -261,7 +261,7 @@ def test_bounds_that_differ_by_choice(backend, num_workers):
         VectorEnv([Echo, Echo, partial(Echo, action=spaces.Discrete(3))], observation_mode="different", **place)
 
 
-def test_spaces_of_ones_own():
+def test_observation_mode_tuple():
     """A pair: the batched and the single space."""
     single = spaces.Box(-9.0, 9.0, (2,), np.float32)
     batched = spaces.Box(-9.0, 9.0, (2, 2), np.float32)
@@ -289,19 +289,19 @@ def test_spaces_of_ones_own():
         ({"backend": "processes", "start_method": "fork"}, "start_method"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments, text):
+def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(ValueError, match=text):
         VectorEnv(**{"env_fns": counting(1)} | arguments)
 
 
-def test_factories_that_make_no_environment():
+def test_factories_without_environment_raise():
     with pytest.raises(WorkerError, match="returned None"):
         VectorEnv([lambda: None])
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
-def test_spaces_without_anything_in_them(space, backend):
+def test_empty_spaces(space, backend):
     class Empty(Counting):
         observation_space = action_space = space
 
@@ -319,11 +319,11 @@ def test_spaces_without_anything_in_them(space, backend):
         assert envs.step(envs.action_space.sample())[4]["final_obs"].tolist() == [space.sample()] * 2
 
 
-def test_factories_that_cannot_travel():
+def test_unpicklable_factories_raise():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(ShipError, match='backend="threads"'):
+    with pytest.raises(SerializationError, match='backend="threads"'):
         VectorEnv([lambda: (lock, Counting(0))[1]], backend="processes")
 
 
@@ -348,7 +348,7 @@ def test_environments_are_closed_once():
 
 
 @ALL
-def test_forgotten_ones_are_collected(backend, num_workers):
+def test_unreferenced_vectors_are_garbage_collected(backend, num_workers):
     envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
     obs, _ = envs.reset()
     pool = weakref.ref(envs._pool)
@@ -359,16 +359,16 @@ def test_forgotten_ones_are_collected(backend, num_workers):
 
 
 @ALL
-def test_after_a_fault_the_others_are_where_they_were(backend, num_workers):
+def test_failures_leave_other_environments_unchanged(backend, num_workers):
     """The failed one must be reset; a masked reset returns the others' latest observations."""
     fns = [Echo, partial(Echo, fault_at=2), Echo]
     with VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="disabled") as envs:
         envs.reset()
         envs.step(ones(3))
-        with pytest.raises(WorkerError, match="environment 1 ") as caught:
+        with pytest.raises(WorkerError, match="environment 1 ") as exc_info:
             envs.step(ones(3))
-        assert caught.value.env_ids == (1,)
-        assert caught.value.transition.obs[[0, 2], 0].tolist() == [2, 2]
+        assert exc_info.value.env_ids == (1,)
+        assert exc_info.value.transition.obs[[0, 2], 0].tolist() == [2, 2]
         with pytest.raises(PendingError, match=r"\[1\] failed before"):
             envs.step(ones(3))
         obs, _ = envs.reset(options={"reset_mask": np.array([False, True, False])})
@@ -376,7 +376,7 @@ def test_after_a_fault_the_others_are_where_they_were(backend, num_workers):
         assert envs.step(ones(3))[0][:, 0].tolist() == [3, 1, 3]
 
 
-def test_a_fault_in_a_reset_leaves_the_others_begun():
+def test_failing_resets_leave_others_reset():
     """In next-step mode those that were reset are stepped next, not begun anew."""
 
     class Once(Counting):
@@ -407,7 +407,7 @@ def test_empty_info_and_nan_check():
             envs.step(ones(2))
 
 
-def test_repr_says_what_it_is():
+def test_repr():
     with VectorEnv(makers("CartPole-v1", 2), autoreset_mode="disabled") as envs:
         assert repr(envs) == (
             "VectorEnv('CartPole-v1', num_envs=2, backend='serial', num_workers=1, autoreset_mode=DISABLED)"
@@ -417,7 +417,7 @@ def test_repr_says_what_it_is():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
-def test_what_runs_is_not_copied(copied: Any) -> None:
+def test_copying_raises(copied: Any) -> None:
     """Copies would lose the memory that caller and workers share, and observe zeros."""
     env = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
     with pytest.raises(TypeError, match="make others"):

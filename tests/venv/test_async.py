@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.venv.zoo import KINDS, Counting, ids_of, make
+from tests.venv.fixture_envs import KINDS, Counting, ids_of, make
 
 from vecrl.errors import PendingError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv
@@ -27,7 +27,7 @@ def gate(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"wait_num": 2}, {"timeout": 5}, {"wait_num": 3, "timeout": 5}])
-def test_what_makes_it_asynchronous(options):
+def test_wait_num_and_timeout_make_it_asynchronous(options):
     with make("dummy", 3, **options) as envs:
         assert envs.is_async
         assert (envs.wait_num, envs.timeout) == (options.get("wait_num", 3), options.get("timeout"))
@@ -37,7 +37,7 @@ def test_what_makes_it_asynchronous(options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_those_that_are_ready_come_first(kind, gate):
+def test_ready_environments_are_returned_first(kind, gate):
     """As Tianshou's: the first two of four, in the order in which they were ready."""
     with make(kind, 4, wait_num=2, maker=lambda i: Counting(i, 9, gate)) as envs:
         envs.reset()
@@ -81,7 +81,7 @@ def flying(request, gate):
         lambda envs: envs.metadata,
     ],
 )
-def test_those_under_way_are_let_alone(flying, use, gate):
+def test_pending_environments_raise(flying, use, gate):
     """Neither stepped nor reset nor asked; and nothing is lost by having tried."""
     with pytest.raises(PendingError, match=r"\[2, 3\] are still under way"):
         use(flying)
@@ -149,10 +149,10 @@ def test_any_call_waits_for_a_reset_that_was_late(use, late, gate):
         assert len(late.step(None)[4]) == 0
     elif use == "get":
         assert late.get_env_attr("i") == [0, 1, 2]
-    taken = ids_of(late.step([0, 0, 0])[4])
+    used = ids_of(late.step([0, 0, 0])[4])
     while late.waiting_id:
-        taken += ids_of(late.step(None)[4])
-    assert sorted(taken) == [0, 1, 2]
+        used += ids_of(late.step(None)[4])
+    assert sorted(used) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("again", ["all", "some"])
@@ -160,13 +160,13 @@ def test_a_reset_that_was_late_may_be_cancelled(again, late):
     lost = late.cancel()
     assert late.waiting_id == []
     assert late.reset(None if again == "all" else lost)[0][:, 2].tolist() == [0] * (3 if again == "all" else len(lost))
-    taken = ids_of(late.step([0, 0, 0])[4])
+    used = ids_of(late.step([0, 0, 0])[4])
     while late.waiting_id:
-        taken += ids_of(late.step(None)[4])
-    assert sorted(taken) == [0, 1, 2]
+        used += ids_of(late.step(None)[4])
+    assert sorted(used) == [0, 1, 2]
 
 
-def test_all_others_may_be_stepped_reset_and_asked(flying, gate):
+def test_idle_environments_can_be_stepped_reset_and_queried(flying, gate):
     assert flying.get_env_attr("i", [1, 0]) == [1, 0]
     flying.set_env_attr("brand", "new", 1)
     assert flying.get_env_attr("brand", 1) == ["new"]
@@ -180,19 +180,19 @@ def test_all_others_may_be_stepped_reset_and_asked(flying, gate):
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
-def test_after_the_timeout_those_that_are_ready_come(num_workers, gate):
+def test_ready_environments_are_returned_after_the_timeout(num_workers, gate):
     """At least one: where none is ready in time, the first that is."""
     with make("shmem", 3, num_workers, timeout=0.1, maker=lambda i: Counting(i, 9, gate, 0.3)) as envs:
         envs.reset()
-        taken = ids_of(envs.step([0, 0, 2])[4])
-        while len(taken) < 2:
-            taken += ids_of(envs.step(None)[4])
-        assert sorted(taken) == [0, 1]
+        used = ids_of(envs.step([0, 0, 2])[4])
+        while len(used) < 2:
+            used += ids_of(envs.step(None)[4])
+        assert sorted(used) == [0, 1]
         assert ids_of(envs.step(None)[4]) == [2]
         assert ids_of(envs.step([2], [2])[4]) == [2]
 
 
-def test_a_step_timeout_names_who_is_late(gate):
+def test_step_timeouts_name_the_environments(gate):
     with make("shmem", 2, wait_num=1, step_timeout=30, maker=lambda i: Counting(i, 9, gate)) as envs:
         envs.reset()
         envs._pool.step_timeout = 0.1
@@ -207,27 +207,27 @@ def test_a_step_timeout_names_who_is_late(gate):
 
 
 @pytest.mark.parametrize(("kind", "num_workers"), PLACES)
-def test_a_failure_leaves_the_others_theirs(kind, num_workers):
+def test_failures_do_not_lose_other_results(kind, num_workers):
     """What others have come to is in the error; the failed one goes on after its reset."""
     with make(kind, 4, num_workers, wait_num=2) as envs:
         envs.reset()
         counted = {i: 0 for i in range(4)}
         failed: set[int] = set()
         try:
-            taken = ids_of(envs.step([0, 3, 0, 0])[4])
+            used = ids_of(envs.step([0, 3, 0, 0])[4])
         except WorkerError as error:
             failed = set(error.env_ids)
-            taken = [i for i in error.transition.ids.tolist() if i not in failed]
+            used = [i for i in error.transition.ids.tolist() if i not in failed]
         while True:
-            for i in taken:
+            for i in used:
                 counted[i] += 1
             if not envs.waiting_id:
                 break
             try:
-                taken = ids_of(envs.step(None)[4])
+                used = ids_of(envs.step(None)[4])
             except WorkerError as error:
                 failed |= set(error.env_ids)
-                taken = [i for i in error.transition.ids.tolist() if i not in failed]
+                used = [i for i in error.transition.ids.tolist() if i not in failed]
         assert failed == {1}
         assert counted == {0: 1, 1: 0, 2: 1, 3: 1}
         with pytest.raises(PendingError, match=r"\[1\] failed before"):
@@ -242,8 +242,8 @@ class Sleepy(Counting):
     def step(self, action):
         if self.i % 2:
             time.sleep(random.expovariate(1000))
-        obs, *rest, _ = super().step(0)
-        return obs, *rest, {"action": int(action)}
+        obs, *remaining, _ = super().step(0)
+        return obs, *remaining, {"action": int(action)}
 
 
 def play(envs: BaseVectorEnv, draw: Any, rounds: int) -> dict[int, list[tuple[int, int, int]]]:
@@ -268,11 +268,11 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int) -> dict[int, list[tuple[in
 
     for _ in range(rounds):
         ready = envs.ready_id
-        anew = [i for i in ready if i in ended or draw(5) == 0]
-        if anew:
-            envs.reset(anew)
-            ended -= set(anew)
-            for i in anew:
+        reset_rows = [i for i in ready if i in ended or draw(5) == 0]
+        if reset_rows:
+            envs.reset(reset_rows)
+            ended -= set(reset_rows)
+            for i in reset_rows:
                 sent[i].append(-1)
         asked = [i for i in ready if draw(2)]
         if asked:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.venv.zoo import FEW, KINDS, Counting, Duck, Seeded, ids_of, make
+from tests.venv.fixture_envs import FEW, KINDS, Counting, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
 
 from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv, VectorEnvWrapper
@@ -25,7 +25,7 @@ def envs(request):
         yield envs
 
 
-def test_reset_of_all_and_of_some(envs):
+def test_reset_all_and_some(envs):
     obs, infos = envs.reset()
     assert (obs.dtype, obs.tolist()) == (np.float32, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
     assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"begun": 0}] * 3)
@@ -37,7 +37,7 @@ def test_reset_of_all_and_of_some(envs):
     assert envs.reset(env_id=[1])[1][0] == {"begun": 2}
 
 
-def test_step_of_all_and_of_some(envs):
+def test_step_all_and_some(envs):
     envs.reset()
     obs, rew, terminated, truncated, infos = envs.step(np.array([0, 1, 0]))
     assert obs.tolist() == [[0, 0, 1], [1, 0, 1], [2, 0, 1]]
@@ -53,7 +53,7 @@ def test_step_of_all_and_of_some(envs):
     assert envs.step([0, 0, 0], [1, 2, 0])[0][:, 0].tolist() == [1, 2, 0]
 
 
-def test_nothing_is_reset_by_itself(envs):
+def test_no_autoreset(envs):
     envs.reset()
     ends = [envs.step([0, 0, 0])[2].tolist() for _ in range(4)]
     assert ends == [[False] * 3, [False] * 3, [True] * 3, [True] * 3]
@@ -61,7 +61,7 @@ def test_nothing_is_reset_by_itself(envs):
     assert envs.step([0, 0, 0])[0][:, 1:].tolist() == [[0, 5], [1, 1], [0, 5]]
 
 
-def test_actions_are_tensors_too_and_get_the_type_that_is_declared(envs):
+def test_tensor_actions_are_cast_to_the_space_dtype(envs):
     envs.reset()
     for action in (torch.tensor([0, 1, 0]), [0, 1, 0], np.array([0, 1, 0], np.int32)):
         envs.step(action)
@@ -82,7 +82,7 @@ def test_actions_are_tensors_too_and_get_the_type_that_is_declared(envs):
         (None, None, ValueError),
     ],
 )
-def test_steps_that_do_not_fit(envs, action, ids, error):
+def test_invalid_steps_raise(envs, action, ids, error):
     envs.reset()
     with pytest.raises(error, match="Expected"):
         envs.step(action, ids)
@@ -133,7 +133,7 @@ def test_attributes(envs):
     assert envs.reset()[0][:, 0].tolist() == [0, 9, 2]
 
 
-def test_reserved_names_tell_of_every_environment(envs):
+def test_reserved_names_list_every_environment(envs):
     assert envs.metadata == [Counting.metadata] * 3
     assert envs.spec == [None] * 3
     assert envs.action_space == [Counting.action_space] * 3
@@ -155,7 +155,7 @@ class Label(gymnasium.Wrapper):
 
 
 @pytest.mark.parametrize("kind", ["dummy", "subproc"])
-def test_to_get_looks_through_wrappers_and_to_set_reaches_the_innermost(kind):
+def test_get_reads_through_wrappers_and_set_reaches_the_innermost(kind):
     """As Tianshou's own worker processes do it; its dummy looks at the innermost alone."""
     with make(kind, 2, maker=lambda i: Label(gymnasium.wrappers.TimeLimit(Counting(i), 2))) as envs:
         assert envs.get_env_attr("label") == ["outside"] * 2
@@ -173,7 +173,7 @@ def test_size_and_state(envs):
     assert "env_num=3" in repr(envs)
 
 
-def test_every_use_after_close_says_so(envs):
+def test_use_after_close_raises(envs):
     envs.reset()
     envs.close()
     envs.close()
@@ -187,13 +187,13 @@ def test_every_use_after_close_says_so(envs):
     assert (len(envs), envs.is_closed) == (3, True)
 
 
-def test_an_exception_names_its_environment_and_the_others_go_on(envs):
+def test_exceptions_name_their_environment_and_others_continue(envs):
     envs.reset()
-    with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as caught:
+    with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as exc_info:
         envs.step([0, 3, 0])
-    assert "told to" in str(caught.value)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert caught.value.transition.obs[[0, 2], 2].tolist() == [1, 1]
+    assert "told to" in str(exc_info.value)
+    assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
+    assert exc_info.value.transition.obs[[0, 2], 2].tolist() == [1, 1]
     with pytest.raises(PendingError, match=r"\[1\] failed before"):
         envs.step([0, 0, 0])
     assert envs.step([0, 0], [0, 2])[0][:, 2].tolist() == [2, 2]
@@ -203,7 +203,7 @@ def test_an_exception_names_its_environment_and_the_others_go_on(envs):
 
 @pytest.mark.parametrize(("kind", "num_workers"), FEW)
 @pytest.mark.parametrize("ids", [None, [1, 2]])
-def test_after_a_late_step_it_is_in_step_again(kind, num_workers, ids, tmp_path):
+def test_timed_out_steps_do_not_shift_later_ones(kind, num_workers, ids, tmp_path):
     """The late step is collected by `step(None)`, or dropped by a reset; no later one is taken for it."""
     gate, patience = tmp_path / "gate", 0.2 if kind == "dummy" else 30
     with make(kind, 3, num_workers, step_timeout=0.1, maker=lambda i: Counting(i, 9, gate, patience)) as envs:
@@ -231,7 +231,7 @@ def test_after_a_late_step_it_is_in_step_again(kind, num_workers, ids, tmp_path)
 
 
 @pytest.mark.parametrize("ids", [None, 2, [1, 2]])
-def test_what_is_late_may_be_given_up(ids, tmp_path):
+def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
     never = tmp_path / "gate"
     with VectorEnvWrapper(make("shmem", 3, 3, maker=lambda i: Counting(i, 9, never, 600), step_timeout=0.3)) as envs:
         envs.reset()
@@ -244,7 +244,7 @@ def test_what_is_late_may_be_given_up(ids, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_the_callers_own(kind):
+def test_results_are_copies(kind):
     """Observations, and what is nested in infos, also where the environment goes on with its own."""
 
     class Selfish(Counting):
@@ -260,18 +260,18 @@ def test_results_are_the_callers_own(kind):
 
     with KINDS[kind]([Selfish] * 2) as envs:
         envs.reset()
-        kept = [envs.step([0, 0]) for _ in range(9)]
-        for obs, _, _, _, infos in kept:
+        saved = [envs.step([0, 0]) for _ in range(9)]
+        for obs, _, _, _, infos in saved:
             number = obs[0, 0]
             assert infos[0]["own"][0] == infos[0]["deep"]["list"][0][0] == number
             assert infos[1]["env_id"] == 1
-        assert len({float(obs[0, 0]) for obs, *_ in kept}) == 9
+        assert len({float(obs[0, 0]) for obs, *_ in saved}) == 9
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
-def test_environments_of_any_class(kind):
+def test_duck_typed_environments(kind):
     """What Tianshou's workers need no declaration for, and what stepped as the old gym did."""
-    makers = [Duck, lambda: Duck(old=True), Seeded]
+    makers = [DuckTypedEnv, lambda: DuckTypedEnv(old=True), SeededDuckTypedEnv]
     with KINDS[kind](makers) as envs:
         assert envs.seed(3) == [[3], [4], [5, 7]]
         with pytest.raises(WorkerError, match=r"environments? 0.*unexpected keyword argument 'seed'"):
@@ -303,12 +303,12 @@ def test_environments_of_any_class(kind):
         ({"step_timeout": 0}, "step_timeout"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments, text):
+def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(ValueError, match=f"Expected {text}"):
         DummyVectorEnv([Counting] * 2, **arguments)
 
 
-def test_makers_that_do_not_fit():
+def test_invalid_factories_raise():
     with pytest.raises(SpaceError, match="at least one function"):
         DummyVectorEnv([])
     not_a_maker = Counting()
@@ -327,37 +327,37 @@ def test_contexts(context):
         assert envs.reset()[0].shape == (1, 4)
 
 
-def test_arguments_come_in_tianshous_order():
+def test_accepts_tianshous_positional_arguments():
     first = ["env_fns", "wait_num", "timeout"]
     for kind in (DummyVectorEnv, ShmemVectorEnv, RayVectorEnv):
         assert list(inspect.signature(kind).parameters)[:3] == first
     assert list(inspect.signature(SubprocVectorEnv).parameters)[:5] == [*first, "share_memory", "context"]
 
 
-def test_one_worker_each_by_default_and_fewer_where_asked():
+def test_one_worker_per_environment_by_default():
     with ShmemVectorEnv([Counting] * 4) as apart, ShmemVectorEnv([Counting] * 4, num_workers=2) as together:
-        own = {pid for envs in (apart, together) for pid in (card.pid for card in envs._pool.cards)}
+        own = {pid for envs in (apart, together) for pid in (card.pid for card in envs._pool.worker_infos)}
         assert len(own) == 6
 
 
-def test_what_is_collected_ends_its_workers():
+def test_garbage_collected_venvs_end_their_workers():
     envs = ShmemVectorEnv([Counting] * 2)
     envs.reset()
-    workers = [psutil.Process(card.pid) for card in envs._pool.cards]
-    gone = weakref.ref(envs)
+    workers = [psutil.Process(card.pid) for card in envs._pool.worker_infos]
+    removed = weakref.ref(envs)
     del envs
     gc.collect()
-    assert gone() is None
+    assert removed() is None
     assert not psutil.wait_procs(workers, 5)[1]
 
 
-def test_a_process_that_exits_takes_its_workers_along():
+def test_exiting_processes_end_their_workers():
     code = (
         "import gymnasium; from vecrl.venv import SubprocVectorEnv\n"
         "envs = SubprocVectorEnv([lambda: gymnasium.make('CartPole-v1')] * 2); envs.reset()\n"
-        "print(*[card.pid for card in envs._pool.cards])"
+        "print(*[card.pid for card in envs._pool.worker_infos])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (said.returncode, said.stderr) == (0, "")
-    alive = [psutil.Process(int(pid)) for pid in said.stdout.split() if psutil.pid_exists(int(pid))]
+    message_text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (message_text.returncode, message_text.stderr) == (0, "")
+    alive = [psutil.Process(int(pid)) for pid in message_text.stdout.split() if psutil.pid_exists(int(pid))]
     assert not psutil.wait_procs(alive, 5)[1]

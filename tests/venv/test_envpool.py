@@ -19,7 +19,7 @@ def _pool(**options: Any) -> Any:
     return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, seed=3, **options)
 
 
-def test_in_step() -> None:
+def test_synchronous_steps() -> None:
     bare, envs = _pool(), VectorEnvWrapper(_pool())
     assert (len(envs), envs.env_num, envs.is_async, envs.is_closed) == (4, 4, False, False)
     assert envs.action_space == bare.action_space
@@ -28,9 +28,9 @@ def test_in_step() -> None:
         chosen = None if ids is None else np.atleast_1d(ids)
         np.testing.assert_array_equal(envs.reset(ids)[0], bare.reset(chosen)[0])
         actions = np.zeros(4 if chosen is None else len(chosen), np.int64)
-        *ours, info = envs.step(actions, ids)
-        *theirs, expected = bare.step(actions, chosen)
-        for own, other in zip(ours, theirs, strict=True):
+        *actual, info = envs.step(actions, ids)
+        *reference, expected = bare.step(actions, chosen)
+        for own, other in zip(actual, reference, strict=True):
             np.testing.assert_array_equal(own, other)
         np.testing.assert_array_equal(info["env_id"], expected["env_id"])
     envs.close()
@@ -58,7 +58,7 @@ def _normed(obs: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (obs - rows.mean(0)) / np.sqrt(rows.var(0) + np.finfo(np.float32).eps)
 
 
-def test_those_that_are_first() -> None:
+def test_asynchronous_steps() -> None:
     """EnvPool's own asynchronous mode: half are received, and go on."""
     envs = VectorEnvNormObs(_pool(batch_size=2))
     assert envs.is_async

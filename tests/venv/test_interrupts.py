@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.faults.zoo import Interrupt
-from tests.venv.zoo import Counting, ids_of
+from tests.faults.fixture_envs import Interrupt
+from tests.venv.fixture_envs import Counting, ids_of
 
 from vecrl.errors import WorkerError
 from vecrl.venv import BaseVectorEnv
@@ -25,18 +25,18 @@ USES: dict[str, Callable[[BaseVectorEnv], Any]] = {
 
 def _collect_all(envs: BaseVectorEnv) -> list[int]:
     """Collects what is pending; the environments of the transitions, without those that say they were interrupted."""
-    taken: list[int] = []
+    used: list[int] = []
     errors: list[str] = []
     while envs.waiting_id:
         before = len(envs.waiting_id)
         try:
-            taken += ids_of(envs.step(None)[4])
+            used += ids_of(envs.step(None)[4])
         except WorkerError as error:
             errors += [failure.error for failure in error.failures]
         assert len(envs.waiting_id) < before
     assert len(envs.step(None)[4]) == 0
     assert not [error for error in errors if not error.startswith(("interrupted", "KeyboardInterrupt"))]
-    return taken
+    return used
 
 
 @pytest.mark.parametrize("step_timeout", [None, 60.0])

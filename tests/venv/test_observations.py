@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.conformance.compare import assert_same
-from tests.venv.zoo import KINDS, Counting, Told, make, told
+from tests.conformance.equality import assert_same
+from tests.venv.fixture_envs import KINDS, Counting, ReturnedObsEnv, make, make_returned_obs_venv
 
 from vecrl.errors import SpaceError, WorkerError
 
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[list[Any], Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_observations(name, kind, num_workers):
     cases, expected = CASES[name]
-    with told(*cases, kind=kind, num_workers=num_workers) as envs:
+    with make_returned_obs_venv(*cases, kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[0], expected)
         assert_same(envs.step([0, 1])[0], expected)
         assert_same(envs.step([1, 0], [1, 0])[0], expected[::-1])
@@ -73,44 +73,45 @@ def test_observations(name, kind, num_workers):
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 def test_stacked_dicts(kind):
     stacked = {"a": np.array([1, 2]), "b": np.stack([ones(2), 2 * ones(2)]), "words": objects("abc", "de")}
-    with told(*((obs, DICT) for obs in DICTS), kind=kind, stack_dicts=True) as envs:
+    with make_returned_obs_venv(*((obs, DICT) for obs in DICTS), kind=kind, stack_dicts=True) as envs:
         assert_same(envs.reset()[0], stacked)
         assert_same(envs.step([0, 0])[0], stacked)
         assert_same(envs.step([0], 1)[0], {key: value[1:] for key, value in stacked.items()})
     untrusted = [(obs, DICT) for obs in DICTS]
-    with told(*untrusted, kind=kind, stack_dicts=True, trust_spaces=False) as envs:
+    with make_returned_obs_venv(*untrusted, kind=kind, stack_dicts=True, trust_spaces=False) as envs:
         assert_same(envs.reset()[0], stacked)
-    with told((DICTS[0], DICT), (ones(2), BOX), kind=kind, stack_dicts=True) as envs:
+    with make_returned_obs_venv((DICTS[0], DICT), (ones(2), BOX), kind=kind, stack_dicts=True) as envs:
         assert_same(envs.reset()[0], objects(DICTS[0], ones(2)))
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 @pytest.mark.parametrize("trust", [True, False])
-def test_tuples_are_refused(kind, trust):
+def test_tuples_raise(kind, trust):
     pair = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))
     with pytest.raises(TypeError, match="tuples"):
-        told(((1, 1), pair), kind=kind, trust_spaces=trust).reset()
+        make_returned_obs_venv(((1, 1), pair), kind=kind, trust_spaces=trust).reset()
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
-def test_what_does_not_fit_its_space_is_told_or_taken_as_it_comes(kind):
+def test_mismatching_observations_raise_or_pass_without_trust(kind):
     cases = [(ones(3, dtype=float), BOX)] * 2
-    with told(*cases, kind=kind) as envs, pytest.raises(WorkerError, match=r"shape \(2,\).*trust_spaces=False"):
+    with make_returned_obs_venv(*cases, kind=kind) as envs, pytest.raises(WorkerError, match=r"shape "
+r"\(2,\).*trust_spaces=False"):
         envs.reset()
-    with told(*cases, kind=kind, trust_spaces=False) as envs:
+    with make_returned_obs_venv(*cases, kind=kind, trust_spaces=False) as envs:
         assert_same(envs.reset()[0], ones(2, 3, dtype=float))
         envs.step([0, "any"])
         assert envs.get_env_attr("action") == [0, "any"]
 
 
-class Acting(Told):
+class Acting(ReturnedObsEnv):
     """Takes nested actions."""
 
     action_space = spaces.Dict(left=spaces.Discrete(3), right=BOX)
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
-def test_actions_that_nest_or_differ_are_what_was_given(kind):
+def test_nested_and_heterogeneous_actions_arrive_unchanged(kind):
     actions = [{"left": i, "right": ones(2)} for i in range(2)]
     with KINDS[kind]([partial(Acting, ones(2), BOX)] * 2) as envs:
         envs.reset()
@@ -121,8 +122,8 @@ def test_actions_that_nest_or_differ_are_what_was_given(kind):
         with pytest.raises(SpaceError, match="Expected 2 elements"):
             envs.step(actions[:1])
 
-    def differing(size: int) -> Told:
-        env = Told(ones(2), BOX)
+    def differing(size: int) -> ReturnedObsEnv:
+        env = ReturnedObsEnv(ones(2), BOX)
         env.action_space = spaces.Box(-1, 1, (size,))
         return env
 
@@ -137,7 +138,7 @@ def test_actions_that_nest_or_differ_are_what_was_given(kind):
 def test_rewards_of_several_numbers(kind, num_workers):
     """An agent or an objective each, as Tianshou's PettingZoo environments give them."""
     cases = [(ones(2), BOX, [1, 2.5]), (ones(2), BOX, np.array([3, 4]), {"x": 1})]
-    with told(*cases, kind=kind, num_workers=num_workers) as envs:
+    with make_returned_obs_venv(*cases, kind=kind, num_workers=num_workers) as envs:
         envs.reset()
         _, rew, _, _, infos = envs.step([0, 0])
         assert_same(rew, np.array([[1, 2.5], [3, 4]]))
@@ -147,24 +148,24 @@ def test_rewards_of_several_numbers(kind, num_workers):
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_infos_are_what_environments_say(kind, num_workers):
+def test_infos_are_passed_through(kind, num_workers):
     """Numbers keep their types, in any number of workers."""
     infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}}]
-    with told(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
+    with make_returned_obs_venv(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[1], objects(*infos))
         assert_same(envs.step([0, 0])[4], objects(*({**info, "env_id": i} for i, info in enumerate(infos))))
-    with told(*[(ones(2), BOX, 0.0, infos[0])] * 2, kind=kind, num_workers=num_workers) as envs:
+    with make_returned_obs_venv(*[(ones(2), BOX, 0.0, infos[0])] * 2, kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[1], objects(infos[0], infos[0]))
 
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
-def test_nothing_under_way_gives_nothing(kind):
+def test_no_pending_environments_give_empty_results(kind):
     with make(kind, 3, wait_num=2) as envs:
         envs.reset()
         obs, rew, terminated, truncated, infos = envs.step(None)
         assert (obs.shape, obs.dtype) == ((0, 3), np.float32)
         assert rew.shape == terminated.shape == truncated.shape == infos.shape == (0,)
         assert (rew.dtype, terminated.dtype, infos.dtype) == (float, bool, object)
-    with told((DICTS[0], DICT), (DICTS[1], DICT), kind=kind, wait_num=1, stack_dicts=True) as envs:
+    with make_returned_obs_venv((DICTS[0], DICT), (DICTS[1], DICT), kind=kind, wait_num=1, stack_dicts=True) as envs:
         assert envs.step(None)[0]["b"].shape == (0, 2)
     assert Counting.observation_space.shape == (3,)

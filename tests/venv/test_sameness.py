@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.compare import assert_same
-from tests.conformance.zoo import makers
-from tests.venv.zoo import KINDS, ids_of
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import makers
+from tests.venv.fixture_envs import KINDS, ids_of
 
 from vecrl.venv import BaseVectorEnv
 
@@ -27,15 +27,15 @@ def trajectory(what: str, kind: str, num_workers: int | None) -> list[Any]:
     """Some steps of all, some of some, and resets of those that ended."""
     rng = np.random.default_rng(3)
     with begin(what, kind, num_workers) as envs:
-        said: list[Any] = [envs.seed(5), envs.reset()]
+        message_text: list[Any] = [envs.seed(5), envs.reset()]
         for turn in range(30):
             ids = rng.permutation(N)[: 1 + turn % N]
             actions = rng.integers(0, 2, N)
-            said.append(result := envs.step(actions) if turn % 3 else envs.step(actions[ids], ids))
-            over = [info["env_id"] for info, end in zip(result[4], result[2] | result[3], strict=True) if end]
-            if over:
-                said.append(envs.reset(over, **({"seed": turn} if turn % 2 else {})))
-        return copy.deepcopy(said)
+            message_text.append(result := envs.step(actions) if turn % 3 else envs.step(actions[ids], ids))
+            is_over = [info["env_id"] for info, end in zip(result[4], result[2] | result[3], strict=True) if end]
+            if is_over:
+                message_text.append(envs.reset(is_over, **({"seed": turn} if turn % 2 else {})))
+        return copy.deepcopy(message_text)
 
 
 @lru_cache
@@ -45,34 +45,34 @@ def alone(what: str) -> list[Any]:
 
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize(("kind", "num_workers"), PLACES[1:])
-def test_trajectories_do_not_depend_on_the_place(what, kind, num_workers):
+def test_trajectories_are_equal_on_every_backend(what, kind, num_workers):
     assert_same(trajectory(what, kind, num_workers), alone(what))
 
 
 def stories(what: str, kind: str, num_workers: int | None, **options: Any) -> list[list[Any]]:
     """What each environment yields in 12 steps with actions of its own, whoever is ready when."""
     actions = np.random.default_rng(4).integers(0, 2, (N, 12))
-    told: list[list[Any]] = [[] for _ in range(N)]
-    steps, over = [0] * N, set()
+    reported: list[list[Any]] = [[] for _ in range(N)]
+    steps, is_over = [0] * N, set()
     with begin(what, kind, num_workers, **options) as envs:
 
         def begin_anew(ids: list[int], **seeds: Any) -> None:
-            for i, *said in zip(ids, *envs.reset(ids, **seeds), strict=True):
-                told[i].append(said)
-                over.discard(i)
+            for i, *message_text in zip(ids, *envs.reset(ids, **seeds), strict=True):
+                reported[i].append(message_text)
+                is_over.discard(i)
 
         begin_anew(list(range(N)), seed=list(range(N)))
         while sum(steps) < 12 * N:
             free = [i for i in envs.ready_id if steps[i] < 12]
-            if anew := [i for i in free if i in over]:
-                begin_anew(anew)
+            if reset_rows := [i for i in free if i in is_over]:
+                begin_anew(reset_rows)
             result = envs.step(actions[free, [steps[i] for i in free]], free) if free else envs.step(None)
             for row, i in enumerate(ids_of(result[4])):
-                told[i].append([part[row] for part in result])
+                reported[i].append([part[row] for part in result])
                 steps[i] += 1
                 if result[2][row] or result[3][row]:
-                    over.add(i)
-        return copy.deepcopy(told)
+                    is_over.add(i)
+        return copy.deepcopy(reported)
 
 
 @lru_cache
@@ -83,5 +83,5 @@ def stories_in_step(what: str) -> list[list[Any]]:
 @pytest.mark.parametrize("what", ["counting", "dict", "CartPole-v1"])
 @pytest.mark.parametrize(("kind", "num_workers"), [("dummy", None), ("shmem", None), ("subproc", 3)])
 @pytest.mark.parametrize("options", [{"wait_num": 1}, {"wait_num": 3}, {"timeout": 0.001}])
-def test_environments_do_not_notice_who_waits_for_whom(what, kind, num_workers, options):
+def test_environments_do_not_depend_on_waiting_order(what, kind, num_workers, options):
     assert_same(stories(what, kind, num_workers, **options), stories_in_step(what))

@@ -20,14 +20,14 @@ def _play(venv: Any, steps: int) -> list[Any]:
     lived = []
     for step in range(steps):
         obs, rew, terminated, truncated, _ = venv.step(np.full(3, step // 2 % 2))
-        if len(over := np.flatnonzero(terminated | truncated)):
-            obs[over] = venv.reset(over)[0]
+        if len(is_over := np.flatnonzero(terminated | truncated)):
+            obs[is_over] = venv.reset(is_over)[0]
         lived += [obs.tolist(), rew.tolist(), terminated.tolist()]
     return lived
 
 
 @pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
-def test_a_restored_one_lives_through_the_same(kind: Any, tmp_path: Any) -> None:
+def test_restored_venvs_continue_equally(kind: Any, tmp_path: Any) -> None:
     venv = _venv(kind)
     venv.seed(7)
     venv.reset()
@@ -45,7 +45,7 @@ def test_a_restored_one_lives_through_the_same(kind: Any, tmp_path: Any) -> None
     other.close()
 
 
-def test_a_classic_one_too() -> None:
+def test_restored_classic_environments_continue_equally() -> None:
     env = GymEnv("CartPole-v1", running_normalize_states=True, scale_reward=True, seed=3)
     env.reset()
     for _ in range(5):

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.venv.zoo import Counting, Told, ids_of, make, told
+from tests.venv.fixture_envs import Counting, ReturnedObsEnv, ids_of, make, make_returned_obs_venv
 
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
@@ -17,11 +17,11 @@ from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RunningMeanStd, VectorEnvN
 
 def test_every_public_name_is_forwarded():
     """One that is added to `BaseVectorEnv` and forgotten in the wrapper would work on no pool."""
-    public = {name for name in vars(BaseVectorEnv) if not name.startswith("_")} - {"not_state"} | {"__len__"}
+    public = {name for name in vars(BaseVectorEnv) if not name.startswith("_")} - {"excluded_from_state"} | {"__len__"}
     assert public <= set(vars(VectorEnvWrapper))
     for name in ("reset", "step", "seed", "render", "get_env_attr", "set_env_attr"):
-        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (VectorEnvWrapper, BaseVectorEnv))
-        assert list(ours.parameters) == list(theirs.parameters)
+        actual, reference = (inspect.signature(getattr(kind, name)) for kind in (VectorEnvWrapper, BaseVectorEnv))
+        assert list(actual.parameters) == list(reference.parameters)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -63,7 +63,7 @@ def test_forwarding(layers):
         envs.reset()
 
 
-def test_observations_are_normalised_by_all_that_came():
+def test_observations_are_normalised_by_all_updates():
     """Tianshou's numbers: what it observes counts first and is normalised then, some rows as well as all."""
     envs = VectorEnvNormObs(make("dummy", 3))
     seen = np.empty((0, 3))
@@ -119,10 +119,10 @@ def test_observations_of_several_arrays_cannot_be_normalised():
     obs = {"x": np.zeros(2, np.float32)}
     space = spaces.Dict(x=spaces.Box(-1, 1, (2,)))
     for options in ({}, {"stack_dicts": True}):
-        with VectorEnvNormObs(told((obs, space), **options)) as envs, pytest.raises(SpaceError, match="one array"):
+        with VectorEnvNormObs(make_returned_obs_venv((obs, space), **options)) as envs, pytest.raises(SpaceError, match="one array"):
             envs.reset()
     ragged = [(np.zeros(n, np.float32), spaces.Box(-1, 1, (n,))) for n in (1, 2)]
-    with VectorEnvNormObs(told(*ragged)) as envs, pytest.raises(TypeError, match="one array"):
+    with VectorEnvNormObs(make_returned_obs_venv(*ragged)) as envs, pytest.raises(TypeError, match="one array"):
         envs.reset()
 
 
@@ -140,9 +140,9 @@ class LikeEnvPool(gymnasium.vector.VectorEnv):
     def step(self, action, env_id=None):
         assert isinstance(action, np.ndarray)
         ids = self._ids(env_id)
-        over = np.zeros(len(ids), bool)
+        is_over = np.zeros(len(ids), bool)
         obs = np.full((len(ids), 2), ids[:, None] + 1, np.float32)
-        return obs, np.ones(len(ids), np.float32), over, over, {"env_id": ids}
+        return obs, np.ones(len(ids), np.float32), is_over, is_over, {"env_id": ids}
 
     def _ids(self, env_id):
         assert env_id is None or isinstance(env_id, np.ndarray)
@@ -171,12 +171,12 @@ def test_over_envpool():
     assert (inner.closed, envs.is_closed) == (True, True)
 
 
-def test_a_wrapper_of_ones_own():
+def test_custom_wrappers():
     class Doubled(VectorEnvWrapper):
         def step(self, action, id=None):  # noqa: A002
-            obs, rew, *rest = super().step(action, id)
-            return obs, 2 * rew, *rest
+            obs, rew, *remaining = super().step(action, id)
+            return obs, 2 * rew, *remaining
 
-    with Doubled(DummyVectorEnv([lambda: Told(np.zeros(2, np.float32), spaces.Box(-1, 1, (2,)))] * 2)) as envs:
+    with Doubled(DummyVectorEnv([lambda: ReturnedObsEnv(np.zeros(2, np.float32), spaces.Box(-1, 1, (2,)))] * 2)) as envs:
         envs.reset()
         assert envs.step([0, 0])[1].tolist() == [2, 2]

@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ..errors import SpaceError
-from ..states import Stateful
-from ..stats import RunningStats
+from ..running_stats import RunningStats
+from ..snapshot import Stateful
 from .config import Config
-from .scaling import Between, floating
+from .normalization import MinMaxScaler, float_dtype
 from .spaces import space_of_info
 
 Step = tuple[np.ndarray, float, bool, dict[str, Any]]
@@ -82,19 +82,19 @@ class BaseEnv(Stateful, ABC):
         self.env = self._create_env()
         self.state_stats: RunningStats | None = None
         self.return_stats = RunningStats() if scale_reward else None
-        self._between: Between | None = None
+        self._min_max_scaler: MinMaxScaler | None = None
         self._return = 0.0
         if fixed_normalize_states or running_normalize_states:
-            space = space_of_info(self.get_state_info(), acted=False)
+            space = space_of_info(self.get_state_info(), is_action=False)
             if not isinstance(space, Box):
                 raise SpaceError(f"Expected states that are numbers to normalise, but of {env_name} they are {space}.")
             if fixed_normalize_states:
-                self._between = Between(space.low, space.high)
+                self._min_max_scaler = MinMaxScaler(space.low, space.high)
             else:
                 self.state_stats = RunningStats(space.shape)
         if fixed_normalize_states or running_normalize_states or scale_reward:
             # Of this object, not of a class: so it is done once, however many subclasses call each other's.
-            self.reset, self.step, self.get_state_info = self._scaled_reset, self._scaled_step, self._scaled_info
+            self.reset, self.step, self.get_state_info = self._reset_scaled, self._step_scaled, self._scaled_state_info
 
     # -- what a subclass gives
 
@@ -146,18 +146,18 @@ class BaseEnv(Stateful, ABC):
     def update_config(self, config: Config) -> None:
         """Write a section "env": name, simulator, options, and what states and actions look like."""
         options = {
-            "fixed_normalize_states": self._between is not None,
+            "fixed_normalize_states": self._min_max_scaler is not None,
             "running_normalize_states": self.state_stats is not None,
             "scale_reward": self.return_stats is not None,
         }
         infos = {"state_info": self.get_state_info(), "action_info": self.get_action_info()}
         config.env = {"name": self.env_name, "simulator": self.simulator, **options, **infos}
 
-    def _scaled_reset(self) -> np.ndarray:
+    def _reset_scaled(self) -> np.ndarray:
         self._return = 0.0
-        return self._scaled(type(self).reset(self))
+        return self._scale_state(type(self).reset(self))
 
-    def _scaled_step(self, action: Any) -> Step:
+    def _step_scaled(self, action: Any) -> Step:
         state, reward, done, info = type(self).step(self, action)
         if self.return_stats is not None:
             self._return = self.gamma * self._return + float(reward)
@@ -165,22 +165,22 @@ class BaseEnv(Stateful, ABC):
             # As long as all returns were the same there is nothing to divide by.
             reward = float(reward / (self.return_stats.std or 1.0))
             self._return = 0.0 if done else self._return
-        return self._scaled(state), reward, done, info
+        return self._scale_state(state), reward, done, info
 
-    def _scaled(self, state: np.ndarray) -> np.ndarray:
-        if self._between is not None:
-            return self._between(state)
+    def _scale_state(self, state: np.ndarray) -> np.ndarray:
+        if self._min_max_scaler is not None:
+            return self._min_max_scaler(state)
         if self.state_stats is None:
             return state
         self.state_stats.update(state)
         return self.state_stats.normalize(state)
 
-    def _scaled_info(self) -> dict[str, Any]:
+    def _scaled_state_info(self) -> dict[str, Any]:
         info = type(self).get_state_info(self)
-        if self._between is None and self.state_stats is None:
+        if self._min_max_scaler is None and self.state_stats is None:
             return info
-        bound = 1.0 if self._between is not None else np.inf
-        high = np.full(info["shape"], bound, floating(space_of_info(info, acted=False).dtype))
+        bound = 1.0 if self._min_max_scaler is not None else np.inf
+        high = np.full(info["shape"], bound, float_dtype(space_of_info(info, is_action=False).dtype))
         return {**info, "dtype": "continuous", "low_bound": -high, "high_bound": high}
 
     def render(self, *args: Any, **kwargs: Any) -> Any:

@@ -26,10 +26,10 @@ class Config:
 
     Args:
         values: a mapping of settings.
-        more: settings.
+        extra_values: settings.
 
     >>> config = Config(seed=3)
-    >>> section = config.new_section("model", layers=(64, 64), lr=1e-3)
+    >>> is_section = config.new_section("model", layers=(64, 64), lr=1e-3)
     >>> config.model.lr, config["model"].layers, list(config)
     (0.001, (64, 64), ['seed', 'model'])
     >>> config.modle
@@ -37,8 +37,8 @@ class Config:
     AttributeError: There is no 'modle' here: did you mean 'model'? There are ['seed', 'model'].
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None, /, **more: Any):
-        for name, value in {**(values or {}), **more}.items():
+    def __init__(self, values: Mapping[str, Any] | None = None, /, **extra_values: Any):
+        for name, value in {**(values or {}), **extra_values}.items():
             self[name] = value
 
     def new_section(self, name: str, /, **values: Any) -> Config:
@@ -56,19 +56,19 @@ class Config:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            quotes = " (in YAML, names such as yes, no, on, off and numbers need quotes)"
-            raise ValueError(f"{name!r} cannot be the name of a setting: only strings can{quotes}.")
+            yaml_hint = " (in YAML, names such as yes, no, on, off and numbers need quotes)"
+            raise ValueError(f"{name!r} cannot be the name of a setting: only strings can{yaml_hint}.")
         if name in dir(type(self)):
-            reserved = [own for own in vars(Config) if not own.startswith("_")]
+            reserved = [attribute for attribute in vars(Config) if not attribute.startswith("_")]
             raise ValueError(f"{name!r} cannot be the name of a setting, as {reserved} and the like cannot.")
-        section = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        super().__setattr__(name, Config(value) if section else value)
+        is_section = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        super().__setattr__(name, Config(value) if is_section else value)
 
     __setitem__ = __setattr__
 
     def __getattr__(self, name: str) -> Any:
-        close = get_close_matches(name, self, 1)
-        hint = f": did you mean {close[0]!r}?" if close else "."
+        matches = get_close_matches(name, self, 1)
+        hint = f": did you mean {matches[0]!r}?" if matches else "."
         raise AttributeError(f"There is no {name!r} here{hint} There are {list(self)}.")
 
     def __getitem__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class Config:
 
     def __eq__(self, other: object) -> bool:
         """Whether both would be written alike."""
-        return isinstance(other, Config) and _plain(self, ()) == _plain(other, ())
+        return isinstance(other, Config) and _to_plain(self, ()) == _to_plain(other, ())
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - it can be changed
 
@@ -112,7 +112,7 @@ class Config:
             TypeError: something else; the message says where it is.
             VersionError: PyYAML is not installed.
         """
-        text = _yaml().dump(_plain(self, ()), Dumper=_safe()[0], sort_keys=False, allow_unicode=True)
+        text = _yaml().dump(_to_plain(self, ()), Dumper=_safe_yaml_classes()[0], sort_keys=False, allow_unicode=True)
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
@@ -126,27 +126,27 @@ class Config:
         """
         with Path(path).open(encoding="utf-8") as file:
             try:
-                found = _yaml().load(file, Loader=_safe()[1])
+                settings = _yaml().load(file, Loader=_safe_yaml_classes()[1])
             except _yaml().YAMLError as error:
                 raise ValueError(f"Expected {path} to be YAML of plain values, but: {error}") from error
-        if not isinstance(found, Mapping | None):
-            raise ValueError(f"Expected {path} to hold settings by their names, but it is {found!r:.80}.")
-        return cls(found)
+        if not isinstance(settings, Mapping | None):
+            raise ValueError(f"Expected {path} to hold settings by their names, but it is {settings!r:.80}.")
+        return cls(settings)
 
 
-def _plain(value: Any, path: tuple[str, ...]) -> Any:
+def _to_plain(value: Any, path: tuple[str, ...]) -> Any:
     """`value` made of what YAML can say."""
     if isinstance(value, Config | Mapping):
         items = vars(value).items() if isinstance(value, Config) else value.items()
-        return {key: _plain(part, (*path, str(key))) for key, part in items}
+        return {key: _to_plain(part, (*path, str(key))) for key, part in items}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist(), path)
+        return _to_plain(value.tolist(), path)
     if isinstance(value, list | tuple):
-        parts = [_plain(part, (*path, str(i))) for i, part in enumerate(value)]
+        parts = [_to_plain(part, (*path, str(i))) for i, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts
-    for kind in _KINDS:
-        if isinstance(value, kind):
-            return kind(value)  # of a subclass, what it is one of
+    for cls in _PLAIN_TYPES:
+        if isinstance(value, cls):
+            return cls(value)  # of a subclass, what it is one of
     if value is None or isinstance(value, date):
         return value
     raise TypeError(
@@ -155,7 +155,7 @@ def _plain(value: Any, path: tuple[str, ...]) -> Any:
     )
 
 
-_KINDS: tuple[Any, ...] = (bool, int, float, str, bytes)
+_PLAIN_TYPES: tuple[Any, ...] = (bool, int, float, str, bytes)
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 
 
@@ -163,26 +163,26 @@ def _yaml() -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        told = 'Expected PyYAML to be installed, for files of settings: pip install "vecrl[cli]", or PyYAML.'
-        raise VersionError(told, name="yaml") from error
+        message = 'Expected PyYAML to be installed, for files of settings: pip install "vecrl[cli]", or PyYAML.'
+        raise VersionError(message, name="yaml") from error
     return yaml
 
 
 @cache
-def _safe() -> tuple[Any, Any]:
+def _safe_yaml_classes() -> tuple[Any, Any]:
     """PyYAML's safe dumper and loader, with tuples and with numbers such as 1e-3, which it takes for texts."""
     yaml = _yaml()
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     tag = "tag:yaml.org,2002:python/tuple"
-    dumper.add_representer(str, _written)
+    dumper.add_representer(str, _represent_str)
     dumper.add_representer(tuple, lambda dump, value: dump.represent_sequence(tag, value))
     loader.add_constructor(tag, lambda load, node: tuple(load.construct_sequence(node, deep=True)))
-    for kind in (dumper, loader):
-        kind.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+    for cls in (dumper, loader):
+        cls.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
     return dumper, loader
 
 
-def _written(dumper: Any, text: str) -> Any:
+def _represent_str(dumper: Any, text: str) -> Any:
     """A text; quoted where PyYAML would else lose a line break of Unicode's."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')

@@ -12,14 +12,14 @@ import torch
 from tensordict import TensorDictBase
 
 from ..envs.base import EnvBase
-from ..envs.gym_like import GymLikeEnv, Outcome
-from ..envs.owner import FLAGS, Key, sole_observation
+from ..envs.gym_like import GymLikeEnv, StepOutput
+from ..envs.spec_container import FLAGS, Key, single_observation_key
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, Unbounded
-from ..specs.conversions import space_from_spec, spec_from_gym
+from ..specs.convert import space_from_spec, spec_from_gym
 from .base import BaseEnv, Step
-from .ends import joined, parted
-from .spaces import fitted, info_of_space, space_of_info
+from .done_info import split_done, to_classic_done
+from .spaces import info_of_space, space_of_info, to_space_action
 
 __all__ = ["ClassicWrapper", "TensorDictEnv", "from_classic", "to_classic"]
 
@@ -44,7 +44,7 @@ def from_classic(env: BaseEnv, **kwargs: Any) -> ClassicWrapper:
     if not isinstance(env, BaseEnv):
         raise TypeError(
             f"Expected a classic environment, a vecrl.classic.BaseEnv, but {env!r:.80} came. "
-            "vecrl.dialects.to_tensordict takes gymnasium's and vector environments."
+            "vecrl.convert.to_tensordict takes gymnasium's and vector environments."
         )
     return ClassicWrapper(env, **kwargs)
 
@@ -70,17 +70,17 @@ class ClassicWrapper(GymLikeEnv):
         return env
 
     def _make_specs(self, env: BaseEnv) -> None:
-        where = self.device or torch.device("cpu")
-        how: dict[str, Any] = {"device": where, "categorical": self._categorical}
-        seen = space_of_info(env.get_state_info(), acted=False)
-        self.observation_spec = Composite(observation=spec_from_gym(seen, **how))
-        self.action_spec = spec_from_gym(space_of_info(env.get_action_info(), acted=True), **how)
-        self.reward_spec = Unbounded((1,), where, torch.from_numpy(np.empty(0, env.reward_dtype)).dtype)
-        self.full_done_spec = Composite({flag: Categorical(2, (1,), where, torch.bool) for flag in FLAGS})
+        device = self.device or torch.device("cpu")
+        conversion_options: dict[str, Any] = {"device": device, "categorical": self._categorical}
+        state_space = space_of_info(env.get_state_info(), is_action=False)
+        self.observation_spec = Composite(observation=spec_from_gym(state_space, **conversion_options))
+        self.action_spec = spec_from_gym(space_of_info(env.get_action_info(), is_action=True), **conversion_options)
+        self.reward_spec = Unbounded((1,), device, torch.from_numpy(np.empty(0, env.reward_dtype)).dtype)
+        self.full_done_spec = Composite({flag: Categorical(2, (1,), device, torch.bool) for flag in FLAGS})
 
-    def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> Outcome:
+    def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
         state, reward, done, info = step_outputs_tuple
-        return state, reward, *parted(done, info), bool(done), info
+        return state, reward, *split_done(done, info), bool(done), info
 
     def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
         return reset_outputs_tuple, {}
@@ -118,24 +118,28 @@ class TensorDictEnv(BaseEnv):
     """An environment over TensorDicts as a classic one, see `to_classic`."""
 
     def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Any):
-        self._key = _checked(env, observation)
-        self._given = env
-        self._beside: list[Any] = [key for key in env.observation_keys if key != self._key]
-        self._seen, self._acted = env.observation_spec[self._key], env.action_spec
-        self._spaces = space_from_spec(self._seen), space_from_spec(self._acted)
+        self._key = _validate_env(env, observation)
+        self._env = env
+        self._other_keys: list[Any] = [key for key in env.observation_keys if key != self._key]
+        self._obs_spec, self._action_spec = env.observation_spec[self._key], env.action_spec
+        self._spaces = space_from_spec(self._obs_spec), space_from_spec(self._action_spec)
         self._root: TensorDictBase | None = None
         reward = env.full_reward_spec[env.reward_key]
         self.reward_dtype = torch.empty(0, dtype=reward.dtype).numpy().dtype
         self._infos = [info_of_space(space) for space in self._spaces]
-        super().__init__(_told(env, "env_name") or type(env).__name__, **kwargs)
+        super().__init__(_string_attribute(env, "env_name") or type(env).__name__, **kwargs)
 
     def _create_env(self) -> EnvBase:
-        return self._given
+        return self._env
 
     @property
     def simulator(self) -> str:
         """What the environment says, or the library that it is of."""
-        return _told(self.env, "simulator") or _told(self.env, "libname") or type(self.env).__name__
+        return (
+            _string_attribute(self.env, "simulator")
+            or _string_attribute(self.env, "libname")
+            or type(self.env).__name__
+        )
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seed the environment; returns the seed in a list."""
@@ -151,18 +155,18 @@ class TensorDictEnv(BaseEnv):
         """Take an action, see `GymEnv.step`; further observations are in the info, by their keys."""
         if self._root is None:
             raise SpaceError("Expected a reset before the first step.")
-        encoded = self._acted.encode(fitted(action, self._spaces[1]))
-        stepped = self.env.step(self._root.set(self.env.action_key, encoded))
-        following: Any = stepped.get("next")
-        self._root = self.env.step_mdp(stepped)
-        info = {key: _own(self.env.observation_spec[key], following.get(key)) for key in self._beside}
-        truncated = following.get("truncated", None)
-        ends = bool(following.get("terminated")), truncated is not None and bool(truncated)
-        reward = following.get(self.env.reward_key).item()
-        return self._state(following), float(reward), *joined(*ends, info)
+        encoded_action = self._action_spec.encode(to_space_action(action, self._spaces[1]))
+        result = self.env.step(self._root.set(self.env.action_key, encoded_action))
+        next_td: Any = result.get("next")
+        self._root = self.env.step_mdp(result)
+        info = {key: _to_numpy(self.env.observation_spec[key], next_td.get(key)) for key in self._other_keys}
+        truncated = next_td.get("truncated", None)
+        end_flags = bool(next_td.get("terminated")), truncated is not None and bool(truncated)
+        reward = next_td.get(self.env.reward_key).item()
+        return self._state(next_td), float(reward), *to_classic_done(*end_flags, info)
 
     def _state(self, data: Any) -> np.ndarray:
-        return np.asarray(_own(self._seen, data.get(self._key)))
+        return np.asarray(_to_numpy(self._obs_spec, data.get(self._key)))
 
     def get_state_info(self) -> dict[str, Any]:
         """What states look like, see `GymEnv.get_space_info`."""
@@ -173,25 +177,25 @@ class TensorDictEnv(BaseEnv):
         return dict(self._infos[1])
 
 
-def _checked(env: EnvBase, observation: Key | None) -> Key:
+def _validate_env(env: EnvBase, observation: Key | None) -> Key:
     """The observation of what can be a classic environment."""
     if env.batch_size:
         raise SpaceError(
             f"Expected a single environment, as classic ones are, but its batch size is {tuple(env.batch_size)}. "
-            "Convert one of those that the batch is made of; vecrl.dialects.to_vector converts the whole of it."
+            "Convert one of those that the batch is made of; vecrl.convert.to_vector converts the whole of it."
         )
-    key = sole_observation(env, observation)
+    key = single_observation_key(env, observation)
     shape = env.full_reward_spec[env.reward_key].shape
     if shape.numel() != 1:
         raise SpaceError(f"Expected a reward that is one number, but its shape is {tuple(shape)}.")
     return key
 
 
-def _own(spec: Any, value: Any) -> Any:
+def _to_numpy(spec: Any, value: Any) -> Any:
     """A value as an array (an index, where it is one-hot) that shares no memory with it."""
     return np.array(spec.to_numpy(value))
 
 
-def _told(env: Any, name: str) -> str | None:
-    found = getattr(env, name, None)
-    return found if isinstance(found, str) else None
+def _string_attribute(env: Any, name: str) -> str | None:
+    value = getattr(env, name, None)
+    return value if isinstance(value, str) else None

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..simulators.gym_making import make, modern
+from ..simulators.gym_factory import as_gymnasium, make
 from .base import BaseEnv, Step
 from .config import Config
-from .ends import joined
-from .spaces import fitted, info_of_space
+from .done_info import to_classic_done
+from .spaces import info_of_space, to_space_action
 
 Wrapper = Callable[[Any], Any]
 
@@ -73,11 +73,13 @@ class GymEnv(BaseEnv):
     def _create_env(self) -> Any:
         env = make(self._id(), self._library, **self._make_kwargs)
         for wrapper in self.wrappers:
-            made = wrapper(env)
-            if not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
+            wrapped = wrapper(env)
+            if not all(callable(getattr(wrapped, name, None)) for name in ("reset", "step")):
                 env.close()
-                raise TypeError(f"Expected the wrapper {_named(wrapper)} to return an environment, but {made!r} came.")
-            env = modern(made)
+                raise TypeError(
+                    f"Expected the wrapper {_describe_wrapper(wrapper)} to return an environment, but {wrapped!r} came."
+                )
+            env = as_gymnasium(wrapped)
         return env
 
     def _id(self) -> str:
@@ -110,8 +112,8 @@ class GymEnv(BaseEnv):
             end that has "TimeLimit.truncated", whether time ran out rather than that the environment itself had ended;
             "TimeLimit.reached" besides, where both came in one step.
         """
-        obs, reward, terminated, truncated, info = self.env.step(fitted(action, self.env.action_space))
-        return np.array(obs), float(reward), *joined(bool(terminated), bool(truncated), info)
+        obs, reward, terminated, truncated, info = self.env.step(to_space_action(action, self.env.action_space))
+        return np.array(obs), float(reward), *to_classic_done(bool(terminated), bool(truncated), info)
 
     def get_state_info(self) -> dict[str, Any]:
         """What states look like, see `get_space_info`; normalised ones as they are then."""
@@ -144,11 +146,11 @@ class GymEnv(BaseEnv):
     def update_config(self, config: Config) -> None:
         """Write a section "env", see `BaseEnv.update_config`, with the names of the wrappers."""
         super().update_config(config)
-        config.env.wrappers = [_named(wrapper) for wrapper in self.wrappers]
+        config.env.wrappers = [_describe_wrapper(wrapper) for wrapper in self.wrappers]
 
 
-def _named(wrapper: Any) -> str:
+def _describe_wrapper(wrapper: Any) -> str:
     if isinstance(wrapper, partial):
-        given = [*map(repr, wrapper.args), *(f"{name}={value!r}" for name, value in wrapper.keywords.items())]
-        return f"{_named(wrapper.func)}({', '.join(given)})"
+        arguments = [*map(repr, wrapper.args), *(f"{name}={value!r}" for name, value in wrapper.keywords.items())]
+        return f"{_describe_wrapper(wrapper.func)}({', '.join(arguments)})"
     return f"{wrapper.__module__}.{wrapper.__qualname__}" if hasattr(wrapper, "__qualname__") else repr(wrapper)

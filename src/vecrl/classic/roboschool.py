@@ -18,7 +18,7 @@ import gymnasium
 from ..errors import VersionError
 from .gym import GymEnv
 
-_ROBOTS = (
+_COMMON_TASKS = (
     "InvertedPendulum",
     "InvertedDoublePendulum",
     "Reacher",
@@ -28,12 +28,12 @@ _ROBOTS = (
     "Ant",
     "Humanoid",
 )
-_BESIDE = ("InvertedPendulumSwingup", "HumanoidFlagrun", "HumanoidFlagrunHarder")
-_OWN = ("Pong", "AtlasForwardWalk")
+_ROBOSCHOOL_AND_BULLET_TASKS = ("InvertedPendulumSwingup", "HumanoidFlagrun", "HumanoidFlagrunHarder")
+_ROBOSCHOOL_ONLY_TASKS = ("Pong", "AtlasForwardWalk")
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class SimulatorSource:
     """A simulator that has some of the tasks.
 
     Attributes:
@@ -52,7 +52,7 @@ class Carrier:
     differs: str
     ids: Mapping[str, tuple[str, ...]]
 
-    def find(self, task: str) -> tuple[str | None, str]:
+    def find_id(self, task: str) -> tuple[str | None, str]:
         """The environment's name, or None and why it cannot be had."""
         if task not in self.ids:
             return None, f"{self.simulator} has no such task"
@@ -60,39 +60,45 @@ class Carrier:
             import_module(self.module)
         except ImportError as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == self.module
-            why = f'not installed (pip install "{self.install}")' if missing else f"cannot be imported ({error})"
-            return None, f"{self.simulator} is {why}"
-        known = self.ids[task]
+            reason = f'not installed (pip install "{self.install}")' if missing else f"cannot be imported ({error})"
+            return None, f"{self.simulator} is {reason}"
+        known_ids = self.ids[task]
         if self.library != "gymnasium":
-            return known[0], ""
-        here = next((name for name in known if name in gymnasium.registry), None)
-        return here, "" if here else f"{self.simulator} has registered none of {known}"
+            return known_ids[0], ""
+        registered_id = next((name for name in known_ids if name in gymnasium.registry), None)
+        return registered_id, "" if registered_id else f"{self.simulator} has registered none of {known_ids}"
 
 
-CARRIERS = (
-    Carrier(
+SIMULATOR_SOURCES = (
+    SimulatorSource(
         "roboschool",
         "roboschool",
         "gym",
         "roboschool==1.0.49",
         "nothing",
-        {task: (f"Roboschool{task}-v1",) for task in (*_ROBOTS, *_BESIDE, *_OWN)},
+        {
+            task: (f"Roboschool{task}-v1",)
+            for task in (*_COMMON_TASKS, *_ROBOSCHOOL_AND_BULLET_TASKS, *_ROBOSCHOOL_ONLY_TASKS)
+        },
     ),
-    Carrier(
+    SimulatorSource(
         "pybullet",
         "pybullet_envs_gymnasium",
         "gymnasium",
         "pybullet-envs-gymnasium",
         "states and actions have the same sizes, physics and rewards differ a little",
-        {task: (f"{task.replace('2d', '2D')}BulletEnv-v0",) for task in (*_ROBOTS, *_BESIDE)},
+        {
+            task: (f"{task.replace('2d', '2D')}BulletEnv-v0",)
+            for task in (*_COMMON_TASKS, *_ROBOSCHOOL_AND_BULLET_TASKS)
+        },
     ),
-    Carrier(
+    SimulatorSource(
         "mujoco",
         "mujoco",
         "gymnasium",
         "gymnasium[mujoco]",
         "states and rewards are others, and so may their sizes be",
-        {task: tuple(f"{task}-v{version}" for version in (5, 4)) for task in _ROBOTS},
+        {task: tuple(f"{task}-v{version}" for version in (5, 4)) for task in _COMMON_TASKS},
     ),
 )
 
@@ -121,15 +127,15 @@ class RoboschoolEnv(GymEnv):
     """
 
     def __init__(self, env_name: str, *args: Any, simulator: str | None = None, **kwargs: Any):
-        carrier, self.running = _found(env_name, simulator)
-        self._carrier = carrier
-        if simulator is None and carrier is not CARRIERS[0]:
+        source, self.running = _find_source(env_name, simulator)
+        self._source = source
+        if simulator is None and source is not SIMULATOR_SOURCES[0]:
             warnings.warn(
-                f"{env_name} runs as {self.running} on {carrier.simulator}, since roboschool is not here: "
-                f'{carrier.differs}. simulator="{carrier.simulator}" asks for just that, without a warning.',
+                f"{env_name} runs as {self.running} on {source.simulator}, since roboschool is not here: "
+                f'{source.differs}. simulator="{source.simulator}" asks for just that, without a warning.',
                 stacklevel=2,
             )
-        super().__init__(env_name, *args, library=carrier.library, **kwargs)
+        super().__init__(env_name, *args, library=source.library, **kwargs)
 
     def _id(self) -> str:
         return self.running
@@ -137,27 +143,27 @@ class RoboschoolEnv(GymEnv):
     @property
     def simulator(self) -> str:
         """Which one runs: "roboschool", "pybullet" or "mujoco"."""
-        return self._carrier.simulator
+        return self._source.simulator
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, running={self.running!r})"
 
 
-def _found(env_name: str, simulator: str | None) -> tuple[Carrier, str]:
+def _find_source(env_name: str, simulator: str | None) -> tuple[SimulatorSource, str]:
     """Who has the task, of all or of one alone, and under which name."""
-    names = {f"Roboschool{task}-v1": task for task in CARRIERS[0].ids}
+    names = {f"Roboschool{task}-v1": task for task in SIMULATOR_SOURCES[0].ids}
     if env_name not in names:
-        close = get_close_matches(env_name, names, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        matches = get_close_matches(env_name, names, 1)
+        hint = f"did you mean {matches[0]!r}? " if matches else ""
         raise ValueError(f"Roboschool has no task {env_name!r}; {hint}There are {list(names)}.")
-    carriers = [carrier for carrier in CARRIERS if simulator in (None, carrier.simulator)]
-    if not carriers:
-        known = [carrier.simulator for carrier in CARRIERS]
-        raise ValueError(f"Expected simulator to be one of {known}, but {simulator!r} came.")
+    sources = [source for source in SIMULATOR_SOURCES if simulator in (None, source.simulator)]
+    if not sources:
+        simulator_names = [source.simulator for source in SIMULATOR_SOURCES]
+        raise ValueError(f"Expected simulator to be one of {simulator_names}, but {simulator!r} came.")
     reasons: list[str] = []
-    for carrier in carriers:
-        running, why = carrier.find(names[env_name])
+    for source in sources:
+        running, reason = source.find_id(names[env_name])
         if running is not None:
-            return carrier, running
-        reasons.append(why)
+            return source, running
+        reasons.append(reason)
     raise VersionError(f"Nothing here has {env_name}: {'; '.join(reasons)}.")

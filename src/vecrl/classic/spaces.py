@@ -15,8 +15,8 @@ from gymnasium import spaces
 from ..errors import SpaceError
 
 Info = dict[str, Any]
-_NUMBERS = ("continuous", "float", float)
-_CHOICES = ("int", "discrete", int)
+_CONTINUOUS_NAMES = ("continuous", "float", float)
+_DISCRETE_NAMES = ("int", "discrete", int)
 
 
 def info_of_space(space: spaces.Space[Any]) -> Info:
@@ -37,12 +37,12 @@ def info_of_space(space: spaces.Space[Any]) -> Info:
     return {**info, "start": start} if np.any(start) else info
 
 
-def space_of_info(info: Mapping[str, Any], *, acted: bool) -> spaces.Space[Any]:
+def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space[Any]:
     """The space that such a dict means; the inverse of `info_of_space`.
 
     Args:
         info: with "shape" and "dtype"; "low_bound" and "high_bound", "n" and "start" where it has them.
-        acted: whether it is of actions. Integers without "n" are choices then, as many as "shape" says; of states,
+        is_action: whether it is of actions. Integers without "n" are choices then, as many as "shape" says; of states,
             they are any integers.
 
     Raises:
@@ -52,19 +52,19 @@ def space_of_info(info: Mapping[str, Any], *, acted: bool) -> spaces.Space[Any]:
     if missing:
         raise SpaceError(f"Expected a dict with 'shape' and 'dtype', but {sorted(missing)} is missing in {dict(info)}.")
     shape, dtype = tuple(np.atleast_1d(np.array(info["shape"], int)).tolist()), info["dtype"]
-    if dtype in _NUMBERS or (dtype not in _CHOICES and _kind(dtype) == "f"):
-        return _box(info, shape, None if dtype in _NUMBERS else np.dtype(dtype))
-    if dtype not in _CHOICES and _kind(dtype) not in "iu":
+    if dtype in _CONTINUOUS_NAMES or (dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) == "f"):
+        return _box(info, shape, None if dtype in _CONTINUOUS_NAMES else np.dtype(dtype))
+    if dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) not in "iu":
         raise SpaceError(f"Expected the dtype 'continuous' or 'int', or one of NumPy's, but {dtype!r} came.")
-    if "n" not in info and not (acted and len(shape) == 1):
-        return _box(info, shape, np.dtype(np.int64 if dtype in _CHOICES else dtype))
+    if "n" not in info and not (is_action and len(shape) == 1):
+        return _box(info, shape, np.dtype(np.int64 if dtype in _DISCRETE_NAMES else dtype))
     n, start = info.get("n", shape[0] if shape else None), info.get("start", 0)
     if np.ndim(n):
         return spaces.MultiDiscrete(np.asarray(n), start=np.broadcast_to(start, np.shape(n)))
     return spaces.Discrete(int(n), start=int(start))  # pyright: ignore[reportArgumentType] - a number where it has no dimensions
 
 
-def _kind(dtype: Any) -> str:
+def _dtype_kind(dtype: Any) -> str:
     try:
         return np.dtype(dtype).kind
     except TypeError:
@@ -75,17 +75,17 @@ def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> spaces.
     """Numbers; of no dtype that is said, they have that of their bounds, or all of NumPy's digits."""
     bounds = [info.get(name) for name in ("low_bound", "high_bound")]
     if dtype is None:
-        given = [np.asarray(bound).dtype for bound in bounds if isinstance(bound, np.ndarray | np.generic)]
-        dtype = np.result_type(*given) if given else np.dtype(np.float64)
-    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        dtypes = [np.asarray(bound).dtype for bound in bounds if isinstance(bound, np.ndarray | np.generic)]
+        dtype = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
+    lowest, highest = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     low, high = (
-        np.broadcast_to(np.asarray(other if bound is None else bound, dtype), shape)
-        for bound, other in zip(bounds, (least, most), strict=True)
+        np.broadcast_to(np.asarray(default_bound if bound is None else bound, dtype), shape)
+        for bound, default_bound in zip(bounds, (lowest, highest), strict=True)
     )
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def fitted(action: Any, space: spaces.Space[Any]) -> Any:
+def to_space_action(action: Any, space: spaces.Space[Any]) -> Any:
     """An action as its space has it: an int for a Discrete one, else an array of its dtype and shape.
 
     Raises:

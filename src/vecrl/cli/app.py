@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from vecrl.cli.console import Settings, guarded, parse_pairs
+from vecrl.cli.console import Settings, handle_errors, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
@@ -46,18 +46,18 @@ def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show er
 
 
 @app.command()
-@guarded
+@handle_errors
 def envs(
     prefix: Annotated[Optional[str], typer.Option(help="List the names of this one: gym, native, brax, …")] = None,  # noqa: UP045
 ) -> None:
     """What can be made here, by prefix, and what is missing with the extra to install."""
-    from vecrl.cli.envs import show_envs
+    from vecrl.cli.list_envs import show_envs
 
     show_envs(prefix)
 
 
 @app.command()
-@guarded
+@handle_errors
 def check(
     env: Env,
     env_arg: EnvArgs = [],  # noqa: B006
@@ -66,14 +66,14 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that each check may take.")] = 120.0,
 ) -> None:
     """Whether an environment does what it says: spaces, dtypes, seeds, auto-reset. Ends with code 1 if not."""
-    from vecrl.cli.check import check_env
+    from vecrl.cli.check_command import check_env
 
     if not check_env(env, parse_pairs(env_arg), seed=seed, render=render, timeout=timeout):
         raise typer.Exit(1)
 
 
 @app.command()
-@guarded
+@handle_errors
 def rollout(
     env: Env,
     policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`; random without.")] = None,  # noqa: UP045
@@ -90,14 +90,14 @@ def rollout(
     threads: Threads = 1,
 ) -> None:
     """Play episodes: returns, lengths, steps a second."""
-    from vecrl.cli.rollout import Rollout
+    from vecrl.cli.rollout import RolloutCommand
 
-    given = {"backend": backend.value, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
-    Rollout(env, policy, episodes, envs, max_steps, seed, threads, given).show(video, plot)
+    arguments = {"backend": backend.value, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
+    RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments).show(video, plot)
 
 
 @app.command()
-@guarded
+@handle_errors
 def evolve(
     context: typer.Context,
     env: Annotated[Optional[str], typer.Argument(help="An environment, as for `rollout`.")] = None,  # noqa: UP045
@@ -141,21 +141,23 @@ def evolve(
     """Search for a policy with a population, and keep the curve, the best policy and a video of it."""
     from vecrl.cli.evolve import Evolution, Options
 
-    given = {name: value for name, value in locals().items() if name in Options.names()}
-    given |= {"backend": backend.value, "env_args": parse_pairs(env_arg)}
+    arguments = {name: value for name, value in locals().items() if name in Options.names()}
+    arguments |= {"backend": backend.value, "env_args": parse_pairs(env_arg)}
     if resume is not None:
         source = context.get_parameter_source
-        said = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"} - {"resume"}
-        run = Evolution.resume(resume, {name: given.get(name) for name in said})
+        explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"} - {
+            "resume"
+        }
+        run = Evolution.resume(resume, {name: arguments.get(name) for name in explicit_names})
     elif env is not None:
-        run = Evolution.begin(Options(**given), out)
+        run = Evolution.start(Options(**arguments), out)
     else:
         raise typer.BadParameter("Give an environment, or --resume and a run folder.")
     raise typer.Exit(run.show())
 
 
 @app.command()
-@guarded
+@handle_errors
 def bench(
     env: Env,
     backends: Annotated[list[Backend], typer.Option("--backend", help="Try only this; may be given again.")] = [  # noqa: B006

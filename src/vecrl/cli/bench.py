@@ -13,14 +13,14 @@ import typer
 from rich.table import Table
 
 from vecrl.cli.console import INTERRUPTED, console
-from vecrl.policy.population import gymnasium_maker, making
-from vecrl.vector.makers import make_vector_env
-from vecrl.vector.registry import find
+from vecrl.policy.population import creation_errors, gymnasium_maker
+from vecrl.vector.factory import make_vector_env
+from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import VectorEnv
 
-ACTIONS = 64  # batches of actions, made beforehand
-WARM_UP = 0.2  # of the time of each
-BATCHES = [1, 64, 1024, 4096]
+NUM_ACTION_BATCHES = 64  # batches of actions, made beforehand
+WARM_UP_FRACTION = 0.2  # of the time of each
+BATCH_SIZES = [1, 64, 1024, 4096]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,74 +78,78 @@ class Bench:
             raise typer.Exit(INTERRUPTED)
 
     def _results(self) -> Iterator[Result]:
-        return self._batches() if find(self.env)[0].prefix != "gym" else self._pools()
+        return self._batches() if find_entry(self.env)[0].prefix != "gym" else self._pools()
 
     def _pools(self) -> Iterator[Result]:
         cores = os.cpu_count() or 1
-        make = gymnasium_maker(find(self.env)[1], self.kwargs)
+        make = gymnasium_maker(find_entry(self.env)[1], self.kwargs)
         for backend in self.backends:
             counts = [1] if backend == "serial" else self.workers or sorted({1, max(1, cores // 2), cores})
             for workers in counts:
-                for each in self.envs or [1, 4, 16]:
-                    n = each * workers
-                    place = f"backend={backend!r}" + ("" if backend == "serial" else f", num_workers={workers}")
-                    call = f"VectorEnv([lambda: gymnasium.make({self._given()})] * {n}, {place})"
+                for envs_per_worker in self.envs or [1, 4, 16]:
+                    num_envs = envs_per_worker * workers
+                    backend_options = f"backend={backend!r}" + (
+                        "" if backend == "serial" else f", num_workers={workers}"
+                    )
+                    call = (
+                        f"VectorEnv([lambda: gymnasium.make({self._env_arguments()})] * {num_envs}, {backend_options})"
+                    )
                     options: dict[str, Any] = {"backend": backend, "num_workers": workers, "empty_info": True}
-                    with VectorEnv([make] * n, autoreset_mode="same_step", **options) as env:
-                        yield Result(backend, workers, n, self._time(env), call)
+                    with VectorEnv([make] * num_envs, autoreset_mode="same_step", **options) as env:
+                        yield Result(backend, workers, num_envs, self._time(env), call)
 
     def _batches(self) -> Iterator[Result]:
         kwargs: dict[str, Any] = self.kwargs | ({} if self.device is None else {"device": self.device})
-        for n in self.envs or BATCHES:
-            more = "".join(f", {key}={value!r}" for key, value in kwargs.items())
-            call = f"make_vector_env({self.env!r}, num_envs={n}{more})"
-            with making(self.env, kwargs):
-                env = make_vector_env(self.env, num_envs=n, empty_info=True, **kwargs)
+        for num_envs in self.envs or BATCH_SIZES:
+            kwargs_text = "".join(f", {key}={value!r}" for key, value in kwargs.items())
+            call = f"make_vector_env({self.env!r}, num_envs={num_envs}{kwargs_text})"
+            with creation_errors(self.env, kwargs):
+                env = make_vector_env(self.env, num_envs=num_envs, empty_info=True, **kwargs)
             try:
-                yield Result(self.device or "batched", 1, n, self._time(env.env, tensors=True), call)
+                yield Result(self.device or "batched", 1, num_envs, self._time(env.env, tensors=True), call)
             finally:
                 env.close()
 
-    def _given(self) -> str:
-        more = "".join(f", {key}={value!r}" for key, value in self.kwargs.items())
-        return f"{find(self.env)[1]!r}{more}"
+    def _env_arguments(self) -> str:
+        kwargs_text = "".join(f", {key}={value!r}" for key, value in self.kwargs.items())
+        return f"{find_entry(self.env)[1]!r}{kwargs_text}"
 
     def _time(self, env: Any, tensors: bool = False) -> float:
         """Environment steps a second."""
         env.action_space.seed(0)
-        actions = [env.action_space.sample() for _ in range(ACTIONS)]
+        actions = [env.action_space.sample() for _ in range(NUM_ACTION_BATCHES)]
         if tensors:
             actions = [torch.as_tensor(batch, device=self.device) for batch in actions]
         env.reset(seed=0)
-        _run(env, actions, self.seconds * WARM_UP)
+        _run(env, actions, self.seconds * WARM_UP_FRACTION)
         return env.num_envs * _run(env, actions, self.seconds)
 
     def _print(self, results: Sequence[Result]) -> None:
-        best = max(results, key=lambda result: result.rate)
+        fastest = max(results, key=lambda result: result.rate)
         table = Table("backend", title=f"{self.env}, same-step auto-reset, random actions")
         for name in ("workers", "environments", "steps/s", "µs a step of all"):
             table.add_column(name, justify="right")
         for result in results:
             numbers = str(result.workers), str(result.num_envs), f"{result.rate:,.0f}"
-            style = "bold green" if result is best else None
+            style = "bold green" if result is fastest else None
             table.add_row(result.backend, *numbers, f"{1e6 * result.num_envs / result.rate:.4g}", style=style)
         console.print(table)
         console.print("The fastest:")
-        console.print(f"  {best.call}", markup=False, soft_wrap=True)
+        console.print(f"  {fastest.call}", markup=False, soft_wrap=True)
 
 
 def _run(env: Any, actions: Sequence[Any], seconds: float) -> float:
     """Steps of the whole vector a second."""
-    steps, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds or not steps:
-        for batch in actions[steps % ACTIONS :][:8]:
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds or not steps:
+        for batch in actions[steps % NUM_ACTION_BATCHES :][:8]:
             env.step(batch)
             steps += 1
-    _wait(env)
-    return steps / (time.perf_counter() - begun)
+    _synchronize(env)
+    return steps / (time.perf_counter() - start)
 
 
-def _wait(env: Any) -> None:
+def _synchronize(env: Any) -> None:
     device = getattr(env, "device", None)
     if device is not None and torch.device(device).type == "cuda":
         torch.cuda.synchronize()

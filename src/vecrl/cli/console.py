@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 console = Console(highlight=False)
-complaints = Console(stderr=True, highlight=False)
+error_console = Console(stderr=True, highlight=False)
 INTERRUPTED = 130
 
 
@@ -28,7 +28,7 @@ class Settings:
     traceback = False
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
+def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Let a command end on errors of the user's making with one line and code 1, on an interrupt with code 130."""
 
     @functools.wraps(command)
@@ -36,25 +36,25 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            complaints.print("[yellow]Interrupted.[/]")
+            error_console.print("[yellow]Interrupted.[/]")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            if Settings.traceback or not _expected(error):
+            if Settings.traceback or not _is_expected(error):
                 raise
-            complaints.print(f"[bold red]Error:[/] {escape(first_line(error))}", soft_wrap=True)
+            error_console.print(f"[bold red]Error:[/] {escape(first_line(error))}", soft_wrap=True)
             raise typer.Exit(1) from None
 
     return run
 
 
-def first_line(error: BaseException, more: str = " (--traceback shows the rest)") -> str:
-    """What an error says, on one line; `more` follows where there are others."""
+def first_line(error: BaseException, suffix: str = " (--traceback shows the rest)") -> str:
+    """What an error says, on one line; `suffix` follows where there are others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    more = more if len(lines) > 1 else ""
-    return (lines[0] if lines else type(error).__name__) + more
+    suffix = suffix if len(lines) > 1 else ""
+    return (lines[0] if lines else type(error).__name__) + suffix
 
 
-def _expected(error: Exception) -> bool:
+def _is_expected(error: Exception) -> bool:
     """Whether an error is the user's to mend: of vecrl's tree, a wrong value, something missing, gymnasium's own."""
     from gymnasium.error import Error as GymnasiumError
 
@@ -71,10 +71,10 @@ def parse_pairs(pairs: list[str]) -> dict[str, Any]:
     """
     import yaml
 
-    given: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
+        key, separator, value = pair.partition("=")
+        if not separator or not key.isidentifier():
             raise ValueError(f"Expected KEY=VALUE, but {pair!r} came.")
-        given[key] = yaml.safe_load(value)
-    return given
+        parsed[key] = yaml.safe_load(value)
+    return parsed

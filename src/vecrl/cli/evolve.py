@@ -16,17 +16,17 @@ from rich.markup import escape
 from torch import Tensor
 
 from vecrl.cli.console import INTERRUPTED, console, first_line
-from vecrl.cli.media import draw_curve, film
-from vecrl.cli.options import CHANGEABLE, Options
-from vecrl.cli.runs import RunFolder
+from vecrl.cli.media import draw_curve, record_video
+from vecrl.cli.options import CHANGEABLE_OPTIONS, Options
+from vecrl.cli.run_folder import RunFolder
 from vecrl.cli.selection import Selection
-from vecrl.policy.population import CLIP
-from vecrl.policy.saved import SavedPolicy
+from vecrl.policy.population import OBS_CLIP
+from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.policy.search import PopulationSearch
 from vecrl.seeding import seed_for, stream_for
 
-SAVE_EVERY = 5.0  # seconds between two states on disk
-SAY_EVERY = 5.0  # seconds between two lines where the output is no terminal
+SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
+PRINT_INTERVAL_S = 5.0  # seconds between two lines where the output is no terminal
 
 
 class Evolution:
@@ -43,7 +43,7 @@ class Evolution:
         self.options, self.folder = options, folder
         self.steps, self.seconds = 0, 0.0
         self._last: dict[str, float] = {}
-        self._rate = 0.0
+        self._steps_per_second = 0.0
         self._resumed = False
         self.evaluator = options.evaluator()
         try:
@@ -51,7 +51,7 @@ class Evolution:
             self.selection = Selection(options, self.evaluator)
             if state is not None:
                 self._load(state)
-            self._kept = self.state_dict()  # as of the last whole generation
+            self._last_complete = self.state_dict()  # as of the last whole generation
         except BaseException:
             self.evaluator.close()
             raise
@@ -62,7 +62,7 @@ class Evolution:
         return PopulationSearch(center, options.popsize, stdev=options.stdev, max_speed=options.max_speed, seed=seed)
 
     @classmethod
-    def begin(cls, options: Options, parent: Path) -> Evolution:
+    def start(cls, options: Options, parent: Path) -> Evolution:
         """A new run in a new folder of `parent`."""
         if options.seed is None:
             options = replace(options, seed=int(np.random.SeedSequence().generate_state(1)[0]))
@@ -78,11 +78,13 @@ class Evolution:
         folder = RunFolder(path)
         config, state = folder.read_config(), folder.read_state()
         config.pop("vecrl", None)
-        fixed = set(changes) - CHANGEABLE
-        if fixed:
-            allowed = ", ".join(sorted(CHANGEABLE))
-            raise ValueError(f"A run that goes on keeps its {', '.join(sorted(fixed))}; only {allowed} can change.")
-        options = replace(Options.of(config, folder.config), **changes)
+        unchangeable = set(changes) - CHANGEABLE_OPTIONS
+        if unchangeable:
+            allowed = ", ".join(sorted(CHANGEABLE_OPTIONS))
+            raise ValueError(
+                f"A run that goes on keeps its {', '.join(sorted(unchangeable))}; only {allowed} can change."
+            )
+        options = replace(Options.from_dict(config, folder.config), **changes)
         run = cls(options, folder, state)
         run._resumed = True
         return run
@@ -100,7 +102,7 @@ class Evolution:
     def show(self) -> int:
         """Run until the goal, the last generation or an interrupt; keep and show what was reached. An exit code."""
         try:
-            with self.folder.locked():
+            with self.folder.lock():
                 if self._resumed:
                     self.folder.rewind(self.search.generation)
                     self._write_config()
@@ -119,52 +121,54 @@ class Evolution:
             self.selection.retest()
             self._run()
             self._test_last()
-            self._kept = self.state_dict()
+            self._last_complete = self.state_dict()
         except KeyboardInterrupt:
             interrupted = True
-            self._load(self._kept)  # from a generation that was not completed
+            self._load(self._last_complete)  # from a generation that was not completed
         try:
-            self._keep()
+            self._save_last_complete()
             if not interrupted:
                 reported = self._report()
             self.evaluator.close()
             if options.video and not interrupted:
-                self._film()
+                self._record_video()
         except KeyboardInterrupt:
             interrupted = True
         self._conclude(interrupted, reported)
         return INTERRUPTED if interrupted else 0
 
     def _run(self) -> None:
-        saved = said = time.monotonic()
+        last_saved = last_printed = time.monotonic()
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             while self.search.generation < self.options.generations and not self.selection.solved:
                 self._last = self.advance()
                 self._test_if_due()
                 self.folder.append(self._last)
-                self._kept = self.state_dict()
+                self._last_complete = self.state_dict()
                 now = time.monotonic()
                 if console.is_terminal:
                     live.update(self._line())
-                elif now - said > SAY_EVERY:
-                    said = now
+                elif now - last_printed > PRINT_INTERVAL_S:
+                    last_printed = now
                     console.print(self._line(), soft_wrap=True)
-                if now - saved > SAVE_EVERY:
-                    saved = now
-                    self.folder.write_state(self._kept, self._policy())
+                if now - last_saved > SAVE_INTERVAL_S:
+                    last_saved = now
+                    self.folder.write_state(self._last_complete, self._policy())
 
     def advance(self) -> dict[str, float]:
         """One generation; its line of metrics.csv."""
-        begun, layer_of = time.perf_counter(), self._norm_state()
+        started, norm_state = time.perf_counter(), self._norm_state()
         population = torch.cat([self.search.ask(), self.search.center[None]])
         result = self.evaluator(population)
         self.search.tell(result.fitness[:-1].float())
-        taken = time.perf_counter() - begun
+        elapsed = time.perf_counter() - started
         self.steps += result.interactions
-        self.seconds += taken
-        self._rate = result.interactions / taken
-        top = int(result.returns.argmax())
-        self.selection.nominate(self._saved(population[top], layer_of, float(result.returns[top])))
+        self.seconds += elapsed
+        self._steps_per_second = result.interactions / elapsed
+        best_index = int(result.returns.argmax())
+        self.selection.nominate(
+            self._make_saved_policy(population[best_index], norm_state, float(result.returns[best_index]))
+        )
         members = result.returns[:-1]
         return {
             "generation": self.search.generation,
@@ -181,10 +185,10 @@ class Evolution:
 
     def _line(self) -> str:
         row, best = self._last, self.selection.best
-        tested = "" if best is None else f"tested [bold]{best.mean_return:.5g}[/]  "
+        test_text = "" if best is None else f"tested [bold]{best.mean_return:.5g}[/]  "
         return (
-            f"generation {row['generation']:.0f}/{self.options.generations}  {tested}best {row['best']:.5g}  "
-            f"mean {row['mean']:.5g}  centre {row['center']:.5g}  {self._rate:,.0f} steps/s  "
+            f"generation {row['generation']:.0f}/{self.options.generations}  {test_text}best {row['best']:.5g}  "
+            f"mean {row['mean']:.5g}  centre {row['center']:.5g}  {self._steps_per_second:,.0f} steps/s  "
             f"{row['seconds']:.0f} s"
         )
 
@@ -194,14 +198,14 @@ class Evolution:
         norm = self.evaluator.norm
         return None if norm is None or norm.stats.empty else {k: v.cpu() for k, v in norm.state_dict().items()}
 
-    def _saved(self, vector: Tensor, norm: dict[str, Tensor] | None, mean: float | None) -> SavedPolicy:
+    def _make_saved_policy(self, vector: Tensor, norm: dict[str, Tensor] | None, mean: float | None) -> SavedPolicy:
         options = self.options
         return SavedPolicy(
-            options.env, options.network, self.evaluator.interface.constants, vector.clone(), norm, CLIP, mean
+            options.env, options.network, self.evaluator.policy_io.constants, vector.clone(), norm, OBS_CLIP, mean
         )
 
     def _center(self) -> SavedPolicy:
-        return self._saved(self.search.center, self._norm_state(), None)
+        return self._make_saved_policy(self.search.center, self._norm_state(), None)
 
     def _policy(self) -> SavedPolicy:
         """What best.pt holds: the best tested policy, and the search's centre before the first test."""
@@ -247,26 +251,29 @@ class Evolution:
             self.selection.load_state_dict(state["selection"])
             self.steps, self.seconds = int(state["steps"]), float(state["seconds"])
         except Exception as error:  # whatever values of other kinds and shapes raise where they are put to use
-            said = (
+            last_printed = (
                 first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
             )
             raise ValueError(
-                f"{self.folder.state} does not go with config.yaml, or is no state of a run ({said}); begin a new run."
+                f"{self.folder.state} does not go with config.yaml, or is no state of a run ({last_printed}); begin a "
+                f"new run."
             ) from error
 
-    def _keep(self) -> None:
+    def _save_last_complete(self) -> None:
         """Write what is reached, if a generation was completed."""
         if not self.search.generation:
             return
         self.folder.rewind(self.search.generation)
-        self.folder.write_state(self._kept, self._policy())
+        self.folder.write_state(self._last_complete, self._policy())
         draw_curve(self.folder.rows(), self.folder.curve, self.options.env, self.options.stop_at)
 
-    def _film(self) -> None:
+    def _record_video(self) -> None:
         options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)
         try:
             with console.status("filming the best policy"):
-                film(options.env, self._policy().module(), self.folder.video, seed=seed, env_kwargs=options.env_args)
+                record_video(
+                    options.env, self._policy().module(), self.folder.video, seed=seed, env_kwargs=options.env_args
+                )
         except Exception as error:  # whatever a renderer may raise, the run is not lost for it
             console.print(f"[yellow]No video:[/] {escape(first_line(error))}", soft_wrap=True)
 
@@ -282,7 +289,7 @@ class Evolution:
         if generation:
             took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
             console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
-        for name, path in self.folder.listing("curve", "metrics", "best", "video"):
+        for name, path in self.folder.existing_files("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True)
         if interrupted:
             console.print(f"Go on with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)
@@ -291,8 +298,10 @@ class Evolution:
         chosen = self.selection
         if chosen.best is None:
             return "No policy was tested yet: best.pt holds the centre of the search"
-        verdict = "[green]Solved[/]" if chosen.solved else "Best"
-        tested = f"{chosen.best.mean_return:.5g} in the test after generation {chosen.chosen_at}"
+        verdict_text = "[green]Solved[/]" if chosen.solved else "Best"
+        test_text = f"{chosen.best.mean_return:.5g} in the test after generation {chosen.chosen_at}"
         if reported is None:
-            return f"{verdict}: mean return {tested} ({chosen.episodes} episodes)"
-        return f"{verdict}: mean return {reported:.5g} over {self.options.test_episodes} fresh episodes ({tested})"
+            return f"{verdict_text}: mean return {test_text} ({chosen.episodes} episodes)"
+        return (
+            f"{verdict_text}: mean return {reported:.5g} over {self.options.test_episodes} fresh episodes ({test_text})"
+        )

@@ -14,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.cli.blind import make_blinded
-from vecrl.policy.interface import Interface
-from vecrl.policy.population import gymnasium_maker, making
-from vecrl.vector.makers import make_vector_env
-from vecrl.vector.registry import find
+from vecrl.cli.constant_obs import make_constant_obs_env
+from vecrl.policy.policy_io import PolicyIO
+from vecrl.policy.population import creation_errors, gymnasium_maker
+from vecrl.vector.factory import make_vector_env
+from vecrl.vector.registry import find_entry
 from vecrl.vector.torch_wrapper import TorchWrapper
 
-MOST_FRAMES = 3000
-VIDEOS = ".mp4", ".mkv", ".mov"
-PLOTS = (".png",)
-Act = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state where there is one, to outputs
+MAX_FRAMES = 3000
+VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
+PLOT_SUFFIXES = (".png",)
+PolicyFn = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state where there is one, to outputs
 
 
-def make_place(path: Path, suffixes: Sequence[str]) -> None:
+def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
     """Make the folder of a file that is to be written.
 
     Raises:
@@ -41,7 +41,7 @@ def make_place(path: Path, suffixes: Sequence[str]) -> None:
         raise PermissionError(f"{path.parent} cannot be written to; name a file in another folder.")
 
 
-def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, goal: float | None = None) -> None:
+def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, target: float | None = None) -> None:
     """Returns over environment steps, of the rows of metrics.csv, as a png."""
     figure, axes = _figure(title)
     steps = [row["steps"] for row in rows]
@@ -55,8 +55,8 @@ def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, goal
         style = {"color": "#238b45", "linestyle": "--", "marker": "D", "markersize": 5, "zorder": 3}
         axes.plot(*zip(*tested, strict=True), **style, label="test")
         axes.plot(*max(tested, key=itemgetter(1)), "*", color="#238b45", markersize=14, zorder=4, label="best test")
-    if goal is not None:
-        axes.axhline(goal, color="gray", linestyle="--", linewidth=1, label=f"goal: {goal:g}")
+    if target is not None:
+        axes.axhline(target, color="gray", linestyle="--", linewidth=1, label=f"goal: {target:g}")
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return of an episode")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 5))
@@ -86,11 +86,13 @@ def _figure(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], blind: bool = False) -> float:
-    """Film one episode, no more than `MOST_FRAMES` of it, as one of `VIDEOS`; the return of what was filmed.
+def record_video(
+    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_obs: bool = False
+) -> float:
+    """Film one episode, no more than `MAX_FRAMES` of it, as one of `VIDEO_SUFFIXES`; the return of what was filmed.
 
     Args:
-        blind: `act` takes no notice of what it is given, so the observations may be of any space.
+        constant_obs: `act` takes no notice of what it is given, so the observations may be of any space.
 
     Raises:
         ImportError: no ffmpeg is at hand; the message names the extra.
@@ -102,13 +104,13 @@ def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, 
         raise ImportError('Videos need imageio-ffmpeg: pip install "vecrl[video]"') from error
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
-    with making(env, kwargs):
-        maker = _make(env, kwargs, blind)
+    with creation_errors(env, kwargs):
+        env_wrapper = _make(env, kwargs, constant_obs)
     try:
-        rate: Any = float((maker.env.metadata or {}).get("render_fps") or 30)
+        rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
         writer = None
-        for frame, reward in islice(_episode(maker, act, seed), MOST_FRAMES):
-            frame = _even(frame)
+        for frame, reward in islice(_episode(env_wrapper, act, seed), MAX_FRAMES):
+            frame = _pad_to_even(frame)
             if writer is None:
                 size = frame.shape[1], frame.shape[0]
                 writer = imageio_ffmpeg.write_frames(str(path), size, fps=rate, macro_block_size=2)
@@ -118,39 +120,39 @@ def film(env: str, act: Act, path: Path, *, seed: int, env_kwargs: Mapping[str, 
         if writer is not None:
             writer.close()
     finally:
-        maker.close()
+        env_wrapper.close()
     return total
 
 
-def _make(env: str, kwargs: Mapping[str, Any], blind: bool) -> TorchWrapper:
-    entry, name = find(env)
-    if blind and entry.prefix == "gym":
-        return TorchWrapper(make_blinded(gymnasium_maker(name, kwargs)))
+def _make(env: str, kwargs: Mapping[str, Any], constant_obs: bool) -> TorchWrapper:
+    entry, name = find_entry(env)
+    if constant_obs and entry.prefix == "gym":
+        return TorchWrapper(make_constant_obs_env(gymnasium_maker(name, kwargs)))
     return make_vector_env(env, **kwargs)
 
 
 @torch.no_grad()
-def _episode(env: Any, act: Act, seed: int) -> Iterator[tuple[np.ndarray, float]]:
+def _episode(env: Any, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
     """Frames of an episode, each with the reward that led to it."""
-    interface = Interface(env.observation_space, env.action_space)
+    policy_io = PolicyIO(env.observation_space, env.action_space)
     obs, _ = env.reset(seed=seed)
-    reward, over, state = 0.0, False, ()
+    reward, is_over, state = 0.0, False, ()
     while True:
         frame = env.render()
         if frame is None:
             raise ValueError("The environment draws no pictures (render_mode 'rgb_array').")
         yield np.asarray(frame), reward
-        if over:
+        if is_over:
             return
-        outputs = act(interface.features(obs[None]), *state)
+        outputs = act(policy_io.features(obs[None]), *state)
         if isinstance(outputs, tuple):
             outputs, *state = outputs
-        obs, reward, terminated, truncated, _ = env.step(interface.actions(outputs)[0])
-        reward, over = float(reward), bool(terminated) or bool(truncated)
+        obs, reward, terminated, truncated, _ = env.step(policy_io.actions(outputs)[0])
+        reward, is_over = float(reward), bool(terminated) or bool(truncated)
 
 
-def _even(frame: np.ndarray) -> np.ndarray:
+def _pad_to_even(frame: np.ndarray) -> np.ndarray:
     """A frame `[height, width, 3]` with the last row and column repeated where their number is odd, as in no video."""
     height, width = frame.shape[:2]
-    padded = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    return np.ascontiguousarray(padded, np.uint8)
+    even_frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    return np.ascontiguousarray(even_frame, np.uint8)

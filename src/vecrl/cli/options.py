@@ -11,10 +11,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from vecrl.policy.population import PopulationEvaluator
 
-CHANGEABLE = {"generations", "stop_at", "test_every", "test_episodes", "video"}
-CHANGEABLE |= {"backend", "workers", "device", "compile", "threads"}
-COUNTS = "generations", "subbatch_size", "episodes", "max_steps", "workers", "test_every", "test_episodes", "threads"
-LEAST = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNTS, 1)}
+CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video"}
+CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}
+COUNT_OPTIONS = (
+    "generations",
+    "subbatch_size",
+    "episodes",
+    "max_steps",
+    "workers",
+    "test_every",
+    "test_episodes",
+    "threads",
+)
+MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +61,29 @@ class Options:
         Raises:
             ValueError: a value of another kind, or out of its range.
         """
-        for name, kind in get_type_hints(type(self)).items():
+        for name, expected_type in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if not _fits(value, kind):
-                raise ValueError(f"Expected {name} to be {_described(kind)}, but {value!r} came.")
-            if name in LEAST and value is not None and value < LEAST[name]:
-                raise ValueError(f"Expected {name} of {LEAST[name]} or more, but {value!r} came.")
+            if not _has_type(value, expected_type):
+                raise ValueError(f"Expected {name} to be {_describe_type(expected_type)}, but {value!r} came.")
+            if name in MINIMUMS and value is not None and value < MINIMUMS[name]:
+                raise ValueError(f"Expected {name} of {MINIMUMS[name]} or more, but {value!r} came.")
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], path: Path) -> Options:
+    def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:
         """From the mapping in the file `path`.
 
         Raises:
             ValueError: a key is missing or unknown, or a value does not fit.
         """
         missing, unknown = cls.names() - set(config), set(map(str, config)) - cls.names()
-        for problem, keys in (("lacks", missing), ("should not have", unknown)):
+        for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:
-                raise ValueError(f"{path} {problem} {', '.join(sorted(keys))}; mend it, or begin a new run.")
-        given: dict[str, Any] = {
+                raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}; mend it, or begin a new run.")
+        values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
         }
         try:
-            return cls(**given)
+            return cls(**values)
         except ValueError as error:
             raise ValueError(f"{path} cannot be used: {error}") from error
 
@@ -105,24 +114,24 @@ class Options:
         )
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, expected_type: Any) -> bool:
     """Whether a value is of a kind that is annotated above; whole numbers are numbers, bools and nan are not."""
-    arguments = get_args(kind)
-    if isinstance(kind, UnionType):
-        return any(_fits(value, one) for one in arguments)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and len(value) == len(arguments) and all(map(_fits, value, arguments))
-    if get_origin(kind) is dict:
+    arguments = get_args(expected_type)
+    if isinstance(expected_type, UnionType):
+        return any(_has_type(value, member_type) for member_type in arguments)
+    if get_origin(expected_type) is tuple:
+        return isinstance(value, tuple) and len(value) == len(arguments) and all(map(_has_type, value, arguments))
+    if get_origin(expected_type) is dict:
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    if kind is float:
+    if expected_type is float:
         return type(value) is int or (type(value) is float and math.isfinite(value))
-    return type(value) is kind
+    return type(value) is expected_type
 
 
-def _described(kind: Any) -> str:
-    words = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
-    if isinstance(kind, UnionType):
-        return " or ".join(map(_described, get_args(kind)))
-    if get_origin(kind) is tuple:
-        return f"{len(get_args(kind))} finite numbers"
-    return words.get(kind, "a mapping of names")
+def _describe_type(expected_type: Any) -> str:
+    names = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
+    if isinstance(expected_type, UnionType):
+        return " or ".join(map(_describe_type, get_args(expected_type)))
+    if get_origin(expected_type) is tuple:
+        return f"{len(get_args(expected_type))} finite numbers"
+    return names.get(expected_type, "a mapping of names")

@@ -14,15 +14,15 @@ from gymnasium.spaces import Box, Discrete, Space
 from rich.table import Table
 from torch import Tensor, nn
 
-from vecrl.cli.blind import make_blinded
 from vecrl.cli.console import INTERRUPTED, console
-from vecrl.cli.media import PLOTS, VIDEOS, draw_returns, film, make_place
-from vecrl.policy.batched import Parameters, Step, register_batched
-from vecrl.policy.episodes import Evaluation
+from vecrl.cli.constant_obs import make_constant_obs_env
+from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
+from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
+from vecrl.policy.evaluation.pool_loop import Evaluation
 from vecrl.policy.population import PopulationEvaluator, gymnasium_maker
-from vecrl.policy.saved import SavedPolicy
+from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
-from vecrl.vector.registry import find
+from vecrl.vector.registry import find_entry
 
 
 class RandomActions(nn.Module):
@@ -32,9 +32,9 @@ class RandomActions(nn.Module):
         super().__init__()
         self.low, self.high, self.size = 0.0, 1.0, int(space.n) if isinstance(space, Discrete) else 0
         if isinstance(space, Box):
-            bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            self.low = torch.tensor(np.where(bounded, space.low, -(3**0.5)).ravel(), dtype=torch.float32)
-            self.high = torch.tensor(np.where(bounded, space.high, 3**0.5).ravel(), dtype=torch.float32)
+            is_bounded = np.isfinite(space.low) & np.isfinite(space.high)
+            self.low = torch.tensor(np.where(is_bounded, space.low, -(3**0.5)).ravel(), dtype=torch.float32)
+            self.high = torch.tensor(np.where(is_bounded, space.high, 3**0.5).ravel(), dtype=torch.float32)
             self.size = len(self.low)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,18 +42,18 @@ class RandomActions(nn.Module):
 
 
 @register_batched(RandomActions)
-def _random(module: RandomActions, parameters: Parameters) -> Step:
+def _random(module: RandomActions, parameters: Parameters) -> BatchedForward:
     return module.forward
 
 
-class Rollout:
+class RolloutCommand:
     """One call of the command.
 
     Args:
         env: its name.
         policy: a file of `SavedPolicy`; None is random actions.
         episodes: how many to play, `num_envs` at once.
-        place: what else `PopulationEvaluator` takes: backend, num_workers, device, env_kwargs.
+        evaluator_options: what else `PopulationEvaluator` takes: backend, num_workers, device, env_kwargs.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Rollout:
         max_steps: int | None,
         seed: int | None,
         threads: int,
-        place: dict[str, Any],
+        evaluator_options: dict[str, Any],
     ):
         torch.set_num_threads(threads)
-        self.env, self.episodes, self.place, self.max_steps = env, episodes, place, max_steps
+        self.env, self.episodes, self.evaluator_options, self.max_steps = env, episodes, evaluator_options, max_steps
         self.num_envs = min(num_envs, episodes)
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self.saved = None if policy is None else SavedPolicy.load(policy)
+        self.saved_policy = None if policy is None else SavedPolicy.load(policy)
 
     def show(self, video: Path | None, plot: Path | None) -> None:
         """Play, print, film and plot.
@@ -79,66 +79,73 @@ class Rollout:
         Raises:
             ValueError: a file to write has another suffix than those that can be written.
         """
-        for path, suffixes in ((video, VIDEOS), (plot, PLOTS)):
+        for path, suffixes in ((video, VIDEO_SUFFIXES), (plot, PLOT_SUFFIXES)):
             if path is not None:
-                make_place(path, suffixes)  # now, not after the last episode
+                prepare_output_path(path, suffixes)  # now, not after the last episode
         torch.manual_seed(stream_for(self.seed, "actions") >> 1)
-        parts: list[Evaluation] = []
-        begun, interrupted = time.perf_counter(), False
+        evaluations: list[Evaluation] = []
+        started, interrupted = time.perf_counter(), False
         with self._evaluator() as evaluator:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 with console.status("playing"):
-                    for first in range(0, self.episodes, self.num_envs):
-                        parts.append(self._play(evaluator, first))
+                    for first_episode in range(0, self.episodes, self.num_envs):
+                        evaluations.append(self._evaluate(evaluator, first_episode))
             except KeyboardInterrupt:
                 interrupted = True
-            seconds = time.perf_counter() - begun
-            module = evaluator.policy.wrapped_module if self.saved is None else self.saved.module()
-        if parts:
-            result = Evaluation.joined(parts)
+            seconds = time.perf_counter() - started
+            module = evaluator.policy.wrapped_module if self.saved_policy is None else self.saved_policy.module()
+        if evaluations:
+            result = Evaluation.concat(evaluations)
             self._print(result, seconds)
             if plot is not None:
                 draw_returns(result.returns.tolist(), plot, self._title())
                 console.print(f"plot: {plot}", soft_wrap=True)
         if interrupted:
-            console.print(f"[yellow]Interrupted[/] after {sum(len(p.returns) for p in parts)} episodes.")
+            console.print(
+                f"[yellow]Interrupted[/] after {sum(len(evaluation.returns) for evaluation in evaluations)} episodes."
+            )
             raise typer.Exit(INTERRUPTED)
         if video is not None:
-            kwargs = self.place["env_kwargs"]
-            reached = film(
-                self.env, module, video, seed=seed_for(self.seed, 0), env_kwargs=kwargs, blind=self.saved is None
+            kwargs = self.evaluator_options["env_kwargs"]
+            video_return = record_video(
+                self.env,
+                module,
+                video,
+                seed=seed_for(self.seed, 0),
+                env_kwargs=kwargs,
+                constant_obs=self.saved_policy is None,
             )
-            console.print(f"video: {video} (return {reached:.4g})", soft_wrap=True)
+            console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
 
     def _title(self) -> str:
-        return f"{self.env}, {'random actions' if self.saved is None else 'saved policy'}"
+        return f"{self.env}, {'random actions' if self.saved_policy is None else 'saved policy'}"
 
     def _evaluator(self) -> PopulationEvaluator:
-        options = {"max_steps": self.max_steps, **self.place}
-        if self.saved is None:
-            net: Any = lambda interface: RandomActions(interface.action_space)  # noqa: E731
-            entry, name = find(self.env)
+        options = {"max_steps": self.max_steps, **self.evaluator_options}
+        if self.saved_policy is None:
+            net: Any = lambda policy_io: RandomActions(policy_io.action_space)  # noqa: E731
+            entry, name = find_entry(self.env)
             env: Any = self.env
             if entry.prefix == "gym":
-                env = partial(make_blinded, gymnasium_maker(name, options.pop("env_kwargs")))
+                env = partial(make_constant_obs_env, gymnasium_maker(name, options.pop("env_kwargs")))
             return PopulationEvaluator(env, net, self.num_envs, **options)
-        evaluator = PopulationEvaluator(self.env, self.saved.network, self.num_envs, **options)
-        if evaluator.interface.constants != self.saved.constants:
+        evaluator = PopulationEvaluator(self.env, self.saved_policy.network, self.num_envs, **options)
+        if evaluator.policy_io.constants != self.saved_policy.constants:
             evaluator.close()
             raise ValueError(
-                f"The policy was made for {self.saved.env} with {self.saved.constants}, "
-                f"but {self.env} has {evaluator.interface.constants}."
+                f"The policy was made for {self.saved_policy.env} with {self.saved_policy.constants}, "
+                f"but {self.env} has {evaluator.policy_io.constants}."
             )
         return evaluator
 
-    def _play(self, evaluator: PopulationEvaluator, first: int) -> Evaluation:
+    def _evaluate(self, evaluator: PopulationEvaluator, first_episode: int) -> Evaluation:
         def seeds(env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-            return OwnSeeds(self.seed)(np.add(env_ids, first), episodes)
+            return OwnSeeds(self.seed)(np.add(env_ids, first_episode), episodes)
 
-        count = min(self.num_envs, self.episodes - first)
-        vector = torch.empty(0) if self.saved is None else self.saved.parameters
-        layer = None if self.saved is None else self.saved.obs_layer()
+        count = min(self.num_envs, self.episodes - first_episode)
+        vector = torch.empty(0) if self.saved_policy is None else self.saved_policy.parameters
+        layer = None if self.saved_policy is None else self.saved_policy.obs_layer()
         return evaluator.test(vector, count, seed=seeds, obs_layer=layer)
 
     def _print(self, result: Evaluation, seconds: float) -> None:

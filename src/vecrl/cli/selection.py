@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from vecrl.cli.options import Options
-from vecrl.policy.episodes import Evaluation
+from vecrl.policy.evaluation.pool_loop import Evaluation
 from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved import SavedPolicy
+from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import SeedRule, stream_for
 
 EVERY = 10  # generations between two tests by default, at least
@@ -124,7 +124,7 @@ class Selection:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned."""
         self.best, self.luckiest = (
-            None if state[name] is None else SavedPolicy.of(state[name]) for name in ("best", "luckiest")
+            None if state[name] is None else SavedPolicy.from_dict(state[name]) for name in ("best", "luckiest")
         )
         for name in NUMBERS:
             setattr(self, name, int(state[name]))

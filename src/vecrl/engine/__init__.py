@@ -2,7 +2,7 @@
 
 from .pool import Pool
 from .simulator import BatchSimulator, BatchStep, Simulator
-from .transitions import Autoreset, AutoresetMode, Episodes, Transition
+from .transition import Autoreset, AutoresetMode, Episodes, Transition
 
 __all__ = [
     "Autoreset",

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ClosedError, Failure, PendingError
 from .backends.base import Backend
-from .flights import Flights
+from .pending import PendingCommands
 from .worker import Command, Op
 
 GRACE = 1.0  # seconds that pending commands may take to end and environments to close, where the user set no limit
@@ -29,12 +29,12 @@ class Closing:
         closed: whether `close` was called, so that no other call begins.
     """
 
-    def __init__(self, pool: Any, backend: Backend, flights: Flights):
+    def __init__(self, pool: Any, backend: Backend, pending: PendingCommands):
         self.turn = threading.RLock()
         self.closed = False
         self._ended = False
         self._backend = backend
-        self._flights = flights
+        self._pending = pending
         self._finalizer = weakref.finalize(pool, backend.shutdown, GRACE)
 
     @property
@@ -57,55 +57,55 @@ class Closing:
             What went wrong.
         """
         self.closed = True
-        self._flights.ending = True  # a call that waits in another thread ends then
+        self._pending.ending = True  # a call that waits in another thread ends then
         alone = self.turn.acquire(timeout=max(grace, GRACE))
         try:
             if self._ended:
                 return []
             self._ended = True
-            self._flights.ending = not alone
+            self._pending.ending = not alone
             return self._end(grace, alone)
         except BaseException:  # Ctrl-C
             self._finalizer()
             raise
         finally:
-            self._flights.ending = True  # for the call that a signal's handler closes this in
+            self._pending.ending = True  # for the call that a signal's handler closes this in
             if alone:
                 self.turn.release()
 
     def _end(self, grace: float, alone: bool) -> list[Failure]:
-        flights = self._flights
-        if not alone and self._backend.in_turn:  # the other thread is in an environment; the finalizer closes them
+        pending = self._pending
+        if not alone and self._backend.runs_inline:  # the other thread is in an environment; the finalizer closes them
             text = "another thread is in a call of it, which cannot be ended"
-            return [Failure(flights.ids_of(range(self._backend.num_workers)), "close", text, kind="late")]
+            return [Failure(pending.ids_of(range(self._backend.num_workers)), "close", text, kind="timed_out")]
         try:
-            failures, late = self._close_envs(grace)
+            failures, timed_out = self._close_envs(grace)
         except (ClosedError, PendingError):  # the call of another thread goes on, or the one that a signal came in
-            failures, late = [], True
-        stuck = self._backend.shutdown(min(grace, GRACE) if late else grace)
+            failures, timed_out = [], True
+        unstopped = self._backend.shutdown(min(grace, GRACE) if timed_out else grace)
         self._finalizer.detach()
-        flights.open.clear()
-        flights.landed.clear()
+        pending.open.clear()
+        pending.completed.clear()
         named = {i for failure in failures for i in failure.env_ids}
-        for worker in stuck:
-            if not named.issuperset(ids := flights.ids_of([worker])):
-                failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="late"))
+        for worker in unstopped:
+            if not named.issuperset(ids := pending.ids_of([worker])):
+                failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="timed_out"))
         return failures
 
     def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
-        """Asks every living worker without a pending command to close: what goes wrong, and whether some are late."""
-        flights = self._flights
-        idle = set(range(self._backend.num_workers)) - flights.pending_workers - set(flights.dead)
-        flights.receive_arrived()
-        busy = flights.pending_workers
-        crashed = [flights.dead[worker] for worker in sorted(idle.intersection(flights.dead))]  # not reported yet
-        workers = set(range(self._backend.num_workers)) - busy - set(flights.dead)
-        flight = flights.launch(Op.CLOSE, workers)
-        self._backend.send([(worker, Command(Op.CLOSE, flight.seq)) for worker in sorted(workers)])
+        """Asks every living worker without a pending command to close: what goes wrong, and whether some timed out."""
+        pending = self._pending
+        idle = set(range(self._backend.num_workers)) - pending.pending_workers - set(pending.crashed)
+        pending.receive_arrived()
+        busy = pending.pending_workers
+        crashed = [pending.crashed[worker] for worker in sorted(idle.intersection(pending.crashed))]  # not reported yet
+        workers = set(range(self._backend.num_workers)) - busy - set(pending.crashed)
+        command = pending.register(Op.CLOSE, workers)
+        self._backend.send([(worker, Command(Op.CLOSE, command.seq)) for worker in sorted(workers)])
         try:
-            return crashed + flights.gather(flight, grace), bool(busy)
+            return crashed + pending.wait_for(command, grace), bool(busy)
         except TimeoutError:
             text = f"not closed within {grace:g} s, so ended by force where that can be done"
-            waiting = [(worker, flights.ids_of([worker])) for worker in sorted(flight.waiting)]
-            late = [Failure(ids, "close", text, worker=worker, kind="late") for worker, ids in waiting]
-            return [*crashed, *flight.failures, *late], True
+            waiting = [(worker, pending.ids_of([worker])) for worker in sorted(command.waiting)]
+            timed_out = [Failure(ids, "close", text, worker=worker, kind="timed_out") for worker, ids in waiting]
+            return [*crashed, *command.failures, *timed_out], True

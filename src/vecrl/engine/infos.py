@@ -17,14 +17,14 @@ Info = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class InfoBatch:
     """Infos of one worker: all its rows at once, beginning at environment `start`, as one structured array."""
 
     start: int
     data: np.ndarray
 
 
-class Columns:
+class InfoPacker:
     """Turns lists of like infos into structured arrays; remembers the likeness from one call to the next."""
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class Columns:
             if not isinstance(info, dict):
                 return None
             values = tuple(info.values())
-            same = tuple(map(type, values)) == self._types and tuple(info) == self._keys
-            if not same and (rows or not self._learn(tuple(info), values)):
+            unchanged = tuple(map(type, values)) == self._types and tuple(info) == self._keys
+            if not unchanged and (rows or not self._set_layout(tuple(info), values)):
                 return None
             rows.append(values)
         try:
@@ -48,7 +48,7 @@ class Columns:
         except OverflowError:
             return None
 
-    def _learn(self, keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+    def _set_layout(self, keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
         if not keys or not all(_is_number(v) for v in values) or not all(type(k) is str for k in keys):
             return False
         self._keys, self._types = keys, tuple(map(type, values))
@@ -71,55 +71,55 @@ class Infos:
     """The infos of one transition.
 
     Attributes:
-        blocks: those that came as structured arrays.
+        batches: those that came as structured arrays.
         dicts: `(env_id, info)` of the others; absent where empty.
     """
 
-    __slots__ = ("blocks", "dicts")
+    __slots__ = ("batches", "dicts")
 
-    def __init__(self, blocks: list[Block] | None = None, dicts: list[tuple[int, Info]] | None = None):
-        self.blocks = blocks or []
+    def __init__(self, batches: list[InfoBatch] | None = None, dicts: list[tuple[int, Info]] | None = None):
+        self.batches = batches or []
         self.dicts = dicts or []
 
     def __bool__(self) -> bool:
-        return bool(self.blocks or self.dicts)
+        return bool(self.batches or self.dicts)
 
     def extend(self, other: Infos) -> None:
         """Take in those of others."""
-        self.blocks += other.blocks
+        self.batches += other.batches
         self.dicts += other.dicts
 
     def items(self) -> Iterator[tuple[int, Info]]:
         """`(env_id, info)` of every environment that said something; numbers as NumPy's, which keep their dtypes."""
-        for block in self.blocks:
-            names = block.data.dtype.names or ()
-            for offset, row in enumerate(block.data):
-                yield block.start + offset, dict(zip(names, row, strict=True))
+        for batch in self.batches:
+            names = batch.data.dtype.names or ()
+            for offset, row in enumerate(batch.data):
+                yield batch.start + offset, dict(zip(names, row, strict=True))
         yield from self.dicts
 
-    def merged(self, num_envs: int) -> dict[str, Any]:
+    def merge(self, num_envs: int) -> dict[str, Any]:
         """Gymnasium's form: an array of n values a key, and under `_key` the mask of those who gave one."""
         if not self:
             return {}
         columns = self.columns(num_envs)
         if columns is None:
             return merge(self.items(), num_envs)
-        everybody = np.ones(num_envs, bool)
-        return columns | {"_" + key: everybody.copy() for key in columns}
+        all_rows = np.ones(num_envs, bool)
+        return columns | {"_" + key: all_rows.copy() for key in columns}
 
     def columns(self, num_envs: int) -> dict[str, np.ndarray] | None:
         """An array of n values a key, where all n environments gave the same keys, numbers of like types."""
-        if not self.blocks or self.dicts or not self._covers(num_envs):
+        if not self.batches or self.dicts or not self._covers(num_envs):
             return None
-        data = np.frombuffer(b"".join([block.data.tobytes() for block in self.blocks]), self.blocks[0].data.dtype)
+        data = np.frombuffer(b"".join([batch.data.tobytes() for batch in self.batches]), self.batches[0].data.dtype)
         return {key: data[key].copy() for key in data.dtype.names or ()}
 
     def _covers(self, num_envs: int) -> bool:
-        first = self.blocks[0].data.dtype
-        self.blocks.sort(key=lambda block: block.start)
+        dtype = self.batches[0].data.dtype
+        self.batches.sort(key=lambda batch: batch.start)
         return (
-            all(block.data.dtype == first for block in self.blocks)
-            and sum(len(b.data) for b in self.blocks) == num_envs
+            all(batch.data.dtype == dtype for batch in self.batches)
+            and sum(len(b.data) for b in self.batches) == num_envs
         )
 
 
@@ -143,12 +143,12 @@ def _add(merged: dict[str, Any], env_id: int, info: Info, num_envs: int) -> None
         if isinstance(value, Mapping) and isinstance(merged.get(key, {}), dict):
             _add(merged.setdefault(key, {}), env_id, value, num_envs)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            _put(merged, key, env_id, value, mask)
+            _store(merged, key, env_id, value, mask)
         mask[env_id] = True
         merged[f"_{key}"] = mask
 
 
-def _put(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.ndarray) -> None:
+def _store(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.ndarray) -> None:
     column: Any = merged.get(key)
     if column is None:
         column = merged[key] = _column(value, len(mask))

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import PendingError, StepTimeout, failures_to_error
-from .crew import Crew, check_length
-from .flights import Flight
-from .layout import Tree
-from .roster import Ids
-from .transitions import Transition
+from .env_index import Ids
+from .pending import PendingCommand
+from .pool_lifecycle import PoolLifecycle, check_length
+from .space_layout import Tree
+from .transition import Transition
 from .worker import Command, Op
 
 
-class Pool(Crew):
+class Pool(PoolLifecycle):
     """n environments over some workers.
 
     Args:
@@ -42,7 +42,7 @@ class Pool(Crew):
         first: what the first environment is called in warnings and complaints, where these are some of more.
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
         agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
-            adapt to them hear of them by their `lay_out`.
+            adapt to them hear of them by their `set_spaces`.
 
     Attributes:
         num_envs: n.
@@ -73,94 +73,111 @@ class Pool(Crew):
             self.reset_async(seeds, options)
             return self.wait()
         with self._turn:
-            flights = self.send_reset(ids, seeds, options)
-            for flight in flights:
-                self._gather(flight)
-            self._flights.torn = True
-            self._flights.landed = [flight for flight in self._flights.landed if flight not in flights]
-            return self._collect(flights, ordered=True)
+            pending_commands = self.send_reset(ids, seeds, options)
+            for pending_command in pending_commands:
+                self._gather(pending_command)
+            self._pending.torn = True
+            self._pending.completed = [
+                pending_command
+                for pending_command in self._pending.completed
+                if pending_command not in pending_commands
+            ]
+            return self._collect(pending_commands, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
         """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
         check_length("seeds", seeds, self.num_envs)
 
         def extra_of(ids: np.ndarray) -> Any:
-            return _of_reset(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
+            return _reset_payload(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
 
         with self._turn:
             self.drain()
             self._check_alive(self._workers)
-            self.remember_seeds(seeds, range(self.num_envs))
-            out = None if self._recovery is None else self._recovery.left_out(slice(None))
-            self._ask_all(Op.RESET, False, None, out, extra_of)
+            self.record_seeds(seeds, range(self.num_envs))
+            excluded = None if self._fault_policy is None else self._fault_policy.excluded(slice(None))
+            self._send_to_all(Op.RESET, False, None, excluded, extra_of)
 
-    def step(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> Transition:
+    def step(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> Transition:
         """Step all environments.
 
         Args:
             actions: a tree of arrays `[n, ...]`, as the action space nests.
-            begin: `[n]` bool, rows to begin anew instead; their actions are not used.
-            eager: begin rows that end anew within this step.
+            reset_mask: `[n]` bool, rows to begin anew instead; their actions are not used.
+            reset_done: begin rows that end anew within this step.
         """
         with self._turn:
-            self._start_step(actions, begin, eager)
+            self._start_step(actions, reset_mask, reset_done)
             return self._await_all(None)
 
-    def step_async(self, actions: Tree, *, begin: np.ndarray | None = None, eager: bool = False) -> None:
+    def step_async(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> None:
         """Ask for `step` without waiting."""
         with self._turn:
-            self._start_step(actions, begin, eager)
+            self._start_step(actions, reset_mask, reset_done)
 
-    def _start_step(self, actions: Tree, begin: np.ndarray | None, eager: bool) -> None:
-        flights = self._flights
-        if flights.torn or flights.open or flights.landed:
+    def _start_step(self, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool) -> None:
+        pending_commands = self._pending
+        if pending_commands.torn or pending_commands.open or pending_commands.completed:
             self._check_idle()
-        if not self._well or flights.dead or flights.ending:
+        if not self._healthy or pending_commands.crashed or pending_commands.ending:
             self._check_alive(self._workers)
-            self._roster.check_whole(slice(None), begin)
+            self._env_index.require_healthy(slice(None), reset_mask)
         objects = self._write_actions(actions, slice(None), self.num_envs)
-        if begin is not None:
-            self._arena.begin[:] = begin
-        out = None if self._recovery is None else self._recovery.left_out(begin)
-        if objects is None and out is None:
-            flights.torn = True
-            flight = flights.launch(Op.STEP, self._workers, slot=self._arena.lease(), eager=eager)
-            flight.begin = begin
-            self._backend.broadcast(Command(Op.STEP, flight.seq, flight.slot, eager, begin is not None))
-            flights.torn = False
+        if reset_mask is not None:
+            self._buffers.reset_mask[:] = reset_mask
+        excluded = None if self._fault_policy is None else self._fault_policy.excluded(reset_mask)
+        if objects is None and excluded is None:
+            pending_commands.torn = True
+            pending_command = pending_commands.register(
+                Op.STEP, self._workers, slot=self._buffers.lease(), reset_done=reset_done
+            )
+            pending_command.reset_mask = reset_mask
+            self._backend.broadcast(
+                Command(Op.STEP, pending_command.seq, pending_command.slot, reset_done, reset_mask is not None)
+            )
+            pending_commands.torn = False
             return
 
         def extra_of(ids: np.ndarray) -> Any:
-            stepped = (ids if begin is None else ids[~begin[ids]]).tolist()
+            stepped = (ids if reset_mask is None else ids[~reset_mask[ids]]).tolist()
             return None if objects is None else {leaf: [v[i] for i in stepped] for leaf, v in objects.items()}
 
-        self._ask_all(Op.STEP, eager, begin, out, extra_of)
+        self._send_to_all(Op.STEP, reset_done, reset_mask, excluded, extra_of)
 
-    def _ask_all(
+    def _send_to_all(
         self,
         op: Op,
-        eager: bool,
-        begin: np.ndarray | None,
-        out: np.ndarray | None,
+        reset_done: bool,
+        reset_mask: np.ndarray | None,
+        excluded: np.ndarray | None,
         extra_of: Callable[[np.ndarray], Any],
     ) -> None:
-        """Ask every worker for all its environments, but for those that are left `out`."""
-        asked = np.arange(self.num_envs) if out is None else np.flatnonzero(~out)
-        parts = self._roster.split(asked)
-        self._flights.torn = True
-        flight = self._flights.launch(op, [part[0] for part in parts], slot=self._arena.lease(), eager=eager)
-        flight.begin = begin
+        """Ask every worker for all its environments, but for those that are left `excluded`."""
+        requested = np.arange(self.num_envs) if excluded is None else np.flatnonzero(~excluded)
+        parts = self._env_index.split(requested)
+        self._pending.torn = True
+        pending_command = self._pending.register(
+            op, [part[0] for part in parts], slot=self._buffers.lease(), reset_done=reset_done
+        )
+        pending_command.reset_mask = reset_mask
         commands: list[tuple[int, Command]] = []
-        for worker, rows, places in parts:
-            command = Command(op, flight.seq, flight.slot, eager, begin is not None, extra=extra_of(asked[places]))
-            if out is not None:
-                anew = np.zeros(len(rows), bool) if begin is None else begin[asked[places]]
-                command.rows = np.where(anew, ~rows, rows).tolist()
+        for worker, rows, positions in parts:
+            command = Command(
+                op,
+                pending_command.seq,
+                pending_command.slot,
+                reset_done,
+                reset_mask is not None,
+                extra=extra_of(requested[positions]),
+            )
+            if excluded is not None:
+                reset_rows = np.zeros(len(rows), bool) if reset_mask is None else reset_mask[requested[positions]]
+                command.rows = np.where(reset_rows, ~rows, rows).tolist()
             commands.append((worker, command))
-        if out is not None:
-            flight.left_out = set(np.flatnonzero(out).tolist())
-        self._send([flight], commands)
-        self._flights.torn = False
+        if excluded is not None:
+            pending_command.excluded = set(np.flatnonzero(excluded).tolist())
+        self._send([pending_command], commands)
+        self._pending.torn = False
 
     def wait(self, timeout: float | None = None) -> Transition:
         """The transition of the command to all that is under way.
@@ -177,16 +194,16 @@ class Pool(Crew):
             return self._await_all(timeout)
 
     def _await_all(self, timeout: float | None) -> Transition:
-        flight = self._flights.of_all
-        if flight is None or self._flights.torn:
+        pending_command = self._pending.sync_command
+        if pending_command is None or self._pending.torn:
             self._enter()
-            flight = self._flights.of_all
-        if flight is None:
+            pending_command = self._pending.sync_command
+        if pending_command is None:
             raise PendingError("Nothing was asked of all environments; call step or reset first.")
-        failures = self._gather(flight, timeout)
-        failures = self._mend([flight], failures)
-        self._settle(flight, failures)
-        transition = self._assembly.whole(flight)
+        failures = self._gather(pending_command, timeout)
+        failures = self._handle_failures([pending_command], failures)
+        self._mark_completed(pending_command, failures)
+        transition = self._transition_builder.full(pending_command)
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -195,33 +212,35 @@ class Pool(Crew):
 
     def send_reset(
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> list[Flight]:
+    ) -> list[PendingCommand]:
         """Begin an episode in `ids`, without waiting."""
 
-        def extra_of(places: np.ndarray) -> Any:
-            return _of_reset(None if seeds is None else [seeds[int(p)] for p in places], options)
+        def extra_of(positions: np.ndarray) -> Any:
+            return _reset_payload(None if seeds is None else [seeds[int(p)] for p in positions], options)
 
         with self._turn:
-            chosen = self._check_ids(ids)
-            check_length("seeds", seeds, len(chosen))
-            self.remember_seeds(seeds, chosen.tolist())
-            return self._dispatch(Op.RESET, chosen, False, extra_of)
+            checked_ids = self._check_ids(ids)
+            check_length("seeds", seeds, len(checked_ids))
+            self.record_seeds(seeds, checked_ids.tolist())
+            return self._dispatch(Op.RESET, checked_ids, False, extra_of)
 
-    def send(self, ids: Ids, actions: Tree, *, eager: bool = False) -> None:
+    def send(self, ids: Ids, actions: Tree, *, reset_done: bool = False) -> None:
         """Step `ids` without waiting; `actions` is a tree of arrays `[len(ids), ...]`.
 
         Raises:
             PendingError: some of them are under way, or failed and were not reset.
         """
         with self._turn:
-            chosen = self._check_ids(ids)
-            self._roster.check_whole(chosen)
-            objects = self._write_actions(actions, chosen, len(chosen))
+            checked_ids = self._check_ids(ids)
+            self._env_index.require_healthy(checked_ids)
+            objects = self._write_actions(actions, checked_ids, len(checked_ids))
 
-            def extra_of(places: np.ndarray) -> Any:
-                return None if objects is None else {leaf: [v[int(p)] for p in places] for leaf, v in objects.items()}
+            def extra_of(positions: np.ndarray) -> Any:
+                return (
+                    None if objects is None else {leaf: [v[int(p)] for p in positions] for leaf, v in objects.items()}
+                )
 
-            self._dispatch(Op.STEP, chosen, eager, extra_of)
+            self._dispatch(Op.STEP, checked_ids, reset_done, extra_of)
 
     def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
         """The environments that are ready: all that are under way, in the order in which they were asked, or, as soon
@@ -238,69 +257,73 @@ class Pool(Crew):
             raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
         with self._turn:
             self._enter()
-            under_way = int(np.count_nonzero(self._roster.busy))
-            if not under_way:
+            num_pending = int(np.count_nonzero(self._env_index.busy))
+            if not num_pending:
                 raise PendingError(self._nothing_sent())
-            self._await_some(under_way if at_least is None else min(at_least, under_way), at_least is not None, timeout)
-            self._flights.torn = True
-            landed, self._flights.landed = self._flights.landed, []
-            return self._collect(landed, ordered=at_least is None)
+            self._await_some(
+                num_pending if at_least is None else min(at_least, num_pending), at_least is not None, timeout
+            )
+            self._pending.torn = True
+            completed, self._pending.completed = self._pending.completed, []
+            return self._collect(completed, ordered=at_least is None)
 
     def _nothing_sent(self) -> str:
-        flight = self._flights.of_all
-        if flight is None:
+        pending_command = self._pending.sync_command
+        if pending_command is None:
             return "No environment is under way; send first."
-        what = "call" if flight.op == Op.INVOKE else f"{flight.op.name.lower()} of all"
+        what = "call" if pending_command.op == Op.INVOKE else f"{pending_command.op.name.lower()} of all"
         return f"Expected environments that were sent a command, got a pending {what}. Wait for it, or reset all."
 
-    def _await_some(self, want: int, fewer: bool, timeout: float | None) -> None:
-        """Wait until `want` environments have landed; `fewer`, but one, are enough when the time is over."""
-        flights = self._flights
-        end = None if timeout is None else time.monotonic() + timeout
-        limit = self.step_timeout if timeout is None or self._recovery is not None else None
-        if limit is not None and not self._backend.in_turn and flights.overdue(limit):
-            flights.receive_arrived()
-            self._hurry(limit)
-        while sum(len(f.ids) for f in flights.landed if f.ids is not None) < want:
-            if flights.receive(self._patience(end, limit)):
+    def _await_some(self, num_wanted: int, fewer: bool, timeout: float | None) -> None:
+        """Wait until `num_wanted` environments have landed; `fewer`, but one, are enough when the time is over."""
+        pending_commands = self._pending
+        deadline = None if timeout is None else time.monotonic() + timeout
+        limit = self.step_timeout if timeout is None or self._fault_policy is not None else None
+        if limit is not None and not self._backend.runs_inline and pending_commands.overdue(limit):
+            pending_commands.receive_arrived()
+            self._check_timeouts(limit)
+        while sum(len(f.ids) for f in pending_commands.completed if f.ids is not None) < num_wanted:
+            if pending_commands.receive(self._next_deadline(deadline, limit)):
                 continue
-            if fewer and flights.landed:
+            if fewer and pending_commands.completed:
                 return
-            if end is not None and time.monotonic() >= end:
-                raise flights.late(timeout)
-            self._hurry(limit)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise pending_commands.timeout_error(timeout)
+            self._check_timeouts(limit)
 
-    def _patience(self, end: float | None, limit: float | None) -> float | None:
-        """Seconds to wait for answers: until `end`, or until some worker takes longer than `limit`."""
-        left = None if end is None else max(0.0, end - time.monotonic())
+    def _next_deadline(self, deadline: float | None, limit: float | None) -> float | None:
+        """Seconds to wait for answers: until `deadline`, or until some worker takes longer than `limit`."""
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if limit is None:
-            return left
-        if not self._backend.in_turn:
-            limit = self._flights.patience(limit)
-        return limit if left is None else min(left, limit)
+            return remaining
+        if not self._backend.runs_inline:
+            limit = self._pending.time_until_overdue(limit)
+        return limit if remaining is None else min(remaining, limit)
 
-    def _hurry(self, limit: float | None) -> None:
+    def _check_timeouts(self, limit: float | None) -> None:
         """See to workers that have taken longer than `limit` over commands to some, and have not replied.
 
         Raises:
             StepTimeout: some have, and nothing can be done about it; they have the same time once more.
         """
-        if limit is None or not (late := self._backend.stuck(self._flights.overdue(limit))):
+        if limit is None or not (overdue := self._backend.timed_out(self._pending.overdue(limit))):
             return
-        if self._recovery is None or not self._recovery.end_late(late, limit):
-            self._flights.renew(late)
-            raise self._flights.late(limit, late)
+        if self._fault_policy is None or not self._fault_policy.kill_overdue(overdue, limit):
+            self._pending.restart_timers(overdue)
+            raise self._pending.timeout_error(limit, overdue)
 
-    def _collect(self, landed: Sequence[Flight], ordered: bool) -> Transition:
+    def _collect(self, completed: Sequence[PendingCommand], ordered: bool) -> Transition:
         """The transition of flights that landed, by the order in which environments were asked or were ready.
 
         They are no longer among those that landed. If this is interrupted, their environments must be reset.
         """
-        failures = self._mend(landed, [failure for flight in landed for failure in flight.failures])
-        transition = self._assembly.rows(landed, self._roster.asked_at if ordered else None)
-        for flight in landed:
-            self._settle(flight, failures)
-        self._flights.torn = False
+        failures = self._handle_failures(
+            completed, [failure for pending_command in completed for failure in pending_command.failures]
+        )
+        transition = self._transition_builder.partial(completed, self._env_index.request_order if ordered else None)
+        for pending_command in completed:
+            self._mark_completed(pending_command, failures)
+        self._pending.torn = False
         if failures:
             raise failures_to_error(failures, transition)
         return transition
@@ -316,16 +339,16 @@ class Pool(Crew):
         """
         with self._turn:
             self._enter()
-            flights = self._flights
-            for flight in list(flights.open.values()):
-                self._gather(flight, timeout)
-                if flight.ids is None:
-                    self._settle(flight, flight.failures)
-            for flight in flights.landed:
-                self._settle(flight, flight.failures)
-            flights.landed.clear()
+            pending = self._pending
+            for pending_command in list(pending.open.values()):
+                self._gather(pending_command, timeout)
+                if pending_command.ids is None:
+                    self._mark_completed(pending_command, pending_command.failures)
+            for pending_command in pending.completed:
+                self._mark_completed(pending_command, pending_command.failures)
+            pending.completed.clear()
 
-    def settle(self, grace: float) -> None:
+    def recover(self, grace: float) -> None:
         """Be done with whatever an interrupted call left behind.
 
         Who is under way has `grace` seconds to come to an end. Then others take the places of workers that have not,
@@ -340,43 +363,45 @@ class Pool(Crew):
         except StepTimeout:
             self.cancel(np.arange(self.num_envs))
             self.drain()
-        self.replace_lost()
+        self.respawn_crashed()
 
-    def _dispatch(self, op: Op, ids: np.ndarray, eager: bool, extra_of: Callable[[np.ndarray], Any]) -> list[Flight]:
+    def _dispatch(
+        self, op: Op, ids: np.ndarray, reset_done: bool, extra_of: Callable[[np.ndarray], Any]
+    ) -> list[PendingCommand]:
         """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
-        out = None if self._recovery is None else self._recovery.left_out(ids if op == Op.RESET else None)
-        asked = None if out is None else np.flatnonzero(~out[ids])
-        flights: list[Flight] = []
+        excluded = None if self._fault_policy is None else self._fault_policy.excluded(ids if op == Op.RESET else None)
+        requested = None if excluded is None else np.flatnonzero(~excluded[ids])
+        pending_commands: list[PendingCommand] = []
         commands: list[tuple[int, Command]] = []
-        self._flights.torn = True
-        for worker, rows, some in self._roster.split(ids if asked is None else ids[asked]):
-            places = some if asked is None else asked[some]
-            flights.append(self._flights.launch(op, [worker], ids[places], 0, eager))
-            named = None if len(rows) == self._roster.counts[worker] else rows.tolist()
-            command = Command(op, flights[-1].seq, 0, eager, rows=named, extra=extra_of(places))
+        self._pending.torn = True
+        for worker, rows, subset in self._env_index.split(ids if requested is None else ids[requested]):
+            positions = subset if requested is None else requested[subset]
+            pending_commands.append(self._pending.register(op, [worker], ids[positions], 0, reset_done))
+            command_rows = None if len(rows) == self._env_index.counts[worker] else rows.tolist()
+            command = Command(op, pending_commands[-1].seq, 0, reset_done, rows=command_rows, extra=extra_of(positions))
             commands.append((worker, command))
-        self._send(flights, commands)
+        self._send(pending_commands, commands)
         if self.step_timeout is not None:
             for worker, _ in commands:
-                self._flights.watch(worker)
-        if out is not None and out[ids].any():
-            flights.append(self._flights.ask_nobody(op, ids[out[ids]], eager))
-        self._roster.busy[ids] = True
-        self._flights.torn = False
-        return flights
+                self._pending.start_timer(worker)
+        if excluded is not None and excluded[ids].any():
+            pending_commands.append(self._pending.complete_empty(op, ids[excluded[ids]], reset_done))
+        self._env_index.busy[ids] = True
+        self._pending.torn = False
+        return pending_commands
 
-    def _write_actions(self, actions: Tree, where: Any, count: int) -> dict[int, Any] | None:
+    def _write_actions(self, actions: Tree, rows: Any, count: int) -> dict[int, Any] | None:
         """Put actions into the arena; the opaque ones, by leaf, are returned to travel along."""
         objects: dict[int, Any] | None = None
         for index, values in enumerate(self.action_layout.batch(actions, count)):
-            target = self._arena.actions[index]
+            target = self._buffers.actions[index]
             if target is None:
                 objects = (objects or {}) | {index: values}
             else:
-                target[where] = values
+                target[rows] = values
         return objects
 
 
-def _of_reset(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> Any:
+def _reset_payload(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> Any:
     """What goes with a reset."""
     return None if seeds is None and options is None else (seeds, options)

@@ -21,7 +21,7 @@ Array = Any
 """A NumPy array, a torch tensor or a JAX array: the engine never looks inside."""
 
 
-class Rows:
+class RowBuffers:
     """The rows that a worker owns in one slot of the arena, for its simulator to write.
 
     Attributes:
@@ -29,10 +29,10 @@ class Rows:
         final_obs: likewise, for the final observations of rows that a step began anew.
         reward: `[k]` float64.
         terminated, truncated: `[k]` bool, all False when a step begins.
-        begun, flags, returns, lengths: the worker's own; not for simulators.
+        was_reset, flags, returns, lengths: the worker's own; not for simulators.
     """
 
-    __slots__ = ("begun", "final_obs", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated")
+    __slots__ = ("final_obs", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated", "was_reset")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rows:
         self.final_obs = final_obs
         self.reward = reward
         self.flags = flags
-        self.terminated, self.truncated, self.begun = flags
+        self.terminated, self.truncated, self.was_reset = flags
         self.returns = returns
         self.lengths = lengths
 
@@ -56,11 +56,11 @@ InfoRows = list[tuple[int, Mapping[str, Any]]]
 ObjectRows = dict[int, list[tuple[int, Any]]]
 
 
-class Notes:
+class StepNotes:
     """What a simulator has to say beside the rows it wrote.
 
     Attributes:
-        ended: rows whose episode this step ended.
+        done_rows: rows whose episode this step ended.
         infos: `(row, info)` of the rows whose info is not empty.
         final_infos: likewise of the step itself, in rows that it began anew.
         objects: for each opaque leaf, by its index, `(row, object)`.
@@ -68,10 +68,10 @@ class Notes:
         failures: `(row, exception)` of the rows that raised; their rows hold nothing.
     """
 
-    __slots__ = ("ended", "failures", "final_infos", "final_objects", "infos", "objects")
+    __slots__ = ("done_rows", "failures", "final_infos", "final_objects", "infos", "objects")
 
     def __init__(self) -> None:
-        self.ended: list[int] = []
+        self.done_rows: list[int] = []
         self.infos: InfoRows = []
         self.final_infos: InfoRows = []
         self.objects: ObjectRows = {}
@@ -79,7 +79,7 @@ class Notes:
         self.failures: list[tuple[int, BaseException]] = []
 
 
-class RowsFailed(Exception):
+class RowFailures(Exception):
     """Raised by a simulator's constructor: some of its rows could not be made.
 
     Attributes:
@@ -94,12 +94,12 @@ class RowsFailed(Exception):
 class Simulator(Protocol):
     """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
 
-    One that can do with other spaces than its own also has `lay_out(observation_space, action_space)`: it is called
+    One that can do with other spaces than its own also has `set_spaces(observation_space, action_space)`: it is called
     once, with those that the workers of a pool agreed upon, before anything is reset. One whose environments can be
-    made one by one also has `remake(row)`: close what is there, whatever its state, and make it anew.
+    made one by one also has `rebuild(row)`: close what is there, whatever its state, and make it anew.
 
     One whose environments can be saved also has `get_state(row)`, which gives plain data, and
-    `set_state(row, state, allow)`, which goes back to it; `allow` are names of classes, see `vecrl.states.put`.
+    `set_state(row, state, allow)`, which goes back to it; `allow` are names of classes, see `vecrl.snapshot.put`.
 
     Attributes:
         num_envs: k.
@@ -119,15 +119,15 @@ class Simulator(Protocol):
         rows: Sequence[int] | None,
         seeds: Sequence[int | None] | None,
         options: Mapping[str, Any] | None,
-        out: Rows,
-    ) -> Notes:
+        out: RowBuffers,
+    ) -> StepNotes:
         """Begin an episode in `rows` (None: all), `seeds[j]` for the j-th of them; write their `out.obs`."""
         ...
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         """Advance `rows` (None: all), `actions[j]` for the j-th; write `out`'s obs, reward and flags.
 
-        With `renew`, rows whose episode ends begin anew at once: what the step observed goes into `out.final_obs`
+        With `reset_done`, rows whose episode ends begin anew at once: what the step observed goes into `out.final_obs`
         and `final_infos`, what the reset observed into `out.obs` and `infos`.
         """
         ...

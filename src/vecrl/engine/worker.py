@@ -19,10 +19,10 @@ import numpy as np
 from gymnasium import Space
 
 from ..errors import Failure, SpaceError, StateError
-from .arena import Arena
-from .infos import Block, Columns, Infos
-from .layout import Tree, describe
-from .simulator import Notes, Rows, RowsFailed, Simulator
+from .batch_buffers import BatchBuffers
+from .infos import InfoBatch, InfoPacker, Infos
+from .simulator import RowBuffers, RowFailures, Simulator, StepNotes
+from .space_layout import Tree, describe
 
 
 class Op(IntEnum):
@@ -34,7 +34,7 @@ class Op(IntEnum):
     STEP = 3
     INVOKE = 4
     CLOSE = 5
-    REMAKE = 6
+    REBUILD = 6
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Command:
         op: what to do.
         seq: its number, which the answer repeats.
         slot: the slot of the arena to write.
-        eager: whether a row that ends begins anew at once.
+        reset_done: whether a row that ends begins anew at once.
         masked: whether the arena's `begin` mask names rows to begin instead of stepping.
         rows: the worker's own rows; None for all. A step begins row `~row` anew where the number is negative.
         extra: what the operation needs beside.
@@ -54,14 +54,14 @@ class Command:
     op: Op
     seq: int = 0
     slot: int = 0
-    eager: bool = False
+    reset_done: bool = False
     masked: bool = False
     rows: Sequence[int] | None = None
     extra: Any = None
 
 
 @dataclass(slots=True)
-class Report:
+class WorkerReply:
     """What a worker says beside the rows it wrote; rows are already environment ids here."""
 
     infos: Infos = field(default_factory=Infos)
@@ -73,7 +73,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class WorkerInfo:
     """What a worker says of itself when its simulator stands."""
 
     num_envs: int
@@ -86,7 +86,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkerSpec:
     """What a worker is to be.
 
     Attributes:
@@ -111,111 +111,115 @@ class Plan:
 class Worker:
     """Carries out commands on one simulator. See the module."""
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
+    def __init__(self, worker_spec: WorkerSpec):
+        self.worker_spec = worker_spec
         self.sim: Simulator | None = None
-        self.steps = 0
-        self._columns = Columns()
-        begin = self._construct, self._attach
-        self._do = (*begin, self._reset, self._step, self._invoke, self._close, self._remake)  # in Op's order
+        self.num_steps = 0
+        self._info_packer = InfoPacker()
+        startup = self._construct, self._attach
+        self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
 
-    def execute(self, command: Command) -> Report | None:
+    def execute(self, command: Command) -> WorkerReply | None:
         """Do as told; None where there is nothing to say."""
         try:
-            return self._do[command.op](command)
-        except RowsFailed as error:
-            return Report(failures=self._failures(command.op, error.failures))
+            return self._handlers[command.op](command)
+        except RowFailures as error:
+            return WorkerReply(failures=self._failures(command.op, error.failures))
         except (Exception, SystemExit) as error:
-            return Report(failures=[self._failure(command.op, range(self.plan.num_envs), error)])
+            return WorkerReply(failures=[self._failure(command.op, range(self.worker_spec.num_envs), error)])
 
     # -- operations ------------------------------------------------------------------------------
 
-    def _construct(self, command: Command) -> Report:
-        sim = self.plan.make()
-        if sim.num_envs != self.plan.num_envs:
-            raise SpaceError(f"Expected a simulator of {self.plan.num_envs} environments, but it has {sim.num_envs}.")
+    def _construct(self, command: Command) -> WorkerReply:
+        sim = self.worker_spec.make()
+        if sim.num_envs != self.worker_spec.num_envs:
+            raise SpaceError(
+                f"Expected a simulator of {self.worker_spec.num_envs} environments, but it has {sim.num_envs}."
+            )
         self.sim = sim
         spaces = sim.observation_space, sim.action_space
-        return Report(result=Card(sim.num_envs, *spaces, dict(sim.metadata), sim.render_mode, sim.spec, os.getpid()))
+        return WorkerReply(
+            result=WorkerInfo(sim.num_envs, *spaces, dict(sim.metadata), sim.render_mode, sim.spec, os.getpid())
+        )
 
     def _attach(self, command: Command) -> None:
         """Take this worker's rows of the arena (`extra`: the arena, and the layout of observations and actions)."""
-        arena, self.obs_layout, self.action_layout = command.extra
-        assert isinstance(arena, Arena)
-        start, stop = self.plan.start, self.plan.start + self.plan.num_envs
-        self.slots = arena.rows(start, stop)
-        self.actions = [None if a is None else a[start:stop] for a in arena.actions]
-        self.begin = arena.begin[start:stop]
-        if (lay_out := getattr(self.sim, "lay_out", None)) is not None:
-            lay_out(self.obs_layout.space, self.action_layout.space)
-        self.returns = np.zeros(self.plan.num_envs)
-        self.lengths = np.zeros(self.plan.num_envs, np.int64)
+        batch_buffers, self.obs_layout, self.action_layout = command.extra
+        assert isinstance(batch_buffers, BatchBuffers)
+        start, stop = self.worker_spec.start, self.worker_spec.start + self.worker_spec.num_envs
+        self.slots = batch_buffers.rows(start, stop)
+        self.actions = [None if a is None else a[start:stop] for a in batch_buffers.actions]
+        self.reset_mask = batch_buffers.reset_mask[start:stop]
+        if (set_spaces := getattr(self.sim, "set_spaces", None)) is not None:
+            set_spaces(self.obs_layout.space, self.action_layout.space)
+        self.returns = np.zeros(self.worker_spec.num_envs)
+        self.lengths = np.zeros(self.worker_spec.num_envs, np.int64)
 
-    def _reset(self, command: Command) -> Report | None:
+    def _reset(self, command: Command) -> WorkerReply | None:
         seeds, options = command.extra or (None, None)
-        return self._report(command.op, self._begin(command.rows, seeds, options, self.slots[command.slot]))
+        return self._make_reply(command.op, self._reset_rows(command.rows, seeds, options, self.slots[command.slot]))
 
-    def _begin(self, rows: Sequence[int] | None, seeds: Any, options: Any, out: Rows) -> Notes:
+    def _reset_rows(self, rows: Sequence[int] | None, seeds: Any, options: Any, buffers: RowBuffers) -> StepNotes:
         assert self.sim is not None
-        notes = self.sim.reset(rows, seeds, options, out)
-        where: Any = slice(None) if rows is None else rows
-        out.reward[where] = 0.0
-        out.terminated[where] = out.truncated[where] = False
-        out.begun[where] = True
-        self.returns[where] = 0.0
-        self.lengths[where] = 0
-        if self.plan.check_nan:
-            self._find_nan(where, out, notes)
+        notes = self.sim.reset(rows, seeds, options, buffers)
+        index: Any = slice(None) if rows is None else rows
+        buffers.reward[index] = 0.0
+        buffers.terminated[index] = buffers.truncated[index] = False
+        buffers.was_reset[index] = True
+        self.returns[index] = 0.0
+        self.lengths[index] = 0
+        if self.worker_spec.check_nan:
+            self._find_nan(index, buffers, notes)
         return notes
 
-    def _step(self, command: Command) -> Report | None:
-        self.steps += 1
-        out = self.slots[command.slot]
+    def _step(self, command: Command) -> WorkerReply | None:
+        self.num_steps += 1
+        buffers = self.slots[command.slot]
         if command.rows is None and not command.masked:
-            return self._report(command.op, self._advance(None, command.extra, out, command.eager))
-        rows, begin = self._split(command)
-        report = self._report(Op.RESET, self._begin(begin, None, None, out)) if begin else None
+            return self._make_reply(command.op, self._step_rows(None, command.extra, buffers, command.reset_done))
+        rows, reset_rows = self._split(command)
+        reply = self._make_reply(Op.RESET, self._reset_rows(reset_rows, None, None, buffers)) if reset_rows else None
         if not rows:
-            return report
-        return self._report(command.op, self._advance(rows, command.extra, out, command.eager), report)
+            return reply
+        return self._make_reply(command.op, self._step_rows(rows, command.extra, buffers, command.reset_done), reply)
 
     def _split(self, command: Command) -> tuple[list[int], list[int]]:
         """The rows to step and those to begin anew."""
         if command.rows is not None:
             return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
-        return np.flatnonzero(~self.begin).tolist(), np.flatnonzero(self.begin).tolist()
+        return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
-    def _advance(self, rows: Sequence[int] | None, objects: Any, out: Rows, eager: bool) -> Notes:
+    def _step_rows(self, rows: Sequence[int] | None, objects: Any, buffers: RowBuffers, reset_done: bool) -> StepNotes:
         """Step `rows`, and count."""
         assert self.sim is not None
         if rows is None:
-            out.flags.fill(False)
-            notes = self.sim.step(None, self._actions(None, objects), out, eager)
-            if self.plan.num_envs == 1:  # quicker than operations on arrays
-                self.returns[0] += out.reward[0]
+            buffers.flags.fill(False)
+            notes = self.sim.step(None, self._actions(None, objects), buffers, reset_done)
+            if self.worker_spec.num_envs == 1:  # quicker than operations on arrays
+                self.returns[0] += buffers.reward[0]
                 self.lengths[0] += 1
             else:
-                self.returns += out.reward
+                self.returns += buffers.reward
                 self.lengths += 1
         else:
-            where = np.array(rows)
-            out.flags[:, where] = False
-            notes = self.sim.step(rows, self._actions(where, objects), out, eager)
-            self.returns[where] += out.reward[where]
-            self.lengths[where] += 1
-        for row in notes.ended:
-            out.returns[row] = self.returns[row]
-            out.lengths[row] = self.lengths[row]
-            if eager:
-                out.begun[row] = True
+            index = np.array(rows)
+            buffers.flags[:, index] = False
+            notes = self.sim.step(rows, self._actions(index, objects), buffers, reset_done)
+            self.returns[index] += buffers.reward[index]
+            self.lengths[index] += 1
+        for row in notes.done_rows:
+            buffers.returns[row] = self.returns[row]
+            buffers.lengths[row] = self.lengths[row]
+            if reset_done:
+                buffers.was_reset[row] = True
                 self.returns[row] = self.lengths[row] = 0
-        if self.plan.check_nan:
-            self._find_nan(slice(None) if rows is None else rows, out, notes)
+        if self.worker_spec.check_nan:
+            self._find_nan(slice(None) if rows is None else rows, buffers, notes)
         return notes
 
     def _actions(self, rows: np.ndarray | None, objects: Any) -> Sequence[Tree]:
         """One action a row; copies, since a simulator may keep them."""
-        count = self.plan.num_envs if rows is None else len(rows)
+        count = self.worker_spec.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
         leaves: list[Any] = []
@@ -226,22 +230,22 @@ class Worker:
                 leaves.append(leaf.copy() if rows is None else leaf[rows])
         return self.action_layout.rows(leaves, count)
 
-    def _invoke(self, command: Command) -> Report:
+    def _invoke(self, command: Command) -> WorkerReply:
         assert self.sim is not None
         kind, name, values = command.extra
-        rows = range(self.plan.num_envs) if command.rows is None else command.rows
+        rows = range(self.worker_spec.num_envs) if command.rows is None else command.rows
         results: list[Any] = []
         failures: list[tuple[int, BaseException]] = []
         for row, value in zip(rows, values, strict=True):
             try:
-                results.append(self._reach(row, kind, name, value))
+                results.append(self._access(row, kind, name, value))
             except (Exception, SystemExit) as error:
                 results.append(None)
                 failures.append((row, error))
         verb = name if kind == "call" else kind
-        return Report(result=results, failures=self._failures(verb, failures))
+        return WorkerReply(result=results, failures=self._failures(verb, failures))
 
-    def _reach(self, row: int, kind: str, name: str, value: Any) -> Any:
+    def _access(self, row: int, kind: str, name: str, value: Any) -> Any:
         """Reach into one environment; to its state belongs what is counted here."""
         sim: Any = self.sim
         if kind not in ("get_state", "set_state"):
@@ -258,87 +262,87 @@ class Worker:
         self.returns[row], self.lengths[row] = state["return"], state["length"]
         return None
 
-    def _close(self, command: Command) -> Report | None:
+    def _close(self, command: Command) -> WorkerReply | None:
         if self.sim is not None:
             self.sim.close()
         return None
 
-    def _remake(self, command: Command) -> Report | None:
+    def _rebuild(self, command: Command) -> WorkerReply | None:
         """Make `rows` anew, as far as the simulator can; a reset does for those that cannot."""
-        remake = getattr(self.sim, "remake", None)
+        rebuild = getattr(self.sim, "rebuild", None)
         failures: list[tuple[int, BaseException]] = []
         for row in command.rows or []:
             try:
-                if remake is not None:
-                    remake(row)
+                if rebuild is not None:
+                    rebuild(row)
             except (Exception, SystemExit) as error:
                 failures.append((row, error))
-        return Report(failures=self._failures("construct", failures)) if failures else None
+        return WorkerReply(failures=self._failures("construct", failures)) if failures else None
 
     # -- reports ---------------------------------------------------------------------------------
 
-    def _report(self, op: Op, notes: Notes, base: Report | None = None) -> Report | None:
-        """`base` with what `notes` say added; None where there is nothing to say."""
-        wordy = self.plan.infos and (notes.infos or notes.final_infos)
-        if not wordy and not notes.objects and not notes.failures:
-            return base
-        report = base or Report()
-        report.infos.extend(self._infos(notes.infos, notes))
-        report.final_infos.extend(self._infos(notes.final_infos, notes))
-        for leaf, pairs in self._shift(notes.objects).items():
-            report.objects[leaf] = report.objects.get(leaf, []) + pairs
-        report.final_objects |= self._shift(notes.final_objects)
-        report.failures += self._failures(op, notes.failures)
-        return report
+    def _make_reply(self, op: Op, notes: StepNotes, previous: WorkerReply | None = None) -> WorkerReply | None:
+        """`previous` with what `notes` say added; None where there is nothing to say."""
+        has_infos = self.worker_spec.infos and (notes.infos or notes.final_infos)
+        if not has_infos and not notes.objects and not notes.failures:
+            return previous
+        reply = previous or WorkerReply()
+        reply.infos.extend(self._infos(notes.infos, notes))
+        reply.final_infos.extend(self._infos(notes.final_infos, notes))
+        for leaf, pairs in self._to_env_ids(notes.objects).items():
+            reply.objects[leaf] = reply.objects.get(leaf, []) + pairs
+        reply.final_objects |= self._to_env_ids(notes.final_objects)
+        reply.failures += self._failures(op, notes.failures)
+        return reply
 
-    def _infos(self, infos: Sequence[tuple[int, Any]], notes: Notes) -> Infos:
-        if not infos or not self.plan.infos:
+    def _infos(self, infos: Sequence[tuple[int, Any]], notes: StepNotes) -> Infos:
+        if not infos or not self.worker_spec.infos:
             return Infos()
-        start = self.plan.start
-        whole = len(infos) == self.plan.num_envs and self.plan.infos != "dicts"
-        if whole and (data := self._columns.pack(infos)) is not None:
-            return Infos(blocks=[Block(start, data)])
-        said = Infos()
+        start = self.worker_spec.start
+        all_rows = len(infos) == self.worker_spec.num_envs and self.worker_spec.infos != "dicts"
+        if all_rows and (data := self._info_packer.pack(infos)) is not None:
+            return Infos(batches=[InfoBatch(start, data)])
+        result = Infos()
         for row, info in infos:
             if isinstance(info, Mapping):
-                said.dicts.append((start + row, info))
+                result.dicts.append((start + row, info))
             else:
                 notes.failures.append((row, SpaceError(f"the info should be a dict, but is {describe(info)}.")))
-        return said
+        return result
 
-    def _shift(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
-        start = self.plan.start
+    def _to_env_ids(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
+        start = self.worker_spec.start
         return {leaf: [(start + row, value) for row, value in pairs] for leaf, pairs in objects.items()}
 
     def _failures(self, op: Op | str, failures: Sequence[tuple[int, BaseException]]) -> list[Failure]:
         return [self._failure(op, [row], error) for row, error in failures]
 
     def _failure(self, op: Op | str, rows: Iterable[int], error: BaseException) -> Failure:
-        ids = tuple(self.plan.start + row for row in rows)
+        ids = tuple(self.worker_spec.start + row for row in rows)
         command = op.name.lower() if isinstance(op, Op) else op
-        return describe_failure(ids, command, error, self.plan.index, self.steps)
+        return describe_failure(ids, command, error, self.worker_spec.index, self.num_steps)
 
-    def _find_nan(self, where: Any, out: Rows, notes: Notes) -> None:
+    def _find_nan(self, index: Any, buffers: RowBuffers, notes: StepNotes) -> None:
         """Report rows whose reward or observation, also the final one, holds a NaN."""
-        final = np.zeros(len(out.reward), bool)
-        final[notes.ended] = out.begun[notes.ended]
-        bad = np.isnan(out.reward) | _nan_rows(out.obs) | (_nan_rows(out.final_obs) & final)
-        chosen = np.zeros(len(bad), bool)
-        chosen[where] = True
-        known = {row for row, _ in notes.failures}
-        for row in np.flatnonzero(bad & chosen).tolist():
-            if row not in known:
-                what = "reward" if np.isnan(out.reward[row]) else "observation"
-                notes.failures.append((row, FloatingPointError(f"the {what} is NaN (found since check_nan=True)")))
+        final = np.zeros(len(buffers.reward), bool)
+        final[notes.done_rows] = buffers.was_reset[notes.done_rows]
+        has_nan = np.isnan(buffers.reward) | _nan_rows(buffers.obs) | (_nan_rows(buffers.final_obs) & final)
+        selected = np.zeros(len(has_nan), bool)
+        selected[index] = True
+        already_failed = {row for row, _ in notes.failures}
+        for row in np.flatnonzero(has_nan & selected).tolist():
+            if row not in already_failed:
+                quantity = "reward" if np.isnan(buffers.reward[row]) else "observation"
+                notes.failures.append((row, FloatingPointError(f"the {quantity} is NaN (found since check_nan=True)")))
 
 
 def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
     """`[k]` bool: where one of these arrays `[k, ...]` holds a NaN."""
-    bad: np.ndarray | bool = False
+    has_nan: np.ndarray | bool = False
     for leaf in leaves:
         if leaf is not None and leaf.dtype.kind == "f":
-            bad = bad | np.isnan(leaf).reshape(len(leaf), math.prod(leaf.shape[1:])).any(1)
-    return bad
+            has_nan = has_nan | np.isnan(leaf).reshape(len(leaf), math.prod(leaf.shape[1:])).any(1)
+    return has_nan
 
 
 def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:

@@ -10,9 +10,9 @@ from . import transforms
 from .base import EnvBase
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
 from .custom import PendulumEnv, TicTacToeEnv
-from .derive import make_composite_from_td
-from .groups import MarlGroupMapType, check_marl_grouping
 from .gym_like import GymLikeEnv, default_info_dict_reader
+from .marl_groups import MarlGroupMapType, check_marl_grouping
+from .spec_inference import make_composite_from_td
 from .transforms import *  # noqa: F403 (its own list of names says which)
 from .utils import (
     ExplorationType,

@@ -1,7 +1,7 @@
 """`EnvBase`: an environment over TensorDicts. A subclass gives `_reset`, `_step` and `_set_seed`; all else is here.
 
 What a subclass returns is completed (done flags, shapes of rewards), partial resets and steps are masked, and seeds are
-passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.partial`.
+passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.row_masks`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
-from ..states import Stateful
+from ..snapshot import Stateful
 from . import rollout as rollouts
-from .autoreset import BegunThere
-from .beside import Beside
-from .flags import anything, fill_flags, flags_are_complete
-from .lifting import Lifted
-from .outcomes import check_outcome, lacking, shaped
-from .owned import owned
-from .owner import OUTPUTS, SpecOwner, device_of, joined
-from .partial import Masks, check_begun, filled, is_leaf, overlaid, without
-from .seeds import checked, next_seed
-from .successor import leaves_of, rule_of
+from .base_extras import EnvExtras
+from .done_flags import any_true, fill_flags, has_all_flags
+from .entry_copies import owned
+from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
+from .seed_chain import next_seed, validate_seed
+from .self_reset import SelfResetBuffer
+from .spec_container import OUTPUTS, SpecContainer, device_of, join_key
+from .step_mdp import leaves_of, step_mdp_for
+from .step_validation import check_result, missing_input_error, reshape_reward
+from .unwrapped_gym import UnwrappedGymEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-_SHOWN = ("observation", "action")
+_STATE_FACT_SPECS = ("observation", "action")
 
 
-class EnvBase(Beside, Stateful, SpecOwner):
+class EnvBase(EnvExtras, Stateful, SpecContainer):
     """An environment, or a batch of them, that takes and gives TensorDicts.
 
     A subclass sets its specs and gives
@@ -97,7 +97,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
         self.is_closed = False
         self._allow_done_after_reset = allow_done_after_reset
         replace = auto_reset_replace is None or auto_reset_replace
-        self._begun = BegunThere(replace) if auto_reset else None
+        self._self_reset = SelfResetBuffer(replace) if auto_reset else None
 
     # -- what a subclass gives
 
@@ -110,18 +110,20 @@ class EnvBase(Beside, Stateful, SpecOwner):
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
-    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
         """A whole rollout of `steps` from a reset on, with `actions` `[steps, ...]` or random ones (None), until the
-        first end if `stop`; None where the environment has no quicker way than step by step."""
+        first end if `break_when_any_done`; None where the environment has no quicker way than step by step."""
         return None
 
-    def _lifted(self) -> Lifted | None:
+    def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         """What is under the environment, where batches of it may be stepped instead; None where they may not."""
         return None
 
     def _state_facts(self) -> dict[str, Any]:
         shapes = [
-            (name, str(key), list(self._full(name)[key].shape)) for name in _SHOWN for key in self._leaf_keys(name)
+            (name, str(key), list(self._full(name)[key].shape))
+            for name in _STATE_FACT_SPECS
+            for key in self._leaf_keys(name)
         ]
         return {"batch_size": list(self.batch_size), "entries": str(shapes)}
 
@@ -149,29 +151,31 @@ class EnvBase(Beside, Stateful, SpecOwner):
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
-            masks = Masks.read(tensordict, "_reset", self.done_prefixes)
-            if masks and self._nobody(masks):
-                there, still = self._complete_flags(tensordict), self._standing_still
-                return self._without_masks(filled(there, self.observation_keys, still, self.reward_keys))
-        first = self._begin_rows(tensordict, **kwargs)
+            masks = RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes)
+            if masks and self._none_selected(masks):
+                completed, noop_step = self._complete_flags(tensordict), self._noop_step
+                return self._drop_reset_masks(
+                    fill_missing(completed, self.observation_keys, noop_step, self.reward_keys)
+                )
+        reset_td = self._reset_and_complete(tensordict, **kwargs)
         if not self._allow_done_after_reset:
-            check_begun(first, masks, self._done_places)
-        if masks and not masks.everybody:
-            first = masks.merge(first, tensordict)
-        return first if tensordict is None else self._without_masks(overlaid(tensordict, first))
+            check_not_done(reset_td, masks, self._done_keys_by_prefix)
+        if masks and not masks.single_true:
+            reset_td = masks.select(reset_td, tensordict)
+        return reset_td if tensordict is None else self._drop_reset_masks(merge_into(tensordict, reset_td))
 
-    def _begin_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+    def _reset_and_complete(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
-        if self._begun is None or tensordict is None or not self._begun.waiting:
+        if self._self_reset is None or tensordict is None or not self._self_reset.has_pending:
             return self._reset_rows(tensordict, **kwargs)
-        really = partial(self._reset_rows, **kwargs)
-        return self._complete_flags(self._begun.begin(tensordict, self.done_prefixes, self.done_keys, really))
+        reset_fn = partial(self._reset_rows, **kwargs)
+        return self._complete_flags(self._self_reset.on_reset(tensordict, self.done_prefixes, self.done_keys, reset_fn))
 
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        first = self._reset(tensordict, **kwargs)
-        check_outcome(self, first, None, "_reset")
-        first = owned(first, tensordict, self._arrays_are_new)
-        return self._without_masks(self._complete_flags(first.exclude(*self._left_behind)))
+        reset_td = self._reset(tensordict, **kwargs)
+        check_result(self, reset_td, None, "_reset")
+        reset_td = owned(reset_td, tensordict, self._arrays_are_new)
+        return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
@@ -179,7 +183,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
         if masks is None:
             return tensordict
         for prefix, mask in masks.items():
-            tensordict.set(joined(prefix, "_reset"), mask)
+            tensordict.set(join_key(prefix, "_reset"), mask)
         return self.reset(tensordict)
 
     def any_done(self, tensordict: TensorDictBase) -> bool:
@@ -188,15 +192,15 @@ class EnvBase(Beside, Stateful, SpecOwner):
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
         """Who is done, place by place; None where nobody is."""
-        masks = {prefix: tensordict.get(key) for prefix, key in self._done_places}
-        return masks if any(map(anything, masks.values())) else None
+        masks = {prefix: tensordict.get(key) for prefix, key in self._done_keys_by_prefix}
+        return masks if any(map(any_true, masks.values())) else None
 
-    def _nobody(self, masks: Masks) -> bool:
+    def _none_selected(self, masks: RowMasks) -> bool:
         """Whether it is known that nobody is meant. To look may be to wait, which an environment may leave."""
-        return masks.nobody
+        return masks.none_selected
 
-    def _without_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return without(tensordict, self._cached("reset_keys", lambda: self.reset_keys))
+    def _drop_reset_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return drop_keys(tensordict, self._cached("reset_keys", lambda: self.reset_keys))
 
     # -- steps
 
@@ -214,66 +218,68 @@ class EnvBase(Beside, Stateful, SpecOwner):
         self._check_batch(tensordict)
         mask = tensordict.get("_step", None)
         if mask is None:
-            return self._followed(tensordict, self._advance(tensordict))
-        masks = Masks.read(tensordict, "_step", [()])
+            return self._with_next(tensordict, self._step_and_complete(tensordict))
+        masks = RowMasks.from_tensordict(tensordict, "_step", [()])
         tensordict.pop("_step")
-        if self._nobody(masks):
-            following = self._standing_still(tensordict)
+        if self._none_selected(masks):
+            next_td = self._noop_step(tensordict)
         else:
-            following = masks.merge(self._step_some(tensordict, masks.found[()]), tensordict)
-        return self._followed(tensordict, following)
+            next_td = masks.select(self._step_masked(tensordict, masks.masks[()]), tensordict)
+        return self._with_next(tensordict, next_td)
 
-    def _followed(self, tensordict: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
+    def _with_next(self, tensordict: TensorDictBase, next_td: TensorDictBase) -> TensorDictBase:
         """`tensordict` with what follows under "next", beside what a policy put there."""
         if "next" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
-            following = overlaid(tensordict.get("next").copy(), following)
-        return tensordict.set("next", following)
+            next_td = merge_into(tensordict.get("next").copy(), next_td)
+        return tensordict.set("next", next_td)
 
-    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+    def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What follows, of which only the rows of `mask` count."""
         if self.batch_locked or not tensordict.batch_dims:
-            following = self._advance(tensordict.set("_step", mask))
+            next_td = self._step_and_complete(tensordict.set("_step", mask))
             del tensordict["_step"]
-            return following.exclude("_step", inplace=True)
-        flat = mask.reshape(*tensordict.batch_size, -1).any(-1)
-        some: Any = self._advance(tensordict[flat])
-        whole: Any = torch.zeros_like(some[:1]).expand(tensordict.batch_size.numel(), *some.shape[1:]).clone()
-        whole[flat.reshape(-1)] = some
-        return whole.reshape(tensordict.batch_size)
+            return next_td.exclude("_step", inplace=True)
+        row_mask = mask.reshape(*tensordict.batch_size, -1).any(-1)
+        stepped_rows: Any = self._step_and_complete(tensordict[row_mask])
+        full_batch: Any = (
+            torch.zeros_like(stepped_rows[:1]).expand(tensordict.batch_size.numel(), *stepped_rows.shape[1:]).clone()
+        )
+        full_batch[row_mask.reshape(-1)] = stepped_rows
+        return full_batch.reshape(tensordict.batch_size)
 
-    def _standing_still(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _noop_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What follows where nobody steps."""
-        following = TensorDict({}, tensordict.batch_size, device=self.device)
+        next_td = TensorDict({}, tensordict.batch_size, device=self.device)
         for name in OUTPUTS:
-            following.update(self._full(name).zero(self._beyond(tensordict)))
-        keys = following.keys(True, True, is_leaf=is_leaf)
-        return following.update(tensordict.select(*keys, strict=False))
+            next_td.update(self._full(name).zero(self._extra_batch_shape(tensordict)))
+        keys = next_td.keys(True, True, is_leaf=is_leaf)
+        return next_td.update(tensordict.select(*keys, strict=False))
 
-    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         try:
-            following = self._step(tensordict)
+            next_td = self._step(tensordict)
         except (KeyError, AttributeError, TypeError) as error:
-            told = lacking(self, tensordict, error)
-            if told is None:
+            input_error = missing_input_error(self, tensordict, error)
+            if input_error is None:
                 raise
-            raise told from error
-        check_outcome(self, following, tensordict, "_step")
-        following = self._complete_flags(owned(following, tensordict, self._arrays_are_new))
+            raise input_error from error
+        check_result(self, next_td, tensordict, "_step")
+        next_td = self._complete_flags(owned(next_td, tensordict, self._arrays_are_new))
         for key in self.reward_keys:
-            came = following.get(key, None)
-            reward = shaped(came, key, self.full_reward_spec[key].shape, self.batch_locked)
-            if reward is not came:
-                following.set(key, reward)
+            actual = next_td.get(key, None)
+            reward = reshape_reward(actual, key, self.full_reward_spec[key].shape, self.batch_locked)
+            if reward is not actual:
+                next_td.set(key, reward)
         if self.run_type_checks:
-            self._check_types(following)
-        if self._begun is not None:
-            ended = self._done_masks(following) or {}
-            self._begun.take(following, ended, self.observation_keys, tensordict.get("_step", None))
-        return following
+            self._check_types(next_td)
+        if self._self_reset is not None:
+            done_masks = self._done_masks(next_td) or {}
+            self._self_reset.on_step(next_td, done_masks, self.observation_keys, tensordict.get("_step", None))
+        return next_td
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
-        if not flags_are_complete(tensordict, self._flags()):
+        if not has_all_flags(tensordict, self._flags()):
             for group in self._cached("flag_groups", self._flag_groups):
                 fill_flags(tensordict, *group)
         return tensordict
@@ -288,23 +294,23 @@ class EnvBase(Beside, Stateful, SpecOwner):
         self._check_open()
         self._check_batch(tensordict)
         if "_step" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
-            stepped = self.step(tensordict)
-            return stepped, self.maybe_reset(self.step_mdp(stepped))
-        following, renewed = self._step_and_renew(tensordict)
-        root = self.step_mdp(self._followed(tensordict, following))
-        return tensordict, self.maybe_reset(root) if renewed is None else self._renew(root, renewed)
+            result = self.step(tensordict)
+            return result, self.maybe_reset(self.step_mdp(result))
+        next_td, reset_td = self._step_and_reset_done(tensordict)
+        root = self.step_mdp(self._with_next(tensordict, next_td))
+        return tensordict, self.maybe_reset(root) if reset_td is None else self._merge_reset_rows(root, reset_td)
 
-    def _step_and_renew(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+    def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
 
         Only the rows of the latter whose done flag is set in the former count; None: nothing began anew.
         """
-        return self._advance(tensordict), None
+        return self._step_and_complete(tensordict), None
 
-    def _renew(self, root: TensorDictBase, renewed: TensorDictBase) -> TensorDictBase:
-        """Put what `_step_and_renew` began anew into the root of the next step, which is returned."""
+    def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
+        """Put what `_step_and_reset_done` began anew into the root of the next step, which is returned."""
         masks = self._done_masks(root)
-        return root if masks is None else overlaid(root, Masks(masks, self.done_prefixes).merge(renewed, root))
+        return root if masks is None else merge_into(root, RowMasks(masks, self.done_prefixes).select(reset_td, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys.
@@ -312,7 +318,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
         Of "next", it takes what a spec names and what the root has too; of the root, it keeps whatever is not newer
         there.
         """
-        return self._cached("successor", lambda: rule_of(self))(tensordict)
+        return self._cached("successor", lambda: step_mdp_for(self))(tensordict)
 
     # -- checks
 
@@ -323,12 +329,12 @@ class EnvBase(Beside, Stateful, SpecOwner):
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         batch = getattr(tensordict, "batch_size", None)
         if batch is None or (self.batch_locked and batch != self.batch_size):
-            came = f"{tensordict!r:.80}" if batch is None else f"one of {tuple(batch)}"
-            raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, but {came} came.")
+            actual = f"{tensordict!r:.80}" if batch is None else f"one of {tuple(batch)}"
+            raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, but {actual} came.")
 
-    def _check_types(self, following: TensorDictBase) -> None:
+    def _check_types(self, next_td: TensorDictBase) -> None:
         for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
-            spec.assert_is_in(following.select(*spec.keys(True, True)))
+            spec.assert_is_in(next_td.select(*spec.keys(True, True)))
 
     # -- actions, rollouts, seeds
 
@@ -336,20 +342,20 @@ class EnvBase(Beside, Stateful, SpecOwner):
         """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
-        return overlaid(tensordict, self.full_action_spec.rand(self._beyond(tensordict)))
+        return merge_into(tensordict, self.full_action_spec.rand(self._extra_batch_shape(tensordict)))
 
     @property
-    def _draws(self) -> bool:
+    def _has_custom_rand_action(self) -> bool:
         """Whether random actions are more than values of the action specs."""
         return type(self).rand_action is not EnvBase.rand_action
 
-    def _drawn(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
+    def _seeded_rand_action(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
         """The actions of `rand_action` alone, by a seed from elsewhere, with torch's randomness here as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
-    def _beyond(self, tensordict: TensorDictBase) -> Any:
+    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Any:
         """The sizes of a batch that the specs do not have yet."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
@@ -386,7 +392,7 @@ class EnvBase(Beside, Stateful, SpecOwner):
             seed: None leaves the seeds to chance.
             static_seed: return `seed` itself.
         """
-        self._set_seed(checked(seed))
+        self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -18,16 +18,16 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
-from .check import no_action, wrong_action
-from .infos import BaseInfoDictReader, Info, check_free, default_info_dict_reader, specs_of
-from .owner import Key
-from .tuples import not_a_beginning, not_an_outcome
+from .check_specs import no_action, wrong_action
+from .gym_outputs import reset_output_error, step_output_error
+from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
+from .spec_container import Key
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
-Outcome = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
-Reader = Callable[[Info, TensorDictBase], TensorDictBase | None]
-_LOOKED_AT = 10  # steps that auto_register_info_dict takes
+StepOutput = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
+InfoReader = Callable[[Info, TensorDictBase], TensorDictBase | None]
+_INFO_PROBE_STEPS = 10  # steps that auto_register_info_dict takes
 
 
 class GymLikeEnv(EnvBase):
@@ -67,8 +67,8 @@ class GymLikeEnv(EnvBase):
     """
 
     libname: str | None = None
-    not_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
-    _keyed_actions = False
+    excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
+    _dict_actions = False
     """Whether the library takes a dict of actions, even of a single one."""
 
     def __init__(
@@ -98,7 +98,7 @@ class GymLikeEnv(EnvBase):
         if frame_skip is not None and frame_skip < 1:
             raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
         self.frame_skip = frame_skip or 1
-        self.info_dict_reader: list[Reader] = []
+        self.info_dict_reader: list[InfoReader] = []
         self._info_keys: set[Key] = set()
         self._convert_actions_to_numpy = convert_actions_to_numpy
         if env is not None:
@@ -124,17 +124,17 @@ class GymLikeEnv(EnvBase):
 
     # -- how its tuples are read
 
-    def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> Outcome:
+    def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
         """Of what the library's `step` returned: obs, reward, terminated, truncated, done, info."""
         if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
-            raise not_an_outcome(step_outputs_tuple)
+            raise step_output_error(step_outputs_tuple)
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
     def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
         """Of what the library's `reset` returned: obs, info."""
         if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
-            raise not_a_beginning(reset_outputs_tuple)
+            raise reset_output_error(reset_outputs_tuple)
         obs, info = reset_outputs_tuple
         return obs, info
 
@@ -145,25 +145,25 @@ class GymLikeEnv(EnvBase):
             SpaceError: an action of another shape than the spec's.
         """
         if isinstance(action, TensorDictBase):
-            return _numbers(self.full_action_spec.to_numpy(action))
+            return _unwrap_scalars(self.full_action_spec.to_numpy(action))
         spec = self.action_spec
         if action is None:
             raise no_action(self.action_keys[0])
         if action.shape != spec.shape and not spec._is_shape(action.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
-        return _numbers(spec.to_numpy(action))
+        return _unwrap_scalars(spec.to_numpy(action))
 
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """An observation as tensors by their keys, nested in dicts as `observation_spec` nests."""
         if isinstance(observations, Mapping):
-            return _encoded(self.observation_spec, observations)
-        wanted = [key for key in self.observation_keys if key not in self._info_keys]
-        if len(wanted) != 1:
+            return _encode_dict(self.observation_spec, observations)
+        obs_keys = [key for key in self.observation_keys if key not in self._info_keys]
+        if len(obs_keys) != 1:
             raise SpaceError(
-                f"Expected a dict with the keys {wanted}, but {observations!r:.80} came: replace read_obs."
+                f"Expected a dict with the keys {obs_keys}, but {observations!r:.80} came: replace read_obs."
             )
         entries: dict[str, Any] = {}
-        _put(entries, wanted[0], self.observation_spec[wanted[0]].encode(observations))
+        _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries
 
     def read_reward(self, reward: Any) -> Tensor:
@@ -185,13 +185,13 @@ class GymLikeEnv(EnvBase):
     def read_info(self, info: Info, tensordict_out: TensorDictBase) -> TensorDictBase:
         """Write what the registered readers want of `info` into `tensordict_out`, and return it."""
         for reader in self.info_dict_reader:
-            read = reader(info, tensordict_out)
-            tensordict_out = tensordict_out if read is None else read
+            result = reader(info, tensordict_out)
+            tensordict_out = tensordict_out if result is None else result
         return tensordict_out
 
     # -- infos
 
-    def set_info_dict_reader(self, info_dict_reader: Reader | None = None, ignore_private: bool = True) -> Self:
+    def set_info_dict_reader(self, info_dict_reader: InfoReader | None = None, ignore_private: bool = True) -> Self:
         """Read infos, those of resets and of steps.
 
         Args:
@@ -209,15 +209,17 @@ class GymLikeEnv(EnvBase):
         if not callable(reader):
             raise TypeError(f"Expected a function of an info and a TensorDict as a reader, but {reader!r:.80} came.")
         if isinstance(reader, BaseInfoDictReader):
-            own = [*self.observation_keys, *self.action_keys, *self.reward_keys, *self.done_keys]
-            check_free(reader.info_spec.keys(True, True), [key for key in own if key not in self._info_keys])
+            env_keys = [*self.observation_keys, *self.action_keys, *self.reward_keys, *self.done_keys]
+            check_key_conflicts(
+                reader.info_spec.keys(True, True), [key for key in env_keys if key not in self._info_keys]
+            )
         self.info_dict_reader.append(reader)
         if isinstance(reader, BaseInfoDictReader) and len(reader.info_spec):
-            seen = self.observation_spec.clone().unlock_(recurse=True)
+            observation_spec = self.observation_spec.clone().unlock_(recurse=True)
             for key, spec in reader.info_spec.items(include_nested=True, leaves_only=True):
-                seen[key] = self._batched(spec)
+                observation_spec[key] = self._batched(spec)
                 self._info_keys.add(key)
-            self.observation_spec = seen
+            self.observation_spec = observation_spec
         return self
 
     def auto_register_info_dict(
@@ -235,17 +237,17 @@ class GymLikeEnv(EnvBase):
             The environment itself, which must be reset.
         """
         if info_dict_reader is None:
-            seen: dict[Key, TensorSpec] = {}
+            observed: dict[Key, TensorSpec] = {}
 
-            def look(info: Info, _: TensorDictBase) -> None:
-                seen.update(specs_of(info, ignore_private, self.batch_dims))
+            def collect_specs(info: Info, _: TensorDictBase) -> None:
+                observed.update(specs_of(info, ignore_private, self.batch_dims))
 
-            self.info_dict_reader.append(look)
+            self.info_dict_reader.append(collect_specs)
             try:
-                self.rollout(_LOOKED_AT, break_when_any_done=False)
+                self.rollout(_INFO_PROBE_STEPS, break_when_any_done=False)
             finally:
-                self.info_dict_reader.remove(look)
-            info_dict_reader = default_info_dict_reader(spec=seen)
+                self.info_dict_reader.remove(collect_specs)
+            info_dict_reader = default_info_dict_reader(spec=observed)
         return self.set_info_dict_reader(info_dict_reader)
 
     def _batched(self, spec: Any) -> Any:
@@ -257,28 +259,28 @@ class GymLikeEnv(EnvBase):
         obs, info = self._reset_output_transform(self._env.reset(**kwargs))
         return self._with_info(self.read_obs(obs), info)
 
-    def _act(self, action: Any) -> Outcome:
-        outcome = self._output_transform(self._env.step(action))
+    def _step_env(self, action: Any) -> StepOutput:
+        output = self._output_transform(self._env.step(action))
         for _ in range(self.frame_skip - 1):
-            if self.read_done(*outcome[2:5])[3]:
+            if self.read_done(*output[2:5])[3]:
                 break
-            further = self._output_transform(self._env.step(action))
-            outcome = further[0], outcome[1] + further[1], *further[2:]
-        return outcome
+            next_output = self._output_transform(self._env.step(action))
+            output = next_output[0], output[1] + next_output[1], *next_output[2:]
+        return output
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         keys = self.action_keys
-        alone = len(keys) == 1 and not self._keyed_actions
-        action: Any = tensordict.get(keys[0]) if alone else tensordict.select(*keys)
+        single_tensor = len(keys) == 1 and not self._dict_actions
+        action: Any = tensordict.get(keys[0]) if single_tensor else tensordict.select(*keys)
         if self._convert_actions_to_numpy:
             action = self.read_action(action)
-        obs, reward, terminated, truncated, done, info = self._act(action)
+        obs, reward, terminated, truncated, done, info = self._step_env(action)
         entries = self.read_obs(obs)
-        _put(entries, self.reward_key, self.read_reward(reward))
+        _set_nested(entries, self.reward_key, self.read_reward(reward))
         terminated, truncated, done, _ = self.read_done(terminated, truncated, done)
-        known = self.done_keys
+        done_keys = self.done_keys
         for name, flag in (("terminated", terminated), ("truncated", truncated), ("done", done)):
-            if flag is not None and name in known:
+            if flag is not None and name in done_keys:
                 entries[name] = self._flag(flag)
         return self._with_info(entries, info)
 
@@ -304,9 +306,9 @@ class GymLikeEnv(EnvBase):
         except AttributeError:
             if name.startswith("_") or "_env" not in self.__dict__:
                 raise
-        return self._look_up(name)
+        return self._lookup_attribute(name)
 
-    def _look_up(self, name: str) -> Any:
+    def _lookup_attribute(self, name: str) -> Any:
         """An attribute that only the library's environment has."""
         return getattr(self._env, name)
 
@@ -324,14 +326,14 @@ class GymLikeEnv(EnvBase):
         return f"{type(self).__name__}(env={self._env}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 
-def _numbers(ready: Any) -> Any:
+def _unwrap_scalars(array: Any) -> Any:
     """Numbers rather than arrays without dimensions, which some environments cannot look up."""
-    if isinstance(ready, np.ndarray):
-        return ready[()]
-    return {name: _numbers(part) for name, part in ready.items()} if isinstance(ready, dict) else ready
+    if isinstance(array, np.ndarray):
+        return array[()]
+    return {name: _unwrap_scalars(item) for name, item in array.items()} if isinstance(array, dict) else array
 
 
-def quick_encoder(
+def fast_encoder(
     spec: TensorSpec, dtype: Any, copy: bool = True, encode: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
     """`spec.encode`, quicker for arrays of the spec's own shape and dtype.
@@ -343,31 +345,31 @@ def quick_encoder(
         encode: for whatever else comes; `spec.encode` by default.
     """
     encode, device = encode or spec.encode, spec.device
-    plain = dtype is not None and (device is None or device.type == "cpu")
-    if not plain or torch.from_numpy(np.empty(0, dtype)).dtype != spec.dtype:
+    same_device = dtype is not None and (device is None or device.type == "cpu")
+    if not same_device or torch.from_numpy(np.empty(0, dtype)).dtype != spec.dtype:
         return encode
-    return partial(_quickly, encode, dtype, tuple(spec.shape), copy)
+    return partial(_encode_fast, encode, dtype, tuple(spec.shape), copy)
 
 
-def _quickly(encode: Callable[[Any], Any], dtype: Any, shape: tuple[int, ...], copy: bool, value: Any) -> Any:
+def _encode_fast(encode: Callable[[Any], Any], dtype: Any, shape: tuple[int, ...], copy: bool, value: Any) -> Any:
     if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
         return torch.from_numpy(value.copy() if copy else value)
     return encode(value)
 
 
-def _encoded(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    part: Any
+def _encode_dict(spec: Composite, values: Mapping[str, Any]) -> dict[str, Any]:
+    encoded: dict[str, Any] = {}
+    sub_spec: Any
     name: Any
-    for name, part in spec.items():
+    for name, sub_spec in spec.items():
         if name in values:
             value = values[name]
-            found[name] = _encoded(part, value) if isinstance(part, Composite) else part.encode(value)
-    return found
+            encoded[name] = _encode_dict(sub_spec, value) if isinstance(sub_spec, Composite) else sub_spec.encode(value)
+    return encoded
 
 
-def _put(entries: dict[str, Any], key: Key, value: Any) -> None:
+def _set_nested(entries: dict[str, Any], key: Key, value: Any) -> None:
     path = (key,) if isinstance(key, str) else key
-    for step in path[:-1]:
-        entries = entries.setdefault(step, {})
+    for name_part in path[:-1]:
+        entries = entries.setdefault(name_part, {})
     entries[path[-1]] = value

@@ -13,18 +13,18 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from .check import check_actions, check_all_actions, check_first_step
-from .flags import rows_done
-from .overriding import overrides
-from .owner import joined, split
-from .partial import overlaid
-from .recording import Recording
+from .check_specs import check_actions, check_all_actions, check_first_step
+from .done_flags import rows_done
+from .overrides import overrides_any
+from .row_masks import merge_into
+from .spec_container import join_key, split_key
+from .trajectory import Trajectory
 
 if TYPE_CHECKING:
     from .base import EnvBase
 
 Policy = Callable[[TensorDictBase], Any]
-_LEFT_OUT = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
+_STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
 
 
 def rollout(
@@ -78,81 +78,91 @@ def rollout(
         SpaceError: the first step, or actions that were given, have another shape, dtype or device than the specs say.
     """
     _check(max_steps, auto_reset or tensordict is not None)
-    ends = _Ends(env, bool(break_when_all_done), break_when_any_done, set_truncated)
+    stop_rule = _StopRule(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
     if policy is not None and actions is not None:
         raise TypeError("policy and actions both say what to do: give one of them.")
     if isinstance(actions, torch.Tensor):
         check_all_actions(env, actions)
-    given, max_steps = _given(actions, env.batch_dims, max_steps, set_truncated)
-    plain = policy is None and callback is None and tensordict is None and out is None and storing_device is None
-    quick = plain and return_contiguous is not False and not set_truncated and (ends.stops or ends.never)
-    if quick and not env.is_closed and isinstance(actions, torch.Tensor | None):
-        result = played(env, max_steps, actions, ends.stops)
+    action_iter, max_steps = _iterate_actions(actions, env.batch_dims, max_steps, set_truncated)
+    has_no_hooks = policy is None and callback is None and tensordict is None and out is None and storing_device is None
+    fast_path_allowed = (
+        has_no_hooks
+        and return_contiguous is not False
+        and not set_truncated
+        and (stop_rule.stops_at_first_done or stop_rule.never_stops)
+    )
+    if fast_path_allowed and not env.is_closed and isinstance(actions, torch.Tensor | None):
+        result = rollout_at_once(env, max_steps, actions, stop_rule.stops_at_first_done)
         if result is not None:
             return result.contiguous() if return_contiguous else result
-    act = _acting(env, policy, auto_cast_to_device, trust_policy)
-    exactly = ends.never and (actions is None or isinstance(given, Sized))
-    first = _first(env, None if tensordict is None else tensordict.copy(), auto_reset)
+    act = _make_act(env, policy, auto_cast_to_device, trust_policy)
+    length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
+    reset_td = _first(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
-    kept = _Kept(env, (max_steps, exactly, return_contiguous is None), contiguous, out)
-    for data in _steps(env, first, act, islice(given, max_steps), ends, max_steps):
+    step_buffer = _StepBuffer(env, (max_steps, length_is_known, return_contiguous is None), contiguous, out)
+    for data in _steps(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps):
         if callback is not None:
             callback(env, data)
-        kept.add(data if storing_device is None else data.to(storing_device))
-    return kept.stacked()
+        step_buffer.add(data if storing_device is None else data.to(storing_device))
+    return step_buffer.to_tensordict()
 
 
-def played(env: EnvBase, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-    """What `env._play` gives, where step by step would give the same: what it leaves out is no subclass's own."""
-    quick = next(kind for kind in type(env).__mro__ if "_play" in vars(kind))
-    names = _LEFT_OUT if actions is not None else (*_LEFT_OUT, "rand_action")
-    return None if env.run_type_checks or overrides(env, quick, names) else env._play(steps, actions, stop)
+def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    """What `env._rollout_at_once` gives, where step by step would give the same: what it leaves out is no subclass's
+    own."""
+    defining_class = next(cls for cls in type(env).__mro__ if "_rollout_at_once" in vars(cls))
+    names = _STEP_METHODS if actions is not None else (*_STEP_METHODS, "rand_action")
+    return (
+        None
+        if env.run_type_checks or overrides_any(env, defining_class, names)
+        else env._rollout_at_once(steps, actions, break_when_any_done)
+    )
 
 
-def _first(env: EnvBase, given: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
-    """Returns the root of the first step; `given` is updated in place."""
-    if auto_reset or given is None:
-        return env.reset(given)
-    env._check_batch(given)
-    return env.maybe_reset(env._complete_flags(given))
+def _first(env: EnvBase, action_iter: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+    """Returns the root of the first step; `action_iter` is updated in place."""
+    if auto_reset or action_iter is None:
+        return env.reset(action_iter)
+    env._check_batch(action_iter)
+    return env.maybe_reset(env._complete_flags(action_iter))
 
 
 def _steps(
-    env: EnvBase, data: TensorDictBase, act: Policy, given: Iterable[Any], ends: _Ends, max_steps: int
+    env: EnvBase, data: TensorDictBase, act: Policy, action_iter: Iterable[Any], stop_rule: _StopRule, max_steps: int
 ) -> Iterator[TensorDictBase]:
-    for number, action in enumerate(given, 1):
+    for step_index, action in enumerate(action_iter, 1):
         data = act(data) if action is None else _with_action(env, data, action)
-        if number == 1:
+        if step_index == 1:
             check_actions(env, data, action is not None)
-        last, root = number == max_steps, None
-        if ends.never and not last:
+        is_last, root = step_index == max_steps, None
+        if stop_rule.never_stops and not is_last:
             data, root = env.step_and_maybe_reset(data)
         else:
             data = env.step(data)
-        if number == 1:
+        if step_index == 1:
             check_first_step(env, data.get("next"))
-        if last:
-            ends.truncate(data)
+        if is_last:
+            stop_rule.truncate(data)
         yield data
-        if last or ends.over(data):
+        if is_last or stop_rule.is_over(data):
             return
-        data = ends.go_on(data) if root is None else root
+        data = stop_rule.next_root(data) if root is None else root
 
 
-class _Ends:
+class _StopRule:
     """When a rollout ends, and how it goes on otherwise."""
 
-    def __init__(self, env: EnvBase, when_all: bool, when_any: bool | None, set_truncated: bool):
-        if when_any and when_all:
+    def __init__(self, env: EnvBase, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
+        if stop_when_any and stop_when_all:
             raise TypeError("break_when_any_done and break_when_all_done contradict each other: give one of them.")
         self._env = env
-        self._when_all = when_all
-        self._when_any = not when_all if when_any is None else when_any
-        self.stops = self._when_any or (when_all and not env.batch_size)
-        self.never = not (self._when_any or when_all)
-        self._truncated = [joined(prefix, "truncated") for prefix in env.done_prefixes]
+        self._stop_when_all = stop_when_all
+        self._stop_when_any = not stop_when_all if stop_when_any is None else stop_when_any
+        self.stops_at_first_done = self._stop_when_any or (stop_when_all and not env.batch_size)
+        self.never_stops = not (self._stop_when_any or stop_when_all)
+        self._truncated = [join_key(prefix, "truncated") for prefix in env.done_prefixes]
         if not set_truncated:
             self._truncated = []
         elif not set(self._truncated) <= set(env.done_keys):
@@ -160,56 +170,58 @@ class _Ends:
 
     def truncate(self, data: TensorDictBase) -> None:
         """Mark a last step."""
-        following = data.get("next")
+        next_td = data.get("next")
         for key in self._truncated:
-            ended = torch.ones_like(following.get(key))
-            following.set(key, ended).set(joined(split(key)[0], "done"), ended)
+            true_flags = torch.ones_like(next_td.get(key))
+            next_td.set(key, true_flags).set(join_key(split_key(key)[0], "done"), true_flags)
 
-    def over(self, data: TensorDictBase) -> bool:
+    def is_over(self, data: TensorDictBase) -> bool:
         """Whether this step was the last."""
-        if self._when_any:
+        if self._stop_when_any:
             return self._env.any_done(data.get("next"))
-        return self._when_all and all(
-            bool(data.get("next").get(joined(prefix, "done")).all()) for prefix in self._env.done_prefixes
+        return self._stop_when_all and all(
+            bool(data.get("next").get(join_key(prefix, "done")).all()) for prefix in self._env.done_prefixes
         )
 
-    def go_on(self, data: TensorDictBase) -> TensorDictBase:
+    def next_root(self, data: TensorDictBase) -> TensorDictBase:
         """The root of the next step, where rows that are done stay so."""
         root = self._env.step_mdp(data)
-        if self._when_any:
+        if self._stop_when_any:
             return root
-        done = rows_done(root, self._env.done_prefixes, everything=True)
+        done = rows_done(root, self._env.done_prefixes, require_all=True)
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
-def _acting(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
+def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
     device = _device_of(policy) if cast else None
-    policy = _over_tensordicts(env, policy)
+    policy = _as_tensordict_module(env, policy)
 
     def act(data: TensorDictBase) -> TensorDictBase:
-        given = data if device is None else data.to(device)
-        result = policy(given)
+        action_iter = data if device is None else data.to(device)
+        result = policy(action_iter)
         if result is None:
-            result = given
+            result = action_iter
         elif not trust and not isinstance(result, TensorDictBase):
             raise TypeError(f"Expected the policy to return a TensorDict, got {result!r}. Return one with the action.")
         if result is not data:
-            result = overlaid(data, result)
+            result = merge_into(data, result)
         return result if device is None or env.device is None else result.to(env.device)
 
     return act
 
 
-def _over_tensordicts(env: EnvBase, policy: Any) -> Policy:
+def _as_tensordict_module(env: EnvBase, policy: Any) -> Policy:
     """A module over tensors as one over TensorDicts; anything else as it is."""
     if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
         return policy
-    parameters = [p for p in signature(policy.forward).parameters.values() if p.default is p.empty]
-    names: list[Any] = [p.name for p in parameters]
-    said = f"{names[0]} {parameters[0].annotation}".lower() if len(names) == 1 else ""
-    if "td" in said or "tensordict" in said:
+    parameters = [
+        parameter for parameter in signature(policy.forward).parameters.values() if parameter.default is parameter.empty
+    ]
+    names: list[Any] = [parameter.name for parameter in parameters]
+    signature_text = f"{names[0]} {parameters[0].annotation}".lower() if len(names) == 1 else ""
+    if "td" in signature_text or "tensordict" in signature_text:
         return policy
     keys: list[Any] = list(env.observation_keys)
     if not names or not set(names) <= set(keys):
@@ -225,36 +237,36 @@ def _device_of(policy: Any) -> torch.device | None:
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
 
 
-def _check(max_steps: Any, begins: bool) -> None:
+def _check(max_steps: Any, has_start: bool) -> None:
     if not isinstance(max_steps, SupportsIndex):
         raise TypeError(f"Expected max_steps as an int, but {max_steps!r} came.")
     if index(max_steps) < 1:
         raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
-    if not begins:
+    if not has_start:
         raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
 
 
-def _given(actions: Any, batch_dims: int, most: int, whole: bool) -> tuple[Iterable[Any], int]:
+def _iterate_actions(actions: Any, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
     """One action a step (None: none is given), and how many steps there may be.
 
     Args:
         actions: None, or whatever holds one action a step.
         batch_dims: of the environment.
-        most: how many steps are asked for.
-        whole: whether it must be known which one is the last.
+        max_steps: how many steps are asked for.
+        need_all: whether it must be known which one is the last.
     """
     if actions is None:
-        return repeat(None), most
-    given = _one_a_step(actions, batch_dims)
-    if whole and not isinstance(given, Sized):
-        given = list(islice(given, most))
-    most = min(most, len(given)) if isinstance(given, Sized) else most
-    if not most:
+        return repeat(None), max_steps
+    action_iter = _unbind_steps(actions, batch_dims)
+    if need_all and not isinstance(action_iter, Sized):
+        action_iter = list(islice(action_iter, max_steps))
+    max_steps = min(max_steps, len(action_iter)) if isinstance(action_iter, Sized) else max_steps
+    if not max_steps:
         raise ValueError("Expected actions for one step or more, but there were none.")
-    return given, most
+    return action_iter, max_steps
 
 
-def _one_a_step(actions: Any, batch_dims: int) -> Iterable[Any]:
+def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
     """One action a step: with a length where that is known."""
     if isinstance(actions, TensorDictBase | torch.Tensor):
         return actions.unbind(batch_dims)
@@ -267,47 +279,50 @@ def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictB
     return data.set(env.action_key, action)
 
 
-class _Kept:
+class _StepBuffer:
     """The steps so far: as a recording where they are to be contiguous, otherwise as they are."""
 
-    def __init__(self, env: EnvBase, plan: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None):
+    def __init__(
+        self, env: EnvBase, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
+    ):
         self._env = env
         self._out = out
         self._contiguous = contiguous
-        self._plan = plan
-        self._recording: Recording | None = None
+        self._trajectory_options = trajectory_options
+        self._trajectory: Trajectory | None = None
         self._steps: list[TensorDictBase] = []
 
     def add(self, data: TensorDictBase) -> None:
-        if not self._steps and self._recording is None:
+        if not self._steps and self._trajectory is None:
             self._dim = self._env.batch_dims if self._env.batch_locked else data.batch_dims
             if self._contiguous and self._out is None and type(data) is TensorDict:
-                self._recording = Recording(self._dim, *self._plan)
-        if self._recording is None:
+                self._trajectory = Trajectory(self._dim, *self._trajectory_options)
+        if self._trajectory is None:
             self._steps.append(data)
         else:
-            self._recording.add(data)
+            self._trajectory.add(data)
 
-    def _at_once(self) -> Any:
+    def _stack_steps(self) -> Any:
         stack: Any = torch.stack  # which takes TensorDicts too
         try:
             return stack(self._steps, self._dim, out=self._out)
         except RuntimeError as error:
             batch = list(self._steps[0].batch_size)
             size = [*batch[: self._dim], len(self._steps), *batch[self._dim :]]
-            where = "" if self._out is None else f" into out, of batch size {list(self._out.batch_size)}"
+            destination = "" if self._out is None else f" into out, of batch size {list(self._out.batch_size)}"
             raise SpaceError(
-                f"Expected steps of one shape, which stack to a batch size of {size}{where}, but they do not. Sizes "
+                f"Expected steps of one shape, which stack to a batch size of {size}{destination}, but they do not. "
+                f"Sizes "
                 "that vary are not for return_contiguous=True."
             ) from error
 
-    def stacked(self) -> TensorDictBase:
-        if self._recording is not None:
-            return self._recording.stacked()
+    def to_tensordict(self) -> TensorDictBase:
+        if self._trajectory is not None:
+            return self._trajectory.to_tensordict()
         if not self._steps:
             raise ValueError("Expected actions for one step or more, but there were none.")
         if self._contiguous or self._out is not None:
-            result = self._at_once()
+            result = self._stack_steps()
         else:
             result = LazyStackedTensorDict.lazy_stack(self._steps, self._dim)
         names = list(result.names)

@@ -12,10 +12,10 @@ from tensordict.nn.probabilistic import interaction_type as exploration_type
 from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
 
 from ..specs import Composite, TensorSpec
-from .check import check_env_specs
-from .derive import make_composite_from_td
-from .owner import FLAGS, joined, split
-from .successor import step_mdp
+from .check_specs import check_env_specs
+from .spec_container import FLAGS, join_key, split_key
+from .spec_inference import make_composite_from_td
+from .step_mdp import step_mdp
 
 __all__ = [
     "ExplorationType",
@@ -57,8 +57,8 @@ class RandomPolicy:
             raise ValueError(
                 "RandomPolicy has nothing to draw from: give it an action_spec, such as env.full_action_spec."
             )
-        drawn = self.action_spec.rand()
-        return td.update(drawn) if isinstance(self.action_spec, Composite) else td.set(self.action_key, drawn)
+        actions = self.action_spec.rand()
+        return td.update(actions) if isinstance(self.action_spec, Composite) else td.set(self.action_key, actions)
 
 
 def terminated_or_truncated(
@@ -82,14 +82,14 @@ def terminated_or_truncated(
     (True, tensor([ True, False]))
     """
     source = data if full_done_spec is None else full_done_spec
-    ends: dict[tuple[str, ...], list[torch.Tensor]] = {}
-    for found in source.keys(include_nested=True, leaves_only=True):
-        prefix, name = split(found)
-        if name in FLAGS and data.get(found, None) is not None:
-            ends.setdefault(prefix, []).append(data.get(found))
-    masks = {prefix: torch.stack(flags).any(0) for prefix, flags in ends.items()}
-    ended = any(bool(mask.any()) for mask in masks.values())
-    if key is not None and (ended or write_full_false):
+    end_flags: dict[tuple[str, ...], list[torch.Tensor]] = {}
+    for key_found in source.keys(include_nested=True, leaves_only=True):
+        prefix, name = split_key(key_found)
+        if name in FLAGS and data.get(key_found, None) is not None:
+            end_flags.setdefault(prefix, []).append(data.get(key_found))
+    masks = {prefix: torch.stack(flags).any(0) for prefix, flags in end_flags.items()}
+    any_ended = any(bool(mask.any()) for mask in masks.values())
+    if key is not None and (any_ended or write_full_false):
         for prefix, mask in masks.items():
-            data.set(joined(prefix, key), mask)
-    return ended
+            data.set(join_key(prefix, key), mask)
+    return any_ended

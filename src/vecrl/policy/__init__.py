@@ -6,7 +6,7 @@ actions = policy(observations)          # [256, 4] -> [256, 2], each row by its 
 """
 
 from vecrl.errors import NetParsingError
-from vecrl.policy.batched import batched_forward, register_batched
+from vecrl.policy.batched_kernels import batched_forward, register_batched
 from vecrl.policy.functional import (
     ModuleExpectingFlatParameters,
     count_parameters,
@@ -14,14 +14,14 @@ from vecrl.policy.functional import (
     make_functional_module,
     parameter_vector,
 )
-from vecrl.policy.language import str_to_net
 from vecrl.policy.layers import LSTM, RNN, Apply, Bin, Clip, MultiLayered, Round, Slice
+from vecrl.policy.network_language import str_to_net
 from vecrl.policy.networks import FeedForwardNet, LocomotorNet, StructuredControlNet
-from vecrl.policy.norm import ObsNormLayer, RunningNorm, RunningStat
+from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm, RunningStat
 from vecrl.policy.policy import Policy
 from vecrl.policy.population import Evaluation, PopulationEvaluator
+from vecrl.policy.reward_shaping import AliveBonus, alive_bonus
 from vecrl.policy.search import PopulationSearch
-from vecrl.policy.shaping import AliveBonus, alive_bonus
 
 __all__ = [
     "LSTM",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Entry(NamedTuple):
+class ParameterSlice(NamedTuple):
     """Where one parameter lies in the flat vector; a tied parameter has one entry for each of its names."""
 
     name: str
@@ -38,14 +38,16 @@ class ParameterLayout:
             starts[id(parameter)] = self.length
             self.length += parameter.numel()
         self.entries = tuple(
-            Entry(name, p.shape, starts[id(p)], starts[id(p)] + p.numel())
+            ParameterSlice(name, p.shape, starts[id(p)], starts[id(p)] + p.numel())
             for name, p in net.named_parameters(remove_duplicate=False)
         )
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of `flat` `[..., length]` by parameter name, each `[..., *shape]`; differentiable."""
-        lead = flat.shape[:-1]
-        return {e.name: flat[..., e.start : e.stop].view(*lead, *e.shape) for e in self.entries}
+        batch_shape = flat.shape[:-1]
+        return {
+            entry.name: flat[..., entry.start : entry.stop].view(*batch_shape, *entry.shape) for entry in self.entries
+        }
 
 
 def count_parameters(net: nn.Module) -> int:
@@ -105,7 +107,7 @@ class ModuleExpectingFlatParameters:
     def __init__(self, net: nn.Module, *, disable_autograd_tracking: bool = False):
         self._net = copy.deepcopy(net).requires_grad_(False)
         self._layout = ParameterLayout(self._net)
-        self._untracked = disable_autograd_tracking
+        self._disable_autograd = disable_autograd_tracking
         self._buffers: dict[str, Tensor] = dict(self._net.named_buffers())
         if disable_autograd_tracking:
             self._buffers = {name: buffer.detach() for name, buffer in self._buffers.items()}
@@ -125,7 +127,7 @@ class ModuleExpectingFlatParameters:
         if all(buffer.device == torch.device(device) for buffer in self._buffers.values()):
             return self
         return ModuleExpectingFlatParameters(
-            copy.deepcopy(self._net).to(device), disable_autograd_tracking=self._untracked
+            copy.deepcopy(self._net).to(device), disable_autograd_tracking=self._disable_autograd
         )
 
     def __call__(self, flat_parameters: Tensor, x: Tensor, h: Any = None) -> Any:
@@ -135,8 +137,8 @@ class ModuleExpectingFlatParameters:
             ValueError: `flat_parameters` does not have the shape `[L]`.
         """
         if flat_parameters.shape != (self.parameter_length,):
-            got = tuple(flat_parameters.shape)
-            raise ValueError(f"expected flat parameters of shape ({self.parameter_length},), got {got}")
+            actual = tuple(flat_parameters.shape)
+            raise ValueError(f"expected flat parameters of shape ({self.parameter_length},), got {actual}")
         return call_with(self._net, self._layout.split(flat_parameters), self._buffers, x, h)
 
 

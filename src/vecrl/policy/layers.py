@@ -25,20 +25,20 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def activation_named(nonlinearity: str | Activation | None) -> Activation:
+def find_activation(nonlinearity: str | Activation | None) -> Activation:
     """The function that a name such as "tanh" or "relu" stands for; a callable comes back as itself, None as identity.
 
-    >>> activation_named("relu")(torch.tensor([-1.0, 2.0])).tolist()
+    >>> find_activation("relu")(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
     if nonlinearity is None:
         return _identity
     if not isinstance(nonlinearity, str):
         return nonlinearity
-    found = getattr(torch, nonlinearity, None) or getattr(F, nonlinearity, None)
-    if not callable(found):
+    function = getattr(torch, nonlinearity, None) or getattr(F, nonlinearity, None)
+    if not callable(function):
         raise ValueError(f"no nonlinearity is called {nonlinearity!r}: use a name of torch or torch.nn.functional")
-    return found  # pyright: ignore[reportReturnType]
+    return function  # pyright: ignore[reportReturnType]
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class Apply(nn.Module):
         return f"operator={self.operator!r}, argument={self.argument}"
 
 
-class _Cell(nn.Module):
+class _RecurrentCell(nn.Module):
     """What `RNN` and `LSTM` share: the weights of `gates` stacked affine maps of the input and of the state.
 
     Names, order and initial values are those of torch's `RNNCell` and `LSTMCell`, so that states carry over.
@@ -162,7 +162,7 @@ class _Cell(nn.Module):
         return f"{self.input_size}, {self.hidden_size}"
 
 
-class RNN(_Cell):
+class RNN(_RecurrentCell):
     """One recurrent layer: `h' = nonlinearity(W x + b + U h + c)`, returned as `(h', h')`.
 
     `x` is `[..., input_size]`, `h` is `[..., hidden_size]` or None for zeros.
@@ -183,7 +183,7 @@ class RNN(_Cell):
     ):
         super().__init__(input_size, hidden_size, 1, dtype, device)
         self.nonlinearity = nonlinearity
-        self._activation = activation_named(nonlinearity)
+        self._activation = find_activation(nonlinearity)
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = F.linear(x, self.weight_ih, self.bias_ih) + self.bias_hh
@@ -196,7 +196,7 @@ class RNN(_Cell):
         return f"{super().extra_repr()}, nonlinearity={self.nonlinearity!r}"
 
 
-class LSTM(_Cell):
+class LSTM(_RecurrentCell):
     """One long short-term memory layer, returned as `(y, (y, c))`.
 
     `x` is `[..., input_size]`; the state is None for zeros, or two tensors `[..., hidden_size]`: output and cell.
@@ -225,10 +225,10 @@ class LSTM(_Cell):
 
 def lstm_gates(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Output and next state from the stacked gates `[..., 4 * hidden]` (input, forget, candidate, output)."""
-    enter, keep, candidate, leave = gates.chunk(4, -1)
-    fresh = enter.sigmoid() * candidate.tanh()
-    cell = fresh if cell is None else keep.sigmoid() * cell + fresh
-    y = leave.sigmoid() * cell.tanh()
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
+    gated_input = input_gate.sigmoid() * candidate.tanh()
+    cell = gated_input if cell is None else forget_gate.sigmoid() * cell + gated_input
+    y = output_gate.sigmoid() * cell.tanh()
     return y, (y, cell)
 
 
@@ -249,7 +249,7 @@ class MultiLayered(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, h: dict[int, Any] | None = None) -> Any:
-        return thread(list(self.layers), x, h)
+        return apply_in_sequence(list(self.layers), x, h)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -263,7 +263,7 @@ class MultiLayered(nn.Module):
         return iter(self.layers)
 
 
-def thread(layers: list[Any], x: Tensor, h: dict[int, Any] | None) -> Any:
+def apply_in_sequence(layers: list[Any], x: Tensor, h: dict[int, Any] | None) -> Any:
     """Pass `x` through `layers`, each with its own state out of `h`; `y`, or `(y, states)` if any layer has one."""
     states: dict[int, Any] = {}
     for i, layer in enumerate(layers):

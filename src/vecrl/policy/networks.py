@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.layers import Activation, activation_named
+from vecrl.policy.layers import Activation, find_activation
 
 
 class FeedForwardNet(nn.Module):
@@ -30,14 +30,14 @@ class FeedForwardNet(nn.Module):
         super().__init__()
         self.linears = nn.ModuleList()
         self.activations: list[Activation] = []
-        self.named: list[bool] = []  # whether torch knows the nonlinearity, so that it is elementwise
+        self.is_elementwise: list[bool] = []  # whether torch knows the nonlinearity, so that it is elementwise
         for layer in layers:
             if len(layer) not in (2, 3):
                 raise ValueError(f"a layer should be (size, nonlinearity) or (size, nonlinearity, bias), not {layer!r}")
             size, nonlinearity, bias = layer if len(layer) == 3 else (*layer, True)
             self.linears.append(nn.Linear(input_size, size, bias=bool(bias)))
-            self.activations.append(activation_named(nonlinearity))
-            self.named.append(not callable(nonlinearity))
+            self.activations.append(find_activation(nonlinearity))
+            self.is_elementwise.append(not callable(nonlinearity))
             input_size = size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ class LocomotorNet(nn.Module):
         bias: whether the linear map has a bias.
         num_sinusoids: sinusoids for each feature of the action.
 
-    >>> y, t = LocomotorNet(in_features=3, out_features=2)(torch.zeros(3))
-    >>> y.shape, t.item()
+    >>> y, time = LocomotorNet(in_features=3, out_features=2)(torch.zeros(3))
+    >>> y.shape, time.item()
     (torch.Size([2]), 1.0)
     """
 
@@ -105,10 +105,10 @@ class LocomotorNet(nn.Module):
         self.phases = nn.Parameter(torch.randn(num_sinusoids, out_features))
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        t = x.new_zeros(x.shape[:-1]) if h is None else h
-        return self.linear(x) + sinusoids(self.amplitudes, self.frequencies, self.phases, t), t + 1
+        time = x.new_zeros(x.shape[:-1]) if h is None else h
+        return self.linear(x) + sinusoids(self.amplitudes, self.frequencies, self.phases, time), time + 1
 
 
-def sinusoids(amplitudes: Tensor, frequencies: Tensor, phases: Tensor, t: Tensor) -> Tensor:
-    """`sum_k a_k sin(f_k t + p_k)`: coefficients `[..., k, features]`, `t` `[...]`, result `[..., features]`."""
-    return (amplitudes * torch.sin(frequencies * t[..., None, None] + phases)).sum(-2)
+def sinusoids(amplitudes: Tensor, frequencies: Tensor, phases: Tensor, time: Tensor) -> Tensor:
+    """`sum_k a_k sin(f_k time + p_k)`: coefficients `[..., k, features]`, `time` `[...]`, result `[..., features]`."""
+    return (amplitudes * torch.sin(frequencies * time[..., None, None] + phases)).sum(-2)

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched import Step, batched_forward
+from vecrl.policy.batched_kernels import BatchedForward, batched_forward
 from vecrl.policy.functional import ParameterLayout, call_with, fill_parameters
-from vecrl.policy.language import str_to_net
+from vecrl.policy.network_language import str_to_net
 
 
 class Policy:
     """A network whose parameters are given as flat vectors.
 
     With a batch of vectors every row of an observation goes through its own network: known layers by batched
-    kernels (see `vecrl.policy.batched`), others by `torch.func.vmap`. A network with a hidden state (one that takes
+    kernels (see `vecrl.policy.batched_kernels`), others by `torch.func.vmap`. A network with a hidden state (one that
+    takes
     `(x, h)` and returns `(y, h)`) has it kept here, in `h`, from call to call.
 
     Args:
@@ -44,8 +45,8 @@ class Policy:
         self._layout = ParameterLayout(self._module)
         self._parameters: Tensor | None = None
         self._members: int | None = None  # n with a batch of parameters
-        self._step: Step | None = None
-        self._h: Any = None
+        self._step: BatchedForward | None = None
+        self._hidden: Any = None
         self._compile: dict[str, Any] | None = None
         self._compiled = self._run = _run
 
@@ -75,7 +76,7 @@ class Policy:
     @property
     def h(self) -> Any:
         """The hidden state: None after a reset and for networks without one; a tensor, tuple or dict of them."""
-        return self._h
+        return self._hidden
 
     def __repr__(self) -> str:
         shape = None if self._parameters is None else tuple(self._parameters.shape)
@@ -102,37 +103,39 @@ class Policy:
         if indices is None:
             if not reset:
                 self._check_state(parameters)
-            self._use(parameters.clone())
+            self._set_vector(parameters.clone())
             if reset:
                 self.reset()
             return
-        batch = self._batch("indices")
+        batch = self._require_batch("indices")
         rows = _as_rows(indices, len(batch), batch.device)
         if parameters.ndim == 2 and len(parameters) != len(rows):
             raise ValueError(f"indices name {len(rows)} rows, but {len(parameters)} parameter vectors came")
         values = parameters.to(batch).expand(len(rows), self.parameter_length)
-        self._use(batch.index_copy(0, rows, values))
+        self._set_vector(batch.index_copy(0, rows, values))
         if reset:
             self.reset(rows)
 
-    def _use(self, parameters: Tensor) -> None:
+    def _set_vector(self, parameters: Tensor) -> None:
         """Take a tensor of our own and make of it what calls need."""
         module = self._module
         if any(buffer.device != parameters.device for buffer in module.buffers()):
             module = copying.deepcopy(module).to(parameters.device)
         values = self._layout.split(parameters)
-        self._step = _OneStep(module, values) if parameters.ndim == 1 else batched_forward(module, values)
+        self._step = _SingleForward(module, values) if parameters.ndim == 1 else batched_forward(module, values)
         self._parameters = parameters
         self._members = None if parameters.ndim == 1 else len(parameters)
         self._choose_run()
 
-    def _batch(self, what: str) -> Tensor:
+    def _require_batch(self, subject: str) -> Tensor:
         if self._parameters is None or self._parameters.ndim != 2:
-            raise ValueError(f"{what} need a batch of parameters: call set_parameters with an (n, length) tensor first")
+            raise ValueError(
+                f"{subject} need a batch of parameters: call set_parameters with an (n, length) tensor first"
+            )
         return self._parameters
 
     def _check_state(self, parameters: Tensor) -> None:
-        state = _first_tensor(self._h)
+        state = _first_tensor(self._hidden)
         if state is not None and parameters.ndim == 2 and (state.ndim == 0 or len(state) != len(parameters)):
             raise ValueError(
                 f"reset=False keeps a hidden state of shape {tuple(state.shape)}, which does not fit "
@@ -153,13 +156,13 @@ class Policy:
         >>> policy.select([0, 7]).parameters.shape
         torch.Size([2, 8])
         """
-        batch = self._batch("selections")
+        batch = self._require_batch("selections")
         rows = indices if isinstance(indices, slice) else _as_rows(indices, len(batch), batch.device)
-        chosen = Policy.__new__(Policy)
-        chosen.__dict__.update(self.__dict__)
-        chosen._use(batch[rows])
-        chosen._h = _map_state(self._h, lambda state: state[rows].clone())
-        return chosen
+        selected = Policy.__new__(Policy)
+        selected.__dict__.update(self.__dict__)
+        selected._set_vector(batch[rows])
+        selected._hidden = _map_state(self._hidden, lambda state: state[rows].clone())
+        return selected
 
     def to_torch_module(self, vector: Tensor) -> nn.Module:
         """A copy of the module that has the parameters `vector` `[L]`, on their device and of their dtype.
@@ -192,13 +195,13 @@ class Policy:
         if self._members is None:
             if len(shape) > 2:
                 raise ValueError(f"expected observations of at most two dimensions, got shape {tuple(shape)}")
-            result = step(x) if self._h is None else step(x, self._h)
+            result = step(x) if self._hidden is None else step(x, self._hidden)
         else:
             if len(shape) != 2 or shape[0] != self._members:
                 raise ValueError(f"expected observations of shape ({self._members}, features), got {tuple(shape)}")
-            result = self._run(step, x, self._h)
+            result = self._run(step, x, self._hidden)
         if isinstance(result, tuple):
-            result, self._h = result
+            result, self._hidden = result
         return result
 
     def reset(self, indices: Any = None, *, copy: bool = True) -> None:
@@ -212,9 +215,9 @@ class Policy:
             ValueError: `indices` do not fit the states.
         """
         if indices is None:
-            self._h = None
+            self._hidden = None
             return
-        first = _first_tensor(self._h)
+        first = _first_tensor(self._hidden)
         if first is None:
             return
         if self._parameters is not None and self._parameters.ndim == 1 and first.ndim < 2:
@@ -222,10 +225,10 @@ class Policy:
         mask = _as_mask(indices, len(first), first.device)
 
         def zero(state: Tensor) -> Tensor:
-            where = mask.view(-1, *[1] * (state.ndim - 1))
-            return state.masked_fill(where, 0) if copy else state.masked_fill_(where, 0)
+            broadcast_mask = mask.view(-1, *[1] * (state.ndim - 1))
+            return state.masked_fill(broadcast_mask, 0) if copy else state.masked_fill_(broadcast_mask, 0)
 
-        self._h = _map_state(self._h, zero)
+        self._hidden = _map_state(self._hidden, zero)
 
     def compile(self, *, min_members: int = 64, **options: Any) -> Policy:
         """Run batches of parameters through `torch.compile`, with its `options`; returns itself.
@@ -240,8 +243,8 @@ class Policy:
 
     def _choose_run(self) -> None:
         """Compiled or not, by the members at hand."""
-        enough = self._compile is not None and (self._members or 0) >= self._compile["min_members"]
-        self._run = self._compiled if enough else _run
+        use_compiled = self._compile is not None and (self._members or 0) >= self._compile["min_members"]
+        self._run = self._compiled if use_compiled else _run
 
     # ------------------------------------------------------------------ travelling
 
@@ -253,10 +256,10 @@ class Policy:
         if self._compile is not None:
             self.compile(**self._compile)
         if self._parameters is not None:
-            self._use(self._parameters)
+            self._set_vector(self._parameters)
 
 
-class _OneStep:
+class _SingleForward:
     """One member's answer, by the module itself."""
 
     def __init__(self, module: nn.Module, values: dict[str, Tensor]):
@@ -266,7 +269,7 @@ class _OneStep:
         return call_with(self.module, self.values, self.buffers, x, h)
 
 
-def _run(step: Step, x: Tensor, h: Any) -> Any:
+def _run(step: BatchedForward, x: Tensor, h: Any) -> Any:
     """All members' answers; a function of its arguments alone, so that it can be compiled once for all parameters."""
     x = x.unsqueeze(1)
     result = step(x) if h is None else step(x, h)
@@ -329,6 +332,6 @@ def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 def _first_tensor(state: Any) -> Tensor | None:
     """Any tensor of a state, to learn its leading size from."""
-    found: list[Tensor] = []
-    _map_state(state, lambda leaf: found.append(leaf) or leaf)
-    return found[0] if found else None
+    tensors: list[Tensor] = []
+    _map_state(state, lambda leaf: tensors.append(leaf) or leaf)
+    return tensors[0] if tensors else None

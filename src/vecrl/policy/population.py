@@ -1,8 +1,9 @@
 """The everyday job of neuroevolution: run every member of a population for some episodes, and say what each is worth.
 
 `PopulationEvaluator` keeps environments and statistics between calls and chooses how they are stepped: a Python
-environment a member over a pool of workers (`vecrl.policy.episodes`), or all members in one batched simulator
-(`vecrl.policy.fused`). It knows no search: where parameters come from is the caller's business.
+environment a member over a pool of workers (`vecrl.policy.evaluation.pool_loop`), or all members in one batched
+simulator
+(`vecrl.policy.evaluation.device_loop`). It knows no search: where parameters come from is the caller's business.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.backends.cluster import RayOptions
-from vecrl.engine.opening import BackendName
+from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.pool_factory import BackendName
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, Failure, Retelling, SpaceError, VecrlError
-from vecrl.policy.episodes import Evaluation, Judging, Rules
-from vecrl.policy.interface import Interface
-from vecrl.policy.norm import ObsNormLayer, RunningNorm
+from vecrl.errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
+from vecrl.policy.evaluation.executors import RETRY_ADVICE, BackendChoice, DeviceExecutor, PoolExecutor
+from vecrl.policy.evaluation.pool_loop import Evaluation, EvaluationSettings, FitnessRules
+from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
 from vecrl.policy.policy import Policy
-from vecrl.policy.shaping import AliveBonus
-from vecrl.policy.stages import AGAIN, BatchStage, Place, PoolStage
+from vecrl.policy.policy_io import PolicyIO
+from vecrl.policy.reward_shaping import AliveBonus
 from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
-from vecrl.vector.batched import BatchedVectorEnv
-from vecrl.vector.makers import make_vector_env
-from vecrl.vector.registry import find
+from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.factory import make_vector_env
+from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import EnvFn
 
-CLIP = 10.0  # normalised observations end at this many standard deviations
-Net = str | nn.Module | Policy | Callable[[Interface], nn.Module]
+OBS_CLIP = 10.0  # normalised observations end at this many standard deviations
+Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 
 
 class PopulationEvaluator:
@@ -50,7 +51,7 @@ class PopulationEvaluator:
             "brax::ant"), or a function that makes one gymnasium environment. Simulators that are batches by birth run
             all members at once on their device; any other environment is made once a member.
         net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
-            whose module is used; or a function that makes a module for an `Interface`.
+            whose module is used; or a function that makes a module for an `PolicyIO`.
         popsize: how many members act at once; a larger population is run in parts.
         subbatch_size: how many of them may act together over Python environments, their networks in one call and on one
             thread. With as many subbatches as workers, or more, worker processes and actors play whole ones by
@@ -64,13 +65,13 @@ class PopulationEvaluator:
         action_noise: standard deviation of Gaussian noise on the network's outputs.
         decrease_rewards_by: taken off every reward.
         alive_bonus: `(t0, t1, bonus)`, see `AliveBonus`; added to the reward of every step that does not terminate.
-        seed: of episodes and noise: an int, or a rule of `vecrl.seeding`; None takes entropy.
+        seed: of episodes and noise: an int, or a rule of `vecrl.seed_fn`; None takes entropy.
         device: where a batched simulator lives; not for Python environments.
         compile: compile policy and simulator together, native tasks only: some ten times as fast, after a minute.
         env_kwargs: for the environment's maker.
 
     Attributes:
-        interface: what the network sees and does; `obs_length`, `act_length`.
+        policy_io: what the network sees and does; `obs_length`, `act_length`.
         policy: the `Policy`.
         norm: the `RunningNorm`, or None.
         rules: how members are judged.
@@ -116,36 +117,36 @@ class PopulationEvaluator:
             raise ValueError(f"Expected action_noise of 0 or more, but {action_noise!r} came.")
         if not math.isfinite(decrease_rewards_by):
             raise ValueError(f"Expected decrease_rewards_by to be a finite number, but {decrease_rewards_by!r} came.")
-        bonus = None if alive_bonus is None else AliveBonus.of(alive_bonus)
-        self.rules = Rules(num_episodes, max_steps, decrease_rewards_by, bonus, action_noise)
+        bonus = None if alive_bonus is None else AliveBonus.from_schedule(alive_bonus)
+        self.rules = FitnessRules(num_episodes, max_steps, decrease_rewards_by, bonus, action_noise)
         self.seeds = seed_rule(seed)
         self.calls = 0
         self.popsize = popsize
-        place = backend, num_workers, ray_options
-        self._stage = _build_stage(env, popsize, subbatch_size, place, device, dict(env_kwargs or {}))
+        backend_choice = backend, num_workers, ray_options
+        self._executor = _build_executor(env, popsize, subbatch_size, backend_choice, device, dict(env_kwargs or {}))
         try:
-            self.interface = self._stage.interface
-            self.policy = _build_policy(net, self.interface)
+            self.policy_io = self._executor.policy_io
+            self.policy = _build_policy(net, self.policy_io)
             self._check_network()
             self.norm = self._build_norm(obs_norm)
             if compile:
-                self._stage.compile(self.policy)
+                self._executor.compile(self.policy)
         except BaseException:
             self.close()
             raise
 
     def _check_network(self) -> None:
-        probe = Policy(self.policy.wrapped_module)
-        probe.set_parameters(torch.zeros(1, probe.parameter_length, device=self._stage.device))
-        self.interface.check(probe, self._stage.device)
+        probe_policy = Policy(self.policy.wrapped_module)
+        probe_policy.set_parameters(torch.zeros(1, probe_policy.parameter_length, device=self._executor.device))
+        self.policy_io.check(probe_policy, self._executor.device)
 
     def _build_norm(self, obs_norm: bool | RunningNorm) -> RunningNorm | None:
         if isinstance(obs_norm, RunningNorm):
-            if obs_norm.shape != (self.interface.obs_length,):
-                raise SpaceError(f"Expected obs_norm of shape {self.interface.obs_length}, but {obs_norm!r} came.")
-            return obs_norm.to(self._stage.device)
-        shape, device = self.interface.obs_length, self._stage.device
-        return RunningNorm(shape=shape, device=device, clip=CLIP) if obs_norm else None
+            if obs_norm.shape != (self.policy_io.obs_length,):
+                raise SpaceError(f"Expected obs_norm of shape {self.policy_io.obs_length}, but {obs_norm!r} came.")
+            return obs_norm.to(self._executor.device)
+        shape, device = self.policy_io.obs_length, self._executor.device
+        return RunningNorm(shape=shape, device=device, clip=OBS_CLIP) if obs_norm else None
 
     @property
     def parameter_length(self) -> int:
@@ -155,7 +156,7 @@ class PopulationEvaluator:
     @property
     def obs_layer(self) -> ObsNormLayer | None:
         """What members look through now: the statistics as a layer; None where there are none."""
-        return None if self.norm is None or self.norm.stats.empty else self.norm.to_layer().to(self._stage.device)
+        return None if self.norm is None or self.norm.stats.empty else self.norm.to_layer().to(self._executor.device)
 
     def __call__(self, parameters: Tensor) -> Evaluation:
         """Run a population.
@@ -171,8 +172,8 @@ class PopulationEvaluator:
             WorkerError: environments failed; the next call begins anew.
             ClosedError: after `close`.
         """
-        first = self.calls * self.rules.num_episodes
-        result = self._play(parameters, self.rules, self.seeds, first, self.obs_layer, self.norm)
+        first_episode = self.calls * self.rules.num_episodes
+        result = self._evaluate(parameters, self.rules, self.seeds, first_episode, self.obs_layer, self.norm)
         self.calls += 1
         return result
 
@@ -192,39 +193,45 @@ class PopulationEvaluator:
         parameters = torch.as_tensor(parameters)
         if parameters.shape != (self.parameter_length,):
             raise SpaceError(f"Expected parameters [{self.parameter_length}], but {tuple(parameters.shape)} came.")
-        seeds = self._named_seeds("test") if seed is None else seed_rule(seed)
+        seeds = self._derived_seeds("test") if seed is None else seed_rule(seed)
         layer = self.obs_layer if obs_layer is ... else obs_layer
         rows = parameters.expand(num_episodes, -1)
-        return self._play(rows, Rules(max_steps=self.rules.max_steps), seeds, 0, layer, None)
+        return self._evaluate(rows, FitnessRules(max_steps=self.rules.max_steps), seeds, 0, layer, None)
 
-    def _play(
-        self, parameters: Tensor, rules: Rules, seeds: SeedRule, first: int, layer: Any, norm: RunningNorm | None
+    def _evaluate(
+        self,
+        parameters: Tensor,
+        rules: FitnessRules,
+        seeds: SeedRule,
+        first_episode: int,
+        layer: Any,
+        norm: RunningNorm | None,
     ) -> Evaluation:
-        if self._stage.closed:
+        if self._executor.closed:
             raise ClosedError("This evaluator is closed; make a new one.")
         parameters = torch.as_tensor(parameters)
         if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
             raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
-        parameters = parameters.detach().to(self._stage.device, torch.float32)
+        parameters = parameters.detach().to(self._executor.device, torch.float32)
         results: list[Evaluation] = []
-        seen: list[RunningNorm] = []
+        chunk_norms: list[RunningNorm] = []
         for start in range(0, len(parameters), self.popsize):
 
-            def seeding(ids: np.ndarray, episodes: np.ndarray, start: int = start) -> np.ndarray:
-                return seeds(ids + start, episodes + first)
+            def seed_fn(ids: np.ndarray, episodes: np.ndarray, start: int = start) -> np.ndarray:
+                return seeds(ids + start, episodes + first_episode)
 
-            part = parameters[start : start + self.popsize]
-            judging = Judging(rules, layer, norm is not None, f"{first} {start}")
-            with Retelling(partial(_numbered, start), AGAIN):
-                result, learnt = self._stage.play(self.policy, part, judging, seeding)
+            chunk = parameters[start : start + self.popsize]
+            settings = EvaluationSettings(rules, layer, norm is not None, f"{first_episode} {start}")
+            with remap_failures(partial(_offset_env_ids, start), RETRY_ADVICE):
+                result, norms = self._executor.evaluate(self.policy, chunk, settings, seed_fn)
             results.append(result)
-            seen += learnt
-        for one in seen:
+            chunk_norms += norms
+        for chunk_norm in chunk_norms:
             assert norm is not None
-            norm.update(one)
-        return Evaluation.joined(results)
+            norm.update(chunk_norm)
+        return Evaluation.concat(results)
 
-    def _named_seeds(self, name: str) -> SeedRule:
+    def _derived_seeds(self, name: str) -> SeedRule:
         return OwnSeeds(stream_for(int(self.seeds([0], [0])[0]), name))
 
     def state_dict(self) -> dict[str, Any]:
@@ -239,7 +246,7 @@ class PopulationEvaluator:
 
     def close(self) -> None:
         """Close the environments; twice is harmless."""
-        self._stage.close()
+        self._executor.close()
 
     def __enter__(self) -> PopulationEvaluator:
         return self
@@ -248,29 +255,29 @@ class PopulationEvaluator:
         self.close()
 
     def __repr__(self) -> str:
-        return f"PopulationEvaluator({self._stage!r}, popsize={self.popsize}, rules={self.rules})"
+        return f"PopulationEvaluator({self._executor!r}, popsize={self.popsize}, rules={self.rules})"
 
 
-def _build_stage(
+def _build_executor(
     env: str | EnvFn,
     popsize: int,
     subbatch_size: int,
-    place: Place,
+    backend_choice: BackendChoice,
     device: str | torch.device | None,
     kwargs: dict[str, Any],
-) -> PoolStage | BatchStage:
-    make: EnvFn
+) -> PoolExecutor | DeviceExecutor:
+    make_env: EnvFn
     if isinstance(env, str):
-        entry, name = find(env)
+        entry, name = find_entry(env)
         if entry.prefix != "gym":
-            given = kwargs if device is None else {**kwargs, "device": device}
-            return BatchStage(partial(_make_simulator, env, given), popsize)
-        make = gymnasium_maker(name, kwargs)
+            arguments = kwargs if device is None else {**kwargs, "device": device}
+            return DeviceExecutor(partial(_make_simulator, env, arguments), popsize)
+        make_env = gymnasium_maker(name, kwargs)
     else:
-        make = partial(env, **kwargs)
+        make_env = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
         raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
-    return PoolStage(make, popsize, subbatch_size, place)
+    return PoolExecutor(make_env, popsize, subbatch_size, backend_choice)
 
 
 def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
@@ -279,17 +286,17 @@ def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
     Raises:
         gymnasium.error.Error: there is none of that name.
     """
-    known = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
-    return partial(gymnasium.make, known, **kwargs)
+    spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
+    return partial(gymnasium.make, spec_or_name, **kwargs)
 
 
-def _numbered(start: int, failure: Failure) -> list[Failure]:
+def _offset_env_ids(start: int, failure: Failure) -> list[Failure]:
     """A failure in a part of the population, by the numbers of its members."""
     return [replace(failure, env_ids=tuple(i + start for i in failure.env_ids))]
 
 
 @contextmanager
-def making(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+def creation_errors(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Around the maker of a simulator: unknown arguments, and devices that are not here, are the caller's to mend.
 
     Raises:
@@ -300,22 +307,22 @@ def making(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     except VecrlError:
         raise
     except (TypeError, RuntimeError, AssertionError) as error:  # torch has all of them for devices
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
-        raise ValueError(f"{env!r} could not be made with {given}: {said}") from error
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        arguments = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
+        raise ValueError(f"{env!r} could not be made with {arguments}: {reason}") from error
 
 
 def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSimulator:
-    with making(env, kwargs):
-        made = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
-    if not isinstance(made, BatchedVectorEnv):
+    with creation_errors(env, kwargs):
+        wrapped_env = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
+    if not isinstance(wrapped_env, BatchedVectorEnv):
         raise ValueError(f"{env!r} is no batched simulator: give a function that makes one environment instead.")
-    return made.simulator
+    return wrapped_env.simulator
 
 
-def _build_policy(net: Net, interface: Interface) -> Policy:
+def _build_policy(net: Net, policy_io: PolicyIO) -> Policy:
     if isinstance(net, Policy):
         return Policy(net.wrapped_module)
     if isinstance(net, str):
-        return Policy(net, **interface.constants)
-    return Policy(net if isinstance(net, nn.Module) else net(interface))
+        return Policy(net, **policy_io.constants)
+    return Policy(net if isinstance(net, nn.Module) else net(policy_io))

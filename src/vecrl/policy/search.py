@@ -112,14 +112,14 @@ class PopulationSearch:
         fitness = torch.as_tensor(fitness, device=self.center.device)
         if fitness.shape != (self.popsize,):
             raise SpaceError(f"Expected {self.popsize} values, one a member, but shape {tuple(fitness.shape)} came.")
-        plus, minus = centered_ranks(fitness).to(self.center.dtype).chunk(2)
-        spread = (noise.square() - self.stdev.square()) / self.stdev
-        self._move((plus - minus) @ noise)
-        self._adapt((plus + minus) @ spread / len(noise))
+        plus_ranks, minus_ranks = centered_ranks(fitness).to(self.center.dtype).chunk(2)
+        stdev_score = (noise.square() - self.stdev.square()) / self.stdev
+        self._move_center((plus_ranks - minus_ranks) @ noise)
+        self._adapt_stdev((plus_ranks + minus_ranks) @ stdev_score / len(noise))
         self._noise = None
         self.generation += 1
 
-    def _move(self, gradient: Tensor) -> None:
+    def _move_center(self, gradient: Tensor) -> None:
         """ClipUp: the gradient gives a direction, the speed has a limit."""
         length = gradient.norm()
         if length > 0:
@@ -131,7 +131,7 @@ class PopulationSearch:
             self._velocity *= self.max_speed / speed
         self.center = self.center + self._velocity
 
-    def _adapt(self, gradient: Tensor) -> None:
+    def _adapt_stdev(self, gradient: Tensor) -> None:
         limit = self.stdev_change * self.stdev
         self.stdev = self.stdev + (self.stdev_rate * gradient).clamp(-limit, limit)
 
@@ -157,12 +157,14 @@ class PopulationSearch:
         Raises:
             ValueError: the population or the number of parameters differs.
         """
-        came, own = (len(state["center"]), state["popsize"]), (len(self.center), self.popsize)
-        if came != own:
-            raise ValueError(f"Expected a state of {own[0]} parameters and {own[1]} members, but {came} came.")
+        state_sizes, own_sizes = (len(state["center"]), state["popsize"]), (len(self.center), self.popsize)
+        if state_sizes != own_sizes:
+            raise ValueError(
+                f"Expected a state of {own_sizes[0]} parameters and {own_sizes[1]} members, but {state_sizes} came."
+            )
         for name in ("center", "stdev", "velocity"):
             if state[name].shape != self.center.shape:
-                raise ValueError(f"Expected {name} of {own[0]} numbers, but {tuple(state[name].shape)} came.")
+                raise ValueError(f"Expected {name} of {own_sizes[0]} numbers, but {tuple(state[name].shape)} came.")
         self.center, self.stdev, self._velocity = (
             state[name].to(self.center, copy=True) for name in ("center", "stdev", "velocity")
         )
@@ -178,6 +180,6 @@ def centered_ranks(fitness: Tensor) -> Tensor:
     [-0.125, 0.5, -0.125, -0.5, 0.25]
     """
     values = fitness.double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    _, rank_index, counts = values.unique(return_inverse=True, return_counts=True)
     ranks = counts.cumsum(0) - (counts + 1) / 2
-    return (ranks / (len(values) - 1) - 0.5)[place]
+    return (ranks / (len(values) - 1) - 0.5)[rank_index]

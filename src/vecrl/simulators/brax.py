@@ -23,7 +23,7 @@ from ..errors import SpaceError
 
 FRAME = (240, 320)  # height and width of what `render` draws
 NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key for its next one, out of reach of the splits within an episode
-MISSING = {
+INSTALL_HINTS = {
     False: 'Brax is not installed: pip install "vecrl[brax]"',
     True: "brax.v1 (what `old::` asks for) is not installed. Brax 0.12.3 is the last release that holds it, on an "
     'older JAX than newer ones need: pip install "vecrl[brax-v1]" in an environment of its own',
@@ -39,7 +39,7 @@ def brax_envs(old: bool = False) -> Any:
     try:
         return importlib.import_module("brax.v1.envs" if old else "brax.envs")
     except ImportError as error:
-        raise ImportError(MISSING[old]) from error
+        raise ImportError(INSTALL_HINTS[old]) from error
 
 
 def brax_names(old: bool = False) -> list[str]:
@@ -102,11 +102,13 @@ class BraxSimulator:
         self.name = name
         self.render_mode = render_mode
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": self._frames_per_second()}
-        if render_mode is not None and (render_mode != "rgb_array" or not hasattr(self._system, _geometry(old))):
+        if render_mode is not None and (
+            render_mode != "rgb_array" or not hasattr(self._system, _geometry_attribute(old))
+        ):
             raise ValueError(f"render_mode {render_mode!r} for Brax's {name}: only 'rgb_array', and a visible body")
-        self._old, self._metrics = old, metrics
+        self._brax_v1, self._metrics = old, metrics
         self._renderer: Any = None
-        self._begin()
+        self._compile_and_init()
         self.action_space = self._action_space()
 
     # -- BatchSimulator ------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class BraxSimulator:
 
     def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
         """Begin an episode where the bool `mask` `[n]` holds; returns the obs of all rows."""
-        self._keys, self._state = self._renew(self._keys, self._state, self._to_jax(mask, torch.bool))
+        self._keys, self._state = self._reset_where(self._keys, self._state, self._to_jax(mask, torch.bool))
         return _to_torch(self._state.obs)
 
     def step(self, actions: torch.Tensor) -> BatchStep:
@@ -131,7 +133,7 @@ class BraxSimulator:
         if tuple(actions.shape) != (self.num_envs, *(self.action_space.shape or ())):
             expected = [self.num_envs, *(self.action_space.shape or ())]
             raise SpaceError(f"expected actions of shape {expected}, got {list(actions.shape)}")
-        self._state, terminated, truncated = self._advance(self._state, self._to_jax(actions, torch.float32))
+        self._state, terminated, truncated = self._step_compiled(self._state, self._to_jax(actions, torch.float32))
         metrics = self._state.metrics if self._metrics else {}
         return BatchStep(
             _to_torch(self._state.obs),
@@ -145,7 +147,7 @@ class BraxSimulator:
         """A frame `[240, 320, 3]` uint8 of one row, None without a render mode."""
         if self.render_mode is None:
             return None
-        return self._draw_old(row) if self._old else self._draw(row)
+        return self._draw_old(row) if self._brax_v1 else self._draw(row)
 
     def get_state(self) -> dict[str, torch.Tensor]:
         """All that going on from here takes: every array of Brax's state, and the rows' random keys."""
@@ -170,28 +172,28 @@ class BraxSimulator:
 
     # -- the compiled part ---------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _compile_and_init(self) -> None:
         """Keys from fresh entropy, and a blank state of the right form for the first `reset` to fill."""
         import jax
 
-        self._renew, self._advance = _compiled(self._env)
+        self._reset_where, self._step_compiled = _compile(self._env)
         entropy = np.random.SeedSequence().generate_state(self.num_envs)
         keys = jax.vmap(jax.random.PRNGKey)(entropy)
-        form = jax.eval_shape(jax.vmap(self._env.reset), keys)
-        if not hasattr(form.obs, "shape") or len(form.obs.shape) != 2:
-            raise SpaceError(f"expected observations of Brax's {self.name} to be one vector, got {form.obs}")
-        blank = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), form)
-        self._keys, self._state = jax.device_put((keys, blank), self._jax_device)
-        self.observation_space = Box(-np.inf, np.inf, form.obs.shape[1:], np.float32)
+        shapes = jax.eval_shape(jax.vmap(self._env.reset), keys)
+        if not hasattr(shapes.obs, "shape") or len(shapes.obs.shape) != 2:
+            raise SpaceError(f"expected observations of Brax's {self.name} to be one vector, got {shapes.obs}")
+        zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        self._keys, self._state = jax.device_put((keys, zeros), self._jax_device)
+        self.observation_space = Box(-np.inf, np.inf, shapes.obs.shape[1:], np.float32)
 
     def _reseed(self, seeds: Sequence[int | None]) -> None:
         import jax
 
         keys = np.array(self._keys)
-        given = [row for row, seed in enumerate(seeds) if seed is not None]
-        if given:
-            values = np.array([int(seeds[row] or 0) % 2**32 for row in given], np.uint32)
-            keys[given] = jax.vmap(jax.random.PRNGKey)(values)
+        seeded_rows = [row for row, seed in enumerate(seeds) if seed is not None]
+        if seeded_rows:
+            values = np.array([int(seeds[row] or 0) % 2**32 for row in seeded_rows], np.uint32)
+            keys[seeded_rows] = jax.vmap(jax.random.PRNGKey)(values)
         self._keys = jax.device_put(keys, self._jax_device)
 
     def _to_jax(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
@@ -236,37 +238,37 @@ class BraxSimulator:
         return image.render_array(self._system, body, width=FRAME[1], height=FRAME[0])
 
 
-def _compiled(env: Any) -> tuple[Any, Any]:
-    """`renew(keys, state, mask)` and `advance(state, actions)` over rows of `env`, compiled on their first call.
+def _compile(env: Any) -> tuple[Any, Any]:
+    """`reset_where(keys, state, mask)` and `step(state, actions)` over rows of `env`, compiled on their first call.
 
     What goes in and what comes out agree in every dtype, so that neither compiles a second time.
     """
     import jax
     import jax.numpy as jnp
 
-    def chosen(mask: Any, fresh: Any, current: Any) -> Any:
-        def choose(a: Any, b: Any) -> Any:
+    def select_rows(mask: Any, new: Any, current: Any) -> Any:
+        def select(a: Any, b: Any) -> Any:
             return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - 1)), a.astype(b.dtype), b)
 
-        return jax.tree_util.tree_map(choose, fresh, current)
+        return jax.tree_util.tree_map(select, new, current)
 
-    def renew(keys: Any, state: Any, mask: Any) -> Any:
-        def begin() -> Any:
-            later = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
-            return chosen(mask, (later, jax.vmap(env.reset)(keys)), (keys, state))
+    def reset_where(keys: Any, state: Any, mask: Any) -> Any:
+        def restart() -> Any:
+            next_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, NEXT_EPISODE)
+            return select_rows(mask, (next_keys, jax.vmap(env.reset)(keys)), (keys, state))
 
-        return jax.lax.cond(mask.any(), begin, lambda: (keys, state))
+        return jax.lax.cond(mask.any(), restart, lambda: (keys, state))
 
-    def advance(state: Any, actions: Any) -> Any:
-        after = jax.vmap(env.step)(state, actions)
-        truncated = after.info.get("truncation", jnp.zeros_like(after.done)) > 0.5
-        terminated = (after.done > 0.5) & ~truncated
-        return jax.tree_util.tree_map(lambda new, old: new.astype(old.dtype), after, state), terminated, truncated
+    def step(state: Any, actions: Any) -> Any:
+        next_state = jax.vmap(env.step)(state, actions)
+        truncated = next_state.info.get("truncation", jnp.zeros_like(next_state.done)) > 0.5
+        terminated = (next_state.done > 0.5) & ~truncated
+        return jax.tree_util.tree_map(lambda new, old: new.astype(old.dtype), next_state, state), terminated, truncated
 
-    return jax.jit(renew), jax.jit(advance)
+    return jax.jit(reset_where), jax.jit(step)
 
 
-def _geometry(old: bool) -> str:
+def _geometry_attribute(old: bool) -> str:
     return "config" if old else "mj_model"
 
 
@@ -279,9 +281,9 @@ def _jax_device(device: str | torch.device | None) -> Any:
 
     if device is None:
         return jax.devices()[0]
-    wanted = torch.device(device)
+    requested = torch.device(device)
     try:
-        return jax.devices(wanted.type)[wanted.index or 0]
+        return jax.devices(requested.type)[requested.index or 0]
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"JAX sees no device {device}; it sees {jax.devices()}") from error
 

@@ -13,15 +13,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ..engine.layout import Layout, check_element
-from ..engine.simulator import Notes, ObjectRows, Rows, RowsFailed
+from ..engine.simulator import ObjectRows, RowBuffers, RowFailures, StepNotes
+from ..engine.space_layout import Layout, check_element
 from ..errors import SpaceError
-from ..states.putting import UnknownClassError, put
-from ..states.taking import take
-from .shortcuts import Shortcuts, Shown
+from ..snapshot.capture import capture
+from ..snapshot.restore import UnknownClassError, restore
+from .wrapper_bypass import TimeLimitSync, WrapperBypass
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
-RAISED = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
+ENV_EXCEPTIONS = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
 
 
 class ResetKeywords(dict[str, Any]):
@@ -37,7 +37,7 @@ class GymnasiumSimulator:
         same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
 
     Raises:
-        RowsFailed: with the index and the exception of each that could not be made.
+        RowFailures: with the index and the exception of each that could not be made.
     """
 
     def __init__(
@@ -50,151 +50,153 @@ class GymnasiumSimulator:
         self.envs = make_all(env_fns, _check_env)
         self._env_fns = env_fns
         self.num_envs = len(self.envs)
-        first = self.envs[0]
-        self.observation_space = observation_space or first.observation_space
-        self.action_space = first.action_space
-        self.metadata = dict(first.metadata or {})
-        self.render_mode = first.render_mode
-        self.spec = first.spec
+        first_env = self.envs[0]
+        self.observation_space = observation_space or first_env.observation_space
+        self.action_space = first_env.action_space
+        self.metadata = dict(first_env.metadata or {})
+        self.render_mode = first_env.render_mode
+        self.spec = first_env.spec
         self._check_spaces(same_spaces, same_actions)
         self._layout = Layout(self.observation_space)
-        self._all = list(range(self.num_envs))
-        self._ways = Shortcuts(self.envs)
+        self._all_rows = list(range(self.num_envs))
+        self._bypass = WrapperBypass(self.envs)
         self._closed = False
 
     def _check_spaces(self, same_spaces: bool, same_actions: bool) -> None:
         failures: list[tuple[int, BaseException]] = []
         for row, env in enumerate(self.envs):
-            pairs = [("action_space", self.action_space, env.action_space, same_actions)]
-            pairs.append(("observation_space", self.observation_space, env.observation_space, same_spaces))
-            for name, expected, came, equal in pairs:
-                if expected == came or (not equal and Layout(expected).leaves == Layout(came).leaves):
+            checks = [("action_space", self.action_space, env.action_space, same_actions)]
+            checks.append(("observation_space", self.observation_space, env.observation_space, same_spaces))
+            for name, expected, actual, must_equal in checks:
+                if expected == actual or (not must_equal and Layout(expected).leaves == Layout(actual).leaves):
                     continue
-                text = f"its {name} is {came}, but environments of one vector must have the same, here {expected}."
+                text = f"its {name} is {actual}, but environments of one vector must have the same, here {expected}."
                 failures.append((row, SpaceError(text)))
                 break
         if failures:
             close_all(self.envs)
-            raise RowsFailed(failures)
+            raise RowFailures(failures)
 
     def reset(
         self,
         rows: Sequence[int] | None,
         seeds: Sequence[int | None] | None,
         options: Mapping[str, Any] | None,
-        out: Rows,
-    ) -> Notes:
+        out: RowBuffers,
+    ) -> StepNotes:
         """See `Simulator.reset`."""
         rows = range(self.num_envs) if rows is None else rows
-        notes, kept, obs_list = Notes(), [], []
+        notes, ok_rows, obs_list = StepNotes(), [], []
         keywords = options if isinstance(options, ResetKeywords) else {"options": options}
         for j, row in enumerate(rows):
             try:
                 obs, info = self.envs[row].reset(seed=None if seeds is None else seeds[j], **keywords)  # pyright: ignore[reportArgumentType]
                 if info:
                     notes.infos.append((row, info))
-            except RAISED as error:
+            except ENV_EXCEPTIONS as error:
                 notes.failures.append((row, error))
                 continue
-            self._ways.began(row)
-            kept.append(row)
+            self._bypass.after_reset(row)
+            ok_rows.append(row)
             obs_list.append(obs)
-        self._write(kept, obs_list, out.obs, notes.objects, notes)
+        self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
         return notes
 
-    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
+    def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
         """See `Simulator.step`."""
         if self.num_envs == 1:
-            return self._step_alone(actions[0], out, renew)
-        return self._step_several(rows, actions, out, renew)
+            return self._step_single(actions[0], out, reset_done)
+        return self._step_rows(rows, actions, out, reset_done)
 
-    def _step_several(self, rows: Sequence[int] | None, actions: Sequence[Any], out: Rows, renew: bool) -> Notes:
-        notes = Notes()
+    def _step_rows(
+        self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool
+    ) -> StepNotes:
+        notes = StepNotes()
         obs_list: list[Any] = []
         rewards: list[Any] = []
-        finals: list[Any] = []
-        kept: Sequence[int] = self._all if rows is None else rows
-        ways = self._ways
-        steps = ways.steps if rows is None else [ways.steps[row] for row in rows]
-        expired = ways.stepping(rows)
-        for row, step, action in zip(kept, steps, actions, strict=True):
+        final_obs_list: list[Any] = []
+        ok_rows: Sequence[int] = self._all_rows if rows is None else rows
+        bypass = self._bypass
+        steps = bypass.steps if rows is None else [bypass.steps[row] for row in rows]
+        limit_reached = bypass.before_step(rows)
+        for row, step, action in zip(ok_rows, steps, actions, strict=True):
             try:
                 obs, reward, terminated, truncated, info = step(action)
-                if expired and row in expired:
+                if limit_reached and row in limit_reached:
                     truncated = True
                 if terminated or truncated:
                     out.terminated[row], out.truncated[row] = terminated, truncated
-                    notes.ended.append(row)
-                    if renew:
-                        finals.append(_copied(obs))  # which the reset may write over
+                    notes.done_rows.append(row)
+                    if reset_done:
+                        final_obs_list.append(_copied(obs))  # which the reset may write over
                         if info:
                             notes.final_infos.append((row, info))
-                        obs, info = ways.resets[row]()
-                        ways.began(row)
+                        obs, info = bypass.resets[row]()
+                        bypass.after_reset(row)
                 if info:
                     notes.infos.append((row, info))
-            except RAISED as error:
+            except ENV_EXCEPTIONS as error:
                 notes.failures.append((row, error))
                 obs, reward = None, np.nan
             obs_list.append(obs)
             rewards.append(reward)
         if notes.failures:
-            kept, obs_list, finals = _drop_failed(kept, obs_list, finals, notes, out)
-        ways.stepped(kept)
-        self._write(kept, obs_list, out.obs, notes.objects, notes)
-        self._write_rewards(self._all if rows is None else rows, rewards, out, notes)
-        if finals:
-            self._write(notes.ended, finals, out.final_obs, notes.final_objects, notes)
+            ok_rows, obs_list, final_obs_list = _drop_failed(ok_rows, obs_list, final_obs_list, notes, out)
+        bypass.after_step(ok_rows)
+        self._write(ok_rows, obs_list, out.obs, notes.objects, notes)
+        self._write_rewards(self._all_rows if rows is None else rows, rewards, out, notes)
+        if final_obs_list:
+            self._write(notes.done_rows, final_obs_list, out.final_obs, notes.final_objects, notes)
         return notes
 
-    def _step_alone(self, action: Any, out: Rows, renew: bool) -> Notes:
+    def _step_single(self, action: Any, out: RowBuffers, reset_done: bool) -> StepNotes:
         """`step` where there is one environment. Where each has a process of its own, what a step costs is how much
         memory it looks at, since another process has just had the core: so no lists here, and no array operations."""
-        notes = Notes()
-        ways = self._ways
-        expired = ways.stepping(None)
+        notes = StepNotes()
+        bypass = self._bypass
+        limit_reached = bypass.before_step(None)
         final = _NO_FINAL
         try:
-            obs, reward, terminated, truncated, info = ways.steps[0](action)
-            if expired:
+            obs, reward, terminated, truncated, info = bypass.steps[0](action)
+            if limit_reached:
                 truncated = True
             if terminated or truncated:
-                notes.ended.append(0)
-                if renew:
+                notes.done_rows.append(0)
+                if reset_done:
                     final = _copied(obs)  # which the reset may write over
                     if info:
                         notes.final_infos.append((0, info))
-                    obs, info = ways.resets[0]()
-                    ways.began(0)
-        except RAISED as error:
-            failed = Notes()
-            failed.failures.append((0, error))
+                    obs, info = bypass.resets[0]()
+                    bypass.after_reset(0)
+        except ENV_EXCEPTIONS as error:
+            failed_notes = StepNotes()
+            failed_notes.failures.append((0, error))
             out.reward[0] = np.nan
-            return failed
-        if notes.ended:
+            return failed_notes
+        if notes.done_rows:
             out.terminated[0], out.truncated[0] = terminated, truncated
         if info:
             notes.infos.append((0, info))
-        ways.stepped(self._all)
+        bypass.after_step(self._all_rows)
         self._write_obs(obs, out.obs, notes.objects, notes)
         if type(reward) is float:
             out.reward[0] = reward
         else:
-            self._write_rewards(self._all, [reward], out, notes)
+            self._write_rewards(self._all_rows, [reward], out, notes)
         if final is not _NO_FINAL:
             self._write_obs(final, out.final_obs, notes.final_objects, notes)
         return notes
 
-    def _write_obs(self, obs: Any, leaves: list[Any], objects: ObjectRows, notes: Notes) -> None:
+    def _write_obs(self, obs: Any, leaves: list[Any], objects: ObjectRows, notes: StepNotes) -> None:
         """Write the observation of the only environment."""
         leaf = leaves[0] if self._layout.flat else None
         if leaf is not None and type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape[1:]:
             leaf[0] = obs
         else:
-            self._write(self._all, [obs], leaves, objects, notes)
+            self._write(self._all_rows, [obs], leaves, objects, notes)
 
     def _write(
-        self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: Notes
+        self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: StepNotes
     ) -> None:
         """Write observations into their rows; those that do not fit become failures."""
         if not rows:
@@ -225,52 +227,52 @@ class GymnasiumSimulator:
             else:
                 leaves[index][row] = value
 
-    def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: Rows, notes: Notes) -> None:
-        where: Any = slice(None) if len(rows) == self.num_envs else rows
+    def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: RowBuffers, notes: StepNotes) -> None:
+        index: Any = slice(None) if len(rows) == self.num_envs else rows
         try:
-            out.reward[where] = _numbers(rewards)
+            out.reward[index] = _as_numbers(rewards)
         except (TypeError, ValueError):  # an array of one element is a number too; anything else is not
             for row, reward in zip(rows, rewards, strict=True):
                 try:
-                    out.reward[row] = _numbers(reward).reshape(())
+                    out.reward[row] = _as_numbers(reward).reshape(())
                 except (TypeError, ValueError):
                     notes.failures.append((row, SpaceError(f"the reward should be a number, but is {reward!r}.")))
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
         """See `Simulator.invoke`."""
-        with self.shown(row):
+        with self.synced_time_limit(row):
             return _invoke(self.envs[row], kind, name, value)
 
-    def shown(self, row: int) -> Shown:
+    def synced_time_limit(self, row: int) -> TimeLimitSync:
         """While somebody looks at an environment, or changes it, its wrappers are up to date."""
-        return Shown(self._ways, row)
+        return TimeLimitSync(self._bypass, row)
 
-    def remake(self, row: int) -> None:
+    def rebuild(self, row: int) -> None:
         """See `Simulator`."""
-        old = self.envs[row]
-        close_all([old])
+        old_env = self.envs[row]
+        close_all([old_env])
         env = self._env_fns[row]()
         _check_env(env)
         for name in ("observation_space", "action_space"):
-            if (came := getattr(env, name)) != (was := getattr(old, name)):
-                raise SpaceError(f"its {name} was {was}, but is {came} now that it was made anew.")
-        self.take(row, env)
+            if (actual := getattr(env, name)) != (expected := getattr(old_env, name)):
+                raise SpaceError(f"its {name} was {expected}, but is {actual} now that it was made anew.")
+        self.replace_env(row, env)
 
-    def take(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
+    def replace_env(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
         """Have another environment in a row's place."""
         self.envs[row] = env
-        self._ways.take(row, env)
+        self._bypass.replace_env(row, env)
 
     def get_state(self, row: int) -> Any:
         """See `Simulator`."""
-        with self.shown(row):
-            return take(self.envs[row])
+        with self.synced_time_limit(row):
+            return capture(self.envs[row])
 
     def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
         """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
-        with self.shown(row):
+        with self.synced_time_limit(row):
             env = self.envs[row]
-            put_back(env, lambda: put(env, state, allow=allow))
+            restore_env(env, lambda: restore(env, state, allow=allow))
 
     def close(self) -> None:
         """Close every environment, also where one of them raises; then raise what they raised."""
@@ -278,10 +280,10 @@ class GymnasiumSimulator:
             self._closed = True
             failures = close_all(self.envs)
             if failures:
-                raise RowsFailed(failures)
+                raise RowFailures(failures)
 
 
-def put_back(env: Any, set_state: Callable[[], Any]) -> None:
+def restore_env(env: Any, set_state: Callable[[], Any]) -> None:
     """Have an environment's state set; where it lacks objects of some class, it may have them after a reset."""
     try:
         set_state()
@@ -302,24 +304,24 @@ def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> A
         return env.render()
     if kind == "set":
         return env.set_wrapper_attr(name, value)
-    found = env.get_wrapper_attr(name)
-    if kind == "get" or not callable(found):
-        return found
+    attribute = env.get_wrapper_attr(name)
+    if kind == "get" or not callable(attribute):
+        return attribute
     args, kwargs = value
-    return found(*args, **kwargs)
+    return attribute(*args, **kwargs)
 
 
 def _drop_failed(
-    rows: Sequence[int], obs_list: list[Any], finals: list[Any], notes: Notes, out: Rows
+    rows: Sequence[int], obs_list: list[Any], final_obs_list: list[Any], notes: StepNotes, out: RowBuffers
 ) -> tuple[Sequence[int], list[Any], list[Any]]:
     """Leave out the rows that raised: they end nothing, and hold nothing."""
-    failed = {row for row, _ in notes.failures}
-    finals = [obs for row, obs in zip(notes.ended, finals, strict=False) if row not in failed]
-    notes.ended = [row for row in notes.ended if row not in failed]
-    gone = list(failed)
-    out.terminated[gone] = out.truncated[gone] = False
-    kept = [(row, obs) for row, obs in zip(rows, obs_list, strict=True) if row not in failed]
-    return [row for row, _ in kept], [obs for _, obs in kept], finals
+    failed_rows = {row for row, _ in notes.failures}
+    final_obs_list = [obs for row, obs in zip(notes.done_rows, final_obs_list, strict=False) if row not in failed_rows]
+    notes.done_rows = [row for row in notes.done_rows if row not in failed_rows]
+    failed_index = list(failed_rows)
+    out.terminated[failed_index] = out.truncated[failed_index] = False
+    remaining = [(row, obs) for row, obs in zip(rows, obs_list, strict=True) if row not in failed_rows]
+    return [row for row, _ in remaining], [obs for _, obs in remaining], final_obs_list
 
 
 def _check_env(env: Any) -> None:
@@ -335,7 +337,7 @@ def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) 
         check: raises where what was made will not do.
 
     Raises:
-        RowsFailed: with the row and the exception of each that failed; those that stand are closed.
+        RowFailures: with the row and the exception of each that failed; those that stand are closed.
     """
     envs: list[Any] = []
     failures: list[tuple[int, BaseException]] = []
@@ -344,11 +346,11 @@ def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) 
             env = make()
             check(env)
             envs.append(env)
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             failures.append((row, error))
     if failures:
         close_all(envs)
-        raise RowsFailed(failures)
+        raise RowFailures(failures)
     return envs
 
 
@@ -358,12 +360,12 @@ def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
     for row, env in enumerate(envs):
         try:
             env.close()
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             failures.append((row, error))
     return failures
 
 
-def _numbers(values: Any) -> np.ndarray:
+def _as_numbers(values: Any) -> np.ndarray:
     """As an array of real numbers; NumPy alone would take None for a NaN, and text for the number that it spells."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
@@ -375,8 +377,8 @@ def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None
     """Write elements into some rows of `target`."""
     shape, dtype = target.shape[1:], target.dtype
     for row, value in zip(rows, values, strict=True):
-        fits = getattr(value, "shape", None) == shape
-        if not fits or not (value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")):
+        same_shape = getattr(value, "shape", None) == shape
+        if not same_shape or not (value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")):
             raise SpaceError(f"an observation does not have shape {shape}")  # caught: it is looked at more closely
         target[row] = value
 

@@ -5,13 +5,13 @@ brings them in from NumPy and back. `Composite` holds specs under keys, as a Ten
 """
 
 from .base import TensorSpec
-from .boxes import BoxList, CategoricalBox, ContinuousBox
+from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
+from .categorical import Binary, Categorical
 from .composite import Composite
-from .discrete import Binary, Categorical
-from .multi import MultiCategorical, MultiOneHot
-from .nontensor import Choice, NonTensor
-from .numeric import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
-from .onehot import OneHot
+from .multi_categorical import MultiCategorical, MultiOneHot
+from .non_tensor import Choice, NonTensor
+from .one_hot import OneHot
+from .space_records import BoxList, CategoricalBox, ContinuousBox
 from .stacked import Stacked
 from .stacked_composite import StackedComposite
 

@@ -1,7 +1,7 @@
 """`TensorSpec`: what every spec can do, over the few things that each of them says for itself.
 
-A leaf says which tensors lie along its shape (`_moved`), how values are drawn, checked and brought back (`_draw`,
-`_fault`, `_nearest`), and how it is made anew with other arguments (`_arguments`). All else is here.
+A leaf says which tensors lie along its shape (`_moved`), how values are drawn, checked and brought back (`_sample`,
+`_violation`, `_project`), and how it is made anew with other arguments (`_arguments`). All else is here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from . import moves, torch_functions
-from .rearranged import Rearranged
+from . import shape_ops, torch_functions
+from .shape_methods import ShapeMethods
 
 Device = torch.device | str | int | None
 
@@ -50,13 +50,13 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
         return torch.get_default_dtype()
     if isinstance(dtype, torch.dtype):
         return dtype
-    found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    torch_dtype = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(torch_dtype, torch.dtype):
         raise SpaceError(f"Expected a dtype, such as torch.float32 or 'float32', but {dtype!r} came.")
-    return found
+    return torch_dtype
 
 
-class TensorSpec(Rearranged):
+class TensorSpec(ShapeMethods):
     """What a tensor (or another value) looks like: its shape, dtype and device, and which values it may have.
 
     Specs are values: every method returns a new one and leaves this one as it is, but for `update_mask`,
@@ -84,15 +84,15 @@ class TensorSpec(Rearranged):
         """The arguments of the constructor that make an equal spec."""
         raise NotImplementedError
 
-    def _draw(self, sizes: torch.Size, generator: Generator | None) -> Any:
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
         """Random values of `sizes`, which ends with this shape."""
         raise NotImplementedError
 
-    def _fault(self, val: Any) -> str | None:
+    def _violation(self, val: Any) -> str | None:
         """Why `val`, whose shape and dtype fit, is not in the spec."""
         raise NotImplementedError
 
-    def _nearest(self, val: Tensor) -> Any:
+    def _project(self, val: Tensor) -> Any:
         """The value in the spec for `val`, whose shape fits; of the spec's dtype."""
         raise NotImplementedError
 
@@ -112,13 +112,13 @@ class TensorSpec(Rearranged):
 
     def numel(self) -> int:
         """The number of elements of one value, dynamic dimensions counted as one."""
-        return moves.concrete(self.shape).numel()
+        return shape_ops.concrete(self.shape).numel()
 
     def _sizes(self, shape: Any) -> torch.Size:
-        lead = moves.as_size(() if shape is None else shape)
+        lead = shape_ops.as_size(() if shape is None else shape)
         if -1 in lead:
             raise SpaceError(f"Expected the shape of a batch of values, but {tuple(lead)} came: give all sizes.")
-        return torch.Size([*lead, *moves.concrete(self.shape)])
+        return torch.Size([*lead, *shape_ops.concrete(self.shape)])
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
         """Random values in the spec; dynamic dimensions have size 1.
@@ -127,7 +127,7 @@ class TensorSpec(Rearranged):
             shape: of a batch in front of the spec's own shape.
             generator: where the randomness comes from; None for torch's global generator.
         """
-        return self._draw(self._sizes(shape), generator)
+        return self._sample(self._sizes(shape), generator)
 
     def sample(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
         """The same as `rand`."""
@@ -155,14 +155,14 @@ class TensorSpec(Rearranged):
         """Why `val` is not in the spec, in words; None if it is. A batch may stand in front of the spec's shape."""
         if not isinstance(val, Tensor):
             return f"expected a tensor, but {type(val).__name__} came"
-        if not self._fits(val.shape):
+        if not self._shape_matches(val.shape):
             return f"expected shape {tuple(self.shape)}, but {tuple(val.shape)} came"
         if val.dtype != self.dtype:
             return f"expected {self.dtype}, but {val.dtype} came"
-        return self._fault(val)
+        return self._violation(val)
 
-    def _fits(self, shape: Sequence[int]) -> bool:
-        return moves.fits(shape, self.shape)
+    def _shape_matches(self, shape: Sequence[int]) -> bool:
+        return shape_ops.shape_matches(shape, self.shape)
 
     def is_in(self, val: Any) -> bool:
         """Whether `val` has the spec's shape (behind a batch, if any) and dtype, and a value that is allowed."""
@@ -174,15 +174,15 @@ class TensorSpec(Rearranged):
 
     def assert_is_in(self, value: Any) -> None:
         """Raise an `OutOfSpecError` (an AssertionError) that says why `value` is not in the spec."""
-        fault = self.mismatch(value)
-        if fault is not None:
-            raise OutOfSpecError(f"The value is not in {self!r}: {fault}. spec.project(value) makes it fit.")
+        problem = self.mismatch(value)
+        if problem is not None:
+            raise OutOfSpecError(f"The value is not in {self!r}: {problem}. spec.project(value) makes it fit.")
 
     def type_check(self, value: Tensor, key: Any = None) -> None:
         """Raise a `SpaceError` (a TypeError) unless `value` has the spec's dtype."""
         if value.dtype != self.dtype:
-            where = "" if key is None else f" at {key!r}"
-            raise SpaceError(f"Expected {self.dtype}{where}, but {value.dtype} came. Cast it, or change the spec.")
+            location = "" if key is None else f" at {key!r}"
+            raise SpaceError(f"Expected {self.dtype}{location}, but {value.dtype} came. Cast it, or change the spec.")
 
     def project(self, val: Any) -> Any:
         """`val` itself where it is in the spec, else the nearest value that is, in the spec's dtype.
@@ -193,9 +193,9 @@ class TensorSpec(Rearranged):
         if self.is_in(val):
             return val
         val = torch.as_tensor(val, device=self.device if not isinstance(val, Tensor) else None)
-        if not self._fits(val.shape):
+        if not self._shape_matches(val.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, but {tuple(val.shape)} came.")
-        return self._nearest(val)
+        return self._project(val)
 
     # -- ways in and out
 
@@ -211,15 +211,15 @@ class TensorSpec(Rearranged):
         if isinstance(val, Tensor) and val.dtype == self.dtype and self._is_shape(val.shape):
             return val if ignore_device or self.device in (None, val.device) else val.to(self.device)
         tensor = self._as_tensor(val, self.dtype, ignore_device)
-        return tensor if self._is_shape(tensor.shape) else self._arranged(tensor)
+        return tensor if self._is_shape(tensor.shape) else self._to_spec_shape(tensor)
 
     def _is_shape(self, shape: torch.Size) -> bool:
-        return shape == self.shape or (len(shape) == self.ndim and self._fits(shape))
+        return shape == self.shape or (len(shape) == self.ndim and self._shape_matches(shape))
 
     def _is_row(self, tensor: Tensor) -> bool:
         """Whether a tensor given to a one-hot spec is one-hot already rather than indices."""
         if tensor.dtype == torch.bool:
-            return self._fits(tensor.shape)
+            return self._shape_matches(tensor.shape)
         return self._is_shape(tensor.shape) and self.is_in(tensor.to(self.dtype))
 
     def _as_tensor(self, val: Any, dtype: torch.dtype | None, ignore_device: bool) -> Tensor:
@@ -232,10 +232,10 @@ class TensorSpec(Rearranged):
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpaceError(f"Expected a value of shape {tuple(self.shape)}, but {val!r:.80} came.") from error
 
-    def _arranged(self, tensor: Tensor) -> Tensor:
+    def _to_spec_shape(self, tensor: Tensor) -> Tensor:
         if -1 not in self.shape and tensor.numel() == self.shape.numel():
             return tensor.reshape(self.shape)
-        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and self._fits((*tensor.shape, 1)):
+        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and self._shape_matches((*tensor.shape, 1)):
             return tensor.unsqueeze(-1)
         raise SpaceError(
             f"Expected a value of shape {tuple(self.shape)}, but {tuple(tensor.shape)} came. A spec's shape includes "
@@ -309,37 +309,39 @@ class TensorSpec(Rearranged):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorSpec) or self._kind != other._kind:
             return False
-        mine, others = self._arguments(), other._arguments()
-        return mine.keys() == others.keys() and all(_same(value, others[name]) for name, value in mine.items())
+        own_arguments, other_arguments = self._arguments(), other._arguments()
+        return own_arguments.keys() == other_arguments.keys() and all(
+            _values_equal(value, other_arguments[name]) for name, value in own_arguments.items()
+        )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._shown().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self._repr_fields().items())})"
 
-    def _shown(self) -> dict[str, Any]:
+    def _repr_fields(self) -> dict[str, Any]:
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return torch_functions.call(func, args, kwargs or {})
+        return torch_functions.dispatch(func, args, kwargs or {})
 
     @classmethod
     def implements_for_spec(cls, torch_function: Callable[..., Any]) -> Callable[[Any], Any]:
         """Decorator that makes the decorated function what `torch_function` does with specs."""
-        return torch_functions.implements(torch_function)
+        return torch_functions.register_torch_function(torch_function)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _values_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):  # in whatever order
-        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return a.keys() == b.keys() and all(_values_equal(value, b[key]) for key, value in a.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     try:
-        same = a == b
-        return same if isinstance(same, bool) else bool(np.all(same))
+        equal = a == b
+        return equal if isinstance(equal, bool) else bool(np.all(equal))
     except ValueError:  # an object that holds arrays, and compares them as if they were numbers
         return pickle.dumps(a) == pickle.dumps(b)
 

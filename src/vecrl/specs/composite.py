@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 
 from ..errors import SpaceError
-from . import data
+from . import composite_values
 from .base import Device, TensorSpec, as_device
-from .mapping import SpecMapping
-from .moves import Move, Names, as_size
+from .composite_mapping import SpecMapping
+from .shape_ops import Names, ShapeOp, as_size
 
 
 class Composite(SpecMapping):
@@ -64,7 +64,7 @@ class Composite(SpecMapping):
         self._device = None if device is None else as_device(device)
         self.data_cls = data_cls
         self.step_mdp_static = step_mdp_static
-        self._names: Names = _checked_names(names, self.ndim)
+        self._names: Names = _validate_names(names, self.ndim)
         self._specs: dict[str, TensorSpec | None] = {}
         for key, spec in {**(specs or {}), **kwargs}.items():
             self.set(key, spec)
@@ -78,7 +78,7 @@ class Composite(SpecMapping):
 
     @shape.setter
     def shape(self, shape: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._refuse_if_locked("its shape")
+        self._require_unlocked("its shape")
         shape = as_size(shape)
         fitting = Composite(self._entries(), shape=shape, device=self.device)._entries()
         for name, spec in self._specs.items():
@@ -105,15 +105,17 @@ class Composite(SpecMapping):
 
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
-        self._names = _checked_names(names, self.ndim)
+        self._names = _validate_names(names, self.ndim)
 
     def refine_names(self, *names: Any) -> Self:
         """Name dimensions that have no name; `...` stands for those that are left as they are. Returns self."""
         if ... in names:
-            place = names.index(...)
-            room = self.ndim - (len(names) - 1)
-            names = (*names[:place], *self._names[place : place + room], *names[place + 1 :])
-        if len(names) != self.ndim or any(o is not None and o != n for o, n in zip(self._names, names, strict=True)):
+            position = names.index(...)
+            num_missing = self.ndim - (len(names) - 1)
+            names = (*names[:position], *self._names[position : position + num_missing], *names[position + 1 :])
+        if len(names) != self.ndim or any(
+            old_name is not None and old_name != new_name for old_name, new_name in zip(self._names, names, strict=True)
+        ):
             raise SpaceError(f"Cannot refine the names {self._names} to {list(names)}: a name can only replace None.")
         self._names = list(names)
         return self
@@ -124,7 +126,7 @@ class Composite(SpecMapping):
         """A Composite without entries, of the same batch shape, device and names."""
         return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
 
-    def _copied(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
         names = self._names if len(self._names) == len(shape) else None
         device = device or self.device
         entries = {name: self._copied_entry(spec, shape, device) for name, spec in self._entries().items()}
@@ -140,9 +142,9 @@ class Composite(SpecMapping):
     def _copied_entry(self, spec: TensorSpec | None, shape: torch.Size, device: torch.device | None) -> Any:
         if not isinstance(spec, SpecMapping):
             return spec
-        return spec._copied(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
+        return spec._copy_with_shape(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
 
-    def _nested(self, specs: Mapping[Any, Any]) -> Composite:
+    def _empty_like(self, specs: Mapping[Any, Any]) -> Composite:
         return Composite(specs, shape=self.shape, device=self.device)
 
     def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: Any) -> Self:
@@ -158,14 +160,14 @@ class Composite(SpecMapping):
         entries = {name: None if spec is None else function(spec) for name, spec in self._entries().items()}
         return type(self)(entries, **arguments)
 
-    def _moved(self, move: Move) -> Self:
+    def _reshaped(self, op: ShapeOp) -> Self:
         def move_entry(spec: TensorSpec) -> TensorSpec:
-            lead = spec._lead()
+            lead = spec._movable_shape()
             if len(lead) < self.ndim:
-                raise SpaceError(f"Cannot {move.verb} the batch of {spec!r}: one of its dimensions is one choice.")
-            return spec._moved(move.under(lead[self.ndim :]))
+                raise SpaceError(f"Cannot {op.verb} the batch of {spec!r}: one of its dimensions is one choice.")
+            return spec._reshaped(op.with_trailing(lead[self.ndim :]))
 
-        return self._map(move_entry, shape=move.after, names=move.names(self._names))
+        return self._map(move_entry, shape=op.out_shape, names=op.names(self._names))
 
     def to(self, dest: Any) -> Self:
         """The Composite with all entries on another device, or with another dtype."""
@@ -199,28 +201,28 @@ class Composite(SpecMapping):
         }
 
     def rand(self, shape: Any = None, *, generator: torch.Generator | None = None) -> Any:
-        return data.build(self, shape, lambda spec: spec.rand(shape, generator=generator))
+        return composite_values.build(self, shape, lambda spec: spec.rand(shape, generator=generator))
 
     def zero(self, shape: Any = None) -> Any:
-        return data.build(self, shape, lambda spec: spec.zero(shape))
+        return composite_values.build(self, shape, lambda spec: spec.zero(shape))
 
     def one(self, shape: Any = None) -> Any:
-        return data.build(self, shape, lambda spec: spec.one(shape))
+        return composite_values.build(self, shape, lambda spec: spec.one(shape))
 
     def rand_update(self, val: Any) -> Any:
         """Fill `val`, a TensorDict whose batch shape ends with this one, with random values of all entries."""
-        return val.update(self.rand(data.batch_before(self, val)))
+        return val.update(self.rand(composite_values.extra_batch_shape(self, val)))
 
     def zeros_update(self, val: Any) -> Any:
         """Fill `val`, a TensorDict whose batch shape ends with this one, with zeros of all entries."""
-        return val.update(self.zero(data.batch_before(self, val)))
+        return val.update(self.zero(composite_values.extra_batch_shape(self, val)))
 
     def ones_update(self, val: Any) -> Any:
         """Fill `val`, a TensorDict whose batch shape ends with this one, with ones of all entries."""
-        return val.update(self.one(data.batch_before(self, val)))
+        return val.update(self.one(composite_values.extra_batch_shape(self, val)))
 
     def mismatch(self, val: Any) -> str | None:
-        return data.mismatch(self, val)
+        return composite_values.mismatch(self, val)
 
     def project(self, val: Any) -> Any:
         """Replaces the entries of the TensorDict `val` that are not in their specs by the nearest that are.
@@ -238,7 +240,7 @@ class Composite(SpecMapping):
             SpaceError: an entry is missing or has another shape.
             LockedError: an entry of a locked TensorDict has another dtype.
         """
-        return data.project(self, val)
+        return composite_values.project(self, val)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """A TensorDict of the encoded entries of `val`, a mapping or TensorDict, which may lack some.
@@ -247,11 +249,11 @@ class Composite(SpecMapping):
             KeyError: for an entry that the spec does not have.
             SpaceError: for one that does not fit.
         """
-        return data.encode(self, val, ignore_device)
+        return composite_values.encode(self, val, ignore_device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
         """A nested dict of the entries as their specs give them to NumPy."""
-        return data.to_numpy(self, val, safe)
+        return composite_values.to_numpy(self, val, safe)
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Raise a `SpaceError` (a TypeError) unless the entries have their dtypes.
@@ -260,7 +262,7 @@ class Composite(SpecMapping):
             value: a TensorDict or mapping; or a single value, then of the entry `key`.
             key: the entry, or a list of those that are checked; None for all that `value` has.
         """
-        data.type_check(self, value, key)
+        composite_values.type_check(self, value, key)
 
     def cardinality(self) -> int | float:
         product: int | float = 1
@@ -269,21 +271,21 @@ class Composite(SpecMapping):
         return product
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        return data.enumerate_all(self, use_mask)
+        return composite_values.enumerate_all(self, use_mask)
 
     def __repr__(self) -> str:
-        lines = [f"    {name}: {_indented(spec)}," for name, spec in self._entries().items()]
+        lines = [f"    {name}: {_indent(spec)}," for name, spec in self._entries().items()]
         last = f"shape={tuple(self.shape)}, device={self.device}"
         if any(self._names):
             last += f", names={self._names}"
         return f"{type(self).__name__}(\n" + "\n".join([*lines, f"    {last})"])
 
 
-def _indented(spec: object) -> str:
+def _indent(spec: object) -> str:
     return repr(spec).replace("\n", "\n    ")
 
 
-def _checked_names(names: Sequence[str | None] | None, ndim: int) -> Names:
+def _validate_names(names: Sequence[str | None] | None, ndim: int) -> Names:
     if names is None:
         return [None] * ndim
     if len(names) != ndim:

@@ -12,10 +12,10 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import SpaceError
-from . import moves
+from . import shape_ops
 from .base import TensorSpec
 from .composite import Composite
-from .lazy import LazyStack
+from .lazy_stack import LazyStack
 from .stacked_composite import StackedComposite
 
 
@@ -28,15 +28,15 @@ def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
     specs = list(specs)
     if not specs:
         raise SpaceError("Expected at least one spec to stack.")
-    strange = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
-    if strange is not None:
-        raise SpaceError(f"Expected only specs to stack, but a {type(strange).__name__} is among them.")
-    first = specs[0]
-    dim = moves.nonnegative(dim, first.ndim + 1, "stack along")
-    if all(spec == first for spec in specs) and dim <= first.ndim - first._depth:
-        sizes = [*first.shape[:dim], len(specs), *first.shape[dim:]]
-        return first.unsqueeze(dim).expand(*(-1 if i != dim else size for i, size in enumerate(sizes)))
-    return (StackedComposite if isinstance(first, Composite) else Stacked)(*specs, dim=dim)
+    invalid = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
+    if invalid is not None:
+        raise SpaceError(f"Expected only specs to stack, but a {type(invalid).__name__} is among them.")
+    first_spec = specs[0]
+    dim = shape_ops.normalize_dim(dim, first_spec.ndim + 1, "stack along")
+    if all(spec == first_spec for spec in specs) and dim <= first_spec.ndim - first_spec._event_dims:
+        sizes = [*first_spec.shape[:dim], len(specs), *first_spec.shape[dim:]]
+        return first_spec.unsqueeze(dim).expand(*(-1 if i != dim else size for i, size in enumerate(sizes)))
+    return (StackedComposite if isinstance(first_spec, Composite) else Stacked)(*specs, dim=dim)
 
 
 class Stacked(LazyStack):
@@ -60,14 +60,14 @@ class Stacked(LazyStack):
     def __init__(self, *specs: Any, dim: int):
         if any(isinstance(spec, Composite) for spec in specs):
             raise SpaceError("Stacked holds leaf specs; StackedComposite holds Composites.")
-        self._take(specs, dim)
+        self._init_stack(specs, dim)
         self.shape = self._stacked_shape()
         self.dtype = self.specs[0].dtype
         self.device = self.specs[0].device
         domains = {spec.domain for spec in self.specs}
         self.domain = domains.pop() if len(domains) == 1 else None
 
-    def _join(self, rows: list[Any], dim: int) -> Any:
+    def _stack_rows(self, rows: list[Any], dim: int) -> Any:
         if not isinstance(rows[0], Tensor):
             return tensordict.lazy_stack(rows, dim)
         if len({row.shape for row in rows}) == 1:
@@ -81,37 +81,37 @@ class Stacked(LazyStack):
             warnings.simplefilter("ignore", UserWarning)
             return torch.nested.nested_tensor(rows)
 
-    def _filled(self, shape: Any, value_of: Callable[[Any], Any]) -> Any:
-        return self._join([value_of(spec) for spec in self.specs], self.dim + len(self._sizes(shape)) - self.ndim)
+    def _stack_values(self, shape: Any, value_of: Callable[[Any], Any]) -> Any:
+        return self._stack_rows([value_of(spec) for spec in self.specs], self.dim + len(self._sizes(shape)) - self.ndim)
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
-        return self._filled(shape, lambda spec: spec.rand(shape, generator=generator))
+        return self._stack_values(shape, lambda spec: spec.rand(shape, generator=generator))
 
     def zero(self, shape: Any = None) -> Any:
-        return self._filled(shape, lambda spec: spec.zero(shape))
+        return self._stack_values(shape, lambda spec: spec.zero(shape))
 
     def one(self, shape: Any = None) -> Any:
-        return self._filled(shape, lambda spec: spec.one(shape))
+        return self._stack_values(shape, lambda spec: spec.one(shape))
 
-    def _join_back(self, rows: list[Any], val: Any) -> Any:
-        nested = not isinstance(val, Tensor) or val.is_nested
-        return self._join(rows, self.dim if nested else self.dim - self.ndim + val.ndim)
+    def _restack(self, rows: list[Any], val: Any) -> Any:
+        is_nested = not isinstance(val, Tensor) or val.is_nested
+        return self._stack_rows(rows, self.dim if is_nested else self.dim - self.ndim + val.ndim)
 
     def project(self, val: Any) -> Any:
         """`val` itself where it is in the spec, else the nearest values of the specs."""
         if self.is_in(val):
             return val
-        rows = zip(self.specs, self._rows(val), strict=True)
-        return self._join_back([spec.project(row) for spec, row in rows], val)
+        rows = zip(self.specs, self._unstack(val), strict=True)
+        return self._restack([spec.project(row) for spec, row in rows], val)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """As many values as specs (a sequence, or an array along the stacked dimension), encoded and joined."""
-        rows = zip(self.specs, self._rows(val), strict=True)
-        return self._join([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
+        rows = zip(self.specs, self._unstack(val), strict=True)
+        return self._stack_rows([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """An array, or a list of arrays where their shapes differ."""
-        rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._rows(val), strict=True)]
+        rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._unstack(val), strict=True)]
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
             batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
             return np.stack(rows, self.dim + batch)

@@ -23,33 +23,33 @@ _METHODS = {
 }
 """Functions that do what the method of the spec does."""
 
-_HANDLED: dict[Any, Callable[..., Any]] = {}
+_IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
 
 
-def implements(function: Callable[..., Any]) -> Callable[[F], F]:
+def register_torch_function(function: Callable[..., Any]) -> Callable[[F], F]:
     """Decorator: what `function` does with specs is the decorated function."""
 
-    def register(own: F) -> F:
-        _HANDLED[function] = own
-        return own
+    def register(implementation: F) -> F:
+        _IMPLEMENTATIONS[function] = implementation
+        return implementation
 
     return register
 
 
-def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `function` makes of specs."""
-    if function in _HANDLED:
-        return _HANDLED[function](*args, **kwargs)
+    if function in _IMPLEMENTATIONS:
+        return _IMPLEMENTATIONS[function](*args, **kwargs)
     if function in _METHODS:
-        spec, *rest = args or (kwargs.pop("input"),)
-        return getattr(spec, _METHODS[function])(*rest, **kwargs)
-    known = ", ".join(sorted(f.__name__ for f in (*_HANDLED, *_METHODS)))
+        spec, *other_args = args or (kwargs.pop("input"),)
+        return getattr(spec, _METHODS[function])(*other_args, **kwargs)
+    supported = ", ".join(sorted(f.__name__ for f in (*_IMPLEMENTATIONS, *_METHODS)))
     name = getattr(function, "__name__", function)
-    raise SpaceError(f"{name} does not take specs. Those of torch that do: {known}.")
+    raise SpaceError(f"{name} does not take specs. Those of torch that do: {supported}.")
 
 
-@implements(torch.stack)
-def stack(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+@register_torch_function(torch.stack)
+def stack_tensors(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     """The spec of values that are stacked: an ordinary one if all are equal, else a lazy stack."""
     from .stacked import stack_specs  # which needs the classes that need this module
 

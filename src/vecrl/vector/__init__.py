@@ -6,19 +6,19 @@ What needs torch is imported on first use, so that `VectorEnv` and `AsyncVectorE
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..engine.backends.cluster import RayOptions
-from ..engine.transitions import AutoresetMode
+from ..engine.backends.ray_cluster.options import RayOptions
+from ..engine.transition import AutoresetMode
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
-from .rollouts import Rollout, RolloutWorkers
+from .rollout_workers import Rollout, RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:
     from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool, reset_tensors
-    from .batched import BatchedVectorEnv
-    from .makers import make_brax_env, make_gym_env, make_native_env, make_vector_env
+    from .batched_env import BatchedVectorEnv
+    from .factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
     from .registry import available, known_prefixes, register
-    from .sync import SyncVectorEnv
+    from .sync_env import SyncVectorEnv
     from .torch_wrapper import TorchWrapper
 
 __all__ = [
@@ -47,21 +47,21 @@ __all__ = [
     "reset_tensors",
 ]
 
-_HOMES = {
+_MODULE_EXPORTS = {
     "arrays": ("array_type", "convert_from_torch", "convert_to_torch", "convert_to_torch_bool", "reset_tensors"),
-    "batched": ("BatchedVectorEnv",),
-    "makers": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
+    "batched_env": ("BatchedVectorEnv",),
+    "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
     "registry": ("available", "known_prefixes", "register"),
-    "sync": ("SyncVectorEnv",),
+    "sync_env": ("SyncVectorEnv",),
     "torch_wrapper": ("TorchWrapper",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULE_EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

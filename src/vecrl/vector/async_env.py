@@ -15,16 +15,16 @@ import numpy as np
 from gymnasium import error as gymnasium_error
 
 from ..engine.backends.processes import start_method_of
-from ..engine.layout import Tree
-from ..engine.opening import BackendName
-from ..engine.transitions import AutoresetMode, GymStep
+from ..engine.pool_factory import BackendName
+from ..engine.space_layout import Tree
+from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
 from .vector_env import EnvFn, ObservationMode, VectorEnv
 
 Call = Literal["reset", "step", "call"]
 Result = TypeVar("Result")
-_PATIENCE = 10.0  # seconds that a call under way may take when everything is closed
-_NOT_BY_NAME = ("reset", "step", "close")
+_CLOSE_TIMEOUT_S = 10.0  # seconds that a call under way may take when everything is closed
+_RESERVED_NAMES = ("reset", "step", "close")
 
 
 class AsyncPendingError(PendingError, gymnasium_error.AlreadyPendingCallError):
@@ -112,8 +112,8 @@ class AsyncVectorEnv(VectorEnv):
         **vector_options: Any,
     ):
         self.closed = True
-        self._asked: Call | None = None
-        self._late = False
+        self._pending_call: Call | None = None
+        self._has_unread_replies = False
         if worker is not None:
             raise ValueError(
                 "Expected worker to be None, but a function came: the engine's own worker runs the environments. "
@@ -140,7 +140,7 @@ class AsyncVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         """See `VectorEnv.reset`."""
-        with self._together("reset"):
+        with self._interruptible("reset"):
             self.reset_async(seed, options)
             return self.reset_wait()
 
@@ -152,9 +152,9 @@ class AsyncVectorEnv(VectorEnv):
         Raises:
             AsyncPendingError: another call is under way (one that timed out or was interrupted is dropped).
         """
-        if self._late and (options is None or options.get("reset_mask") is None):
+        if self._has_unread_replies and (options is None or options.get("reset_mask") is None):
             self._wait(lambda _: self._pool.drain(), None)
-        self._ask("reset", lambda: self._start_reset(seed, options))
+        self._start_call("reset", lambda: self._start_reset(seed, options))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
         """What the `reset` that was asked for returns.
@@ -166,11 +166,11 @@ class AsyncVectorEnv(VectorEnv):
             NoAsyncError: no reset was asked for.
             AsyncTimeout: it is late; call again to go on waiting.
         """
-        return self._answer("reset", self._finish_reset, timeout)
+        return self._finish_call("reset", self._finish_reset, timeout)
 
     def step(self, actions: Any) -> GymStep:
         """See `VectorEnv.step`."""
-        with self._together("step"):
+        with self._interruptible("step"):
             self.step_async(actions)
             return self.step_wait()
 
@@ -180,15 +180,15 @@ class AsyncVectorEnv(VectorEnv):
         Raises:
             AsyncPendingError: another call is under way.
         """
-        self._ask("step", lambda: self._start_step(actions))
+        self._start_call("step", lambda: self._start_step(actions))
 
     def step_wait(self, timeout: float | None = None) -> GymStep:
         """What the `step` that was asked for returns; arguments and errors as `reset_wait`'s."""
-        return self._answer("step", self._finish_step, timeout)
+        return self._finish_call("step", self._finish_step, timeout)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """See `VectorEnv.call`."""
-        with self._together("call"):
+        with self._interruptible("call"):
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
 
@@ -199,28 +199,28 @@ class AsyncVectorEnv(VectorEnv):
             AsyncPendingError: another call is under way.
             ValueError: `name` is one of "reset", "step" and "close", which have methods of their own.
         """
-        if name in _NOT_BY_NAME:
+        if name in _RESERVED_NAMES:
             raise ValueError(f"Expected the name of another method or attribute, but {name!r} came: use `{name}`.")
         values = [(args, kwargs)] * self.num_envs
-        self._ask("call", lambda: self._pool.invoke_async("call", name, values))
+        self._start_call("call", lambda: self._pool.invoke_async("call", name, values))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """What the `call` that was asked for returns; arguments and errors as `reset_wait`'s."""
-        return tuple(self._answer("call", self._pool.invoke_wait, timeout))
+        return tuple(self._finish_call("call", self._pool.invoke_wait, timeout))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """See `VectorEnv.get_attr`."""
-        self._check_free("get_attr")
+        self._check_no_pending_call("get_attr")
         return super().get_attr(name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """See `VectorEnv.set_attr`."""
-        self._check_free("set_attr")
+        self._check_no_pending_call("set_attr")
         super().set_attr(name, values)
 
     def render(self) -> tuple[Any, ...] | None:
         """See `VectorEnv.render`."""
-        self._check_free("render")
+        self._check_no_pending_call("render")
         return super().render()
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **_: Any) -> None:
@@ -235,11 +235,11 @@ class AsyncVectorEnv(VectorEnv):
             AsyncTimeout: environments did not close in time; everything is closed all the same.
             WorkerError: what environments raised while closing; likewise.
         """
-        if self._asked is not None and not terminate and not self._pool.in_use:
+        if self._pending_call is not None and not terminate and not self._pool.in_use:
             with contextlib.suppress(WorkerError, PendingError):  # nothing is, where Ctrl-C took the answer
                 limit = self._pool.step_timeout if timeout is None else timeout
-                wait = self._pool.invoke_wait if self._asked == "call" else self._finish_other
-                wait(_PATIENCE if limit is None else limit)
+                wait = self._pool.invoke_wait if self._pending_call == "call" else self._finish_pending
+                wait(_CLOSE_TIMEOUT_S if limit is None else limit)
         try:
             self._pool.close(0.0 if terminate else timeout)
         except StepTimeout as error:
@@ -248,37 +248,38 @@ class AsyncVectorEnv(VectorEnv):
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _finish_other(self, timeout: float) -> Any:
-        return self._finish_reset(timeout) if self._asked == "reset" else self._finish_step(timeout)
+    def _finish_pending(self, timeout: float) -> Any:
+        return self._finish_reset(timeout) if self._pending_call == "reset" else self._finish_step(timeout)
 
     @contextlib.contextmanager
-    def _together(self, call: Call) -> Iterator[None]:
+    def _interruptible(self, call: Call) -> Iterator[None]:
         """Ask and wait in one: interrupted, it leaves what the next `reset` or `close` makes good."""
         try:
             yield
         except KeyboardInterrupt:
-            self._asked, self._late = call, True
+            self._pending_call, self._has_unread_replies = call, True
             raise
 
-    def _check_free(self, asked: str) -> None:
+    def _check_no_pending_call(self, name: str) -> None:
         if self.closed:
             raise AsyncClosedError(f"This {type(self).__name__} is closed; make a new one.")
-        if self._asked is not None:
+        if self._pending_call is not None:
             raise AsyncPendingError(
-                f"Expected no call under way at {asked!r}, but {self._asked!r} is: call {self._asked}_wait() first"
-                f"{', or reset()' if self._late else ''}.",
-                self._asked,
+                f"Expected no call under way at {name!r}, but {self._pending_call!r} is: call "
+                f"{self._pending_call}_wait() first"
+                f"{', or reset()' if self._has_unread_replies else ''}.",
+                self._pending_call,
             )
 
-    def _ask(self, call: Call, start: Callable[[], None]) -> None:
-        self._check_free(f"{call}_async")
+    def _start_call(self, call: Call, start: Callable[[], None]) -> None:
+        self._check_no_pending_call(f"{call}_async")
         start()
-        self._asked = call
+        self._pending_call = call
 
-    def _answer(self, call: Call, finish: Callable[[float | None], Result], timeout: float | None) -> Result:
+    def _finish_call(self, call: Call, finish: Callable[[float | None], Result], timeout: float | None) -> Result:
         if self.closed:
             raise AsyncClosedError(f"This {type(self).__name__} is closed; make a new one.")
-        if self._asked != call:
+        if self._pending_call != call:
             raise NoAsyncError(f"Expected {call}_async before {call}_wait, but it was not called.", call)
         return self._wait(finish, timeout)
 
@@ -291,12 +292,12 @@ class AsyncVectorEnv(VectorEnv):
         except ClosedError as error:  # another thread closed this
             raise AsyncClosedError(str(error)) from error
         except PendingError as error:
-            text = f"The answer to {self._asked!r} was lost as Ctrl-C came: reset() to go on."
-            raise NoAsyncError(text, self._asked or "") from error
+            text = f"The answer to {self._pending_call!r} was lost as Ctrl-C came: reset() to go on."
+            raise NoAsyncError(text, self._pending_call or "") from error
         finally:
-            self._late = len(self._pool.pending) > 0
-            if not self._late:
-                self._asked = None
+            self._has_unread_replies = len(self._pool.pending) > 0
+            if not self._has_unread_replies:
+                self._pending_call = None
 
 
 def _limit(num_workers: int | None, max_concurrency: int | None) -> int | None:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import VectorEnv
 
 from ..errors import SpaceError
-from ..states import Stateful
+from ..snapshot import Stateful
 
 
 class BaseVectorEnv(Stateful, VectorEnv):
@@ -58,10 +58,10 @@ class BaseVectorEnv(Stateful, VectorEnv):
         self.closed = False
 
     def _state_facts(self) -> dict[str, Any]:
-        return facts_of(self)
+        return state_facts(self)
 
 
-def facts_of(env: VectorEnv) -> dict[str, Any]:
+def state_facts(env: VectorEnv) -> dict[str, Any]:
     """What two vector environments must have in common if one is to have the other's state."""
     spaces = {"observation_space": str(env.single_observation_space), "action_space": str(env.single_action_space)}
     return {"num_envs": env.num_envs, **spaces}

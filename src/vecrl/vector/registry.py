@@ -68,7 +68,7 @@ def register(
         prefix, maker, summary, extra, names: see `Entry`.
 
     >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "what I made myself")
-    >>> entry, name = find("mine::first")
+    >>> entry, name = find_entry("mine::first")
     >>> entry.maker(name)
     'an environment called first'
     >>> unregister("mine")
@@ -88,7 +88,7 @@ def known_prefixes() -> tuple[str, ...]:
     return tuple(_entries)
 
 
-def find(env_name: str) -> tuple[Entry, str]:
+def find_entry(env_name: str) -> tuple[Entry, str]:
     """The entry of the longest prefix of `env_name`, and the name that is left; a bare name is gymnasium's.
 
     Raises:
@@ -99,12 +99,12 @@ def find(env_name: str) -> tuple[Entry, str]:
         raise TypeError(f"expected the name of an environment, such as 'CartPole-v1', but {env_name!r:.80} came")
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
-    matching = [prefix for prefix in _entries if env_name.startswith(prefix + SEPARATOR)]
-    if not matching:
+    matches = [prefix for prefix in _entries if env_name.startswith(prefix + SEPARATOR)]
+    if not matches:
         prefix = env_name.partition(SEPARATOR)[0]
         known = ", ".join(known + SEPARATOR for known in _entries)
         raise ValueError(f"unknown prefix {prefix + SEPARATOR!r} in {env_name!r}: the known ones are {known}")
-    longest = max(matching, key=len)
+    longest = max(matches, key=len)
     return _entries[longest], env_name[len(longest + SEPARATOR) :]
 
 
@@ -114,7 +114,7 @@ def available(prefix: str) -> Availability:
     Raises:
         ValueError: an unknown prefix; the message lists the known ones.
     """
-    entry, _ = find(prefix + SEPARATOR)
+    entry, _ = find_entry(prefix + SEPARATOR)
     try:
         return Availability(prefix, entry.summary, tuple(sorted(entry.names())))
     except ImportError as error:

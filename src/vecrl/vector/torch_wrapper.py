@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 
 from ..errors import SpaceError
-from ..states import Stateful
+from ..snapshot import Stateful
 from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -75,7 +75,7 @@ class TorchWrapper(Stateful):
         self._tensors = hasattr(type(env), "tensor_step")
         self.array_type: str | None = None
         self._classic = force_classic_api
-        self._copies = False
+        self._copy_results = False
         self._device: torch.device | None = None
         self._vectorised = hasattr(self.unwrapped, "single_action_space")  # gymnasium 0.29's wrappers warn if asked
         self._act_space = array_space(env.single_action_space if self._vectorised else env.action_space)
@@ -89,9 +89,9 @@ class TorchWrapper(Stateful):
             self.single_observation_space = array_space(env.single_observation_space)
             self.single_action_space = self._act_space
         if self._argmax:
-            self._take_scores()
+            self._use_score_actions()
 
-    def _take_scores(self) -> None:
+    def _use_score_actions(self) -> None:
         n = (int(self._act_space.n),)  # type: ignore[attr-defined]
         if self._vectorised:
             self.single_action_space = spaces.Box(-np.inf, np.inf, n)
@@ -104,7 +104,7 @@ class TorchWrapper(Stateful):
         return getattr(self.env, "unwrapped", self.env)
 
     @property
-    def plain(self) -> Any:
+    def unwrapped_actions_env(self) -> Any:
         """The environment as given, for who converts by other means.
 
         Raises:
@@ -131,7 +131,7 @@ class TorchWrapper(Stateful):
             observation, info = result, []
         if self.array_type is None:
             self.array_type = array_type(observation, fallback="numpy")
-            self._copies = self.array_type == "jax" or (self.array_type == "numpy" and not self._vectorised)
+            self._copy_results = self.array_type == "jax" or (self.array_type == "numpy" and not self._vectorised)
         observation = self._receive(observation)
         self._device = observation.device
         return observation if self._classic or not info else (observation, *info)
@@ -191,10 +191,10 @@ class TorchWrapper(Stateful):
 
     def _receive(self, x: Any) -> torch.Tensor:
         x = convert_to_torch(x)
-        return x.clone() if self._copies else x
+        return x.clone() if self._copy_results else x
 
     def _send(self, action: Any) -> Any:
-        x = self._fit(convert_to_torch(action))
+        x = self._to_action(convert_to_torch(action))
         if self.array_type == "torch":
             return x.to(self._device)
         if self.array_type == "jax":
@@ -203,13 +203,13 @@ class TorchWrapper(Stateful):
         x = convert_from_torch(x, "numpy")
         return x[()] if x.ndim == 0 else x  # a NumPy scalar can be a key or an index, an array cannot
 
-    def _fit(self, x: torch.Tensor) -> torch.Tensor:
+    def _to_action(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor `x` as an element of the environment's action space, by shape and dtype."""
         space = self._act_space
         if self._vectorised and (x.ndim == 0 or x.shape[0] != self.num_envs):
             raise SpaceError(f"expected one action for each of {self.num_envs} environments, got shape {list(x.shape)}")
         if self._argmax:
-            x = self._choose(x)
+            x = self._argmax_action(x)
         elif x.is_floating_point() and not isinstance(space, spaces.Box):
             raise SpaceError(
                 f"expected actions of {space}, which are integers, got {x.dtype}: round them, or take the scores of "
@@ -224,7 +224,7 @@ class TorchWrapper(Stateful):
             x = x.reshape(shape)
         return x.to(self._act_dtype)
 
-    def _choose(self, scores: torch.Tensor) -> torch.Tensor:
+    def _argmax_action(self, scores: torch.Tensor) -> torch.Tensor:
         expected = self.action_space.shape
         if scores.shape != expected:
             raise SpaceError(f"expected scores of shape {list(expected or ())}, got {list(scores.shape)}")
@@ -234,8 +234,8 @@ class TorchWrapper(Stateful):
         """Clip before narrowing, so that nothing wraps around, and after widening, so that nothing is out by an ulp."""
         if low.device != x.device:
             self._bounds = low, high = low.to(x.device), high.to(x.device)
-        wide = torch.promote_types(x.dtype, low.dtype)
-        return x.to(wide).clamp(low.to(wide), high.to(wide))
+        common_dtype = torch.promote_types(x.dtype, low.dtype)
+        return x.to(common_dtype).clamp(low.to(common_dtype), high.to(common_dtype))
 
 
 def array_space(space: Any) -> spaces.Space[Any]:

@@ -17,17 +17,17 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from ..engine.backends.cluster import RayOptions
-from ..engine.layout import Layout, Tree
-from ..engine.opening import BackendName
+from ..engine.backends.ray_cluster.options import RayOptions
+from ..engine.env_index import Ids
+from ..engine.fault_policy import OnFailure
 from ..engine.pool import Pool
-from ..engine.recovery import OnFailure
-from ..engine.roster import Ids
-from ..engine.transitions import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
+from ..engine.pool_factory import BackendName
+from ..engine.space_layout import Layout, Tree
+from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
-from ..states import Stateful
-from .base import facts_of
+from ..snapshot import Stateful
+from .base import state_facts
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
@@ -78,7 +78,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     Raises:
         WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
-        ShipError: where a factory cannot be sent to a worker process.
+        SerializationError: where a factory cannot be sent to a worker process.
         SpaceError: where spaces differ.
     """
 
@@ -108,9 +108,9 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
                 "Expected observation_mode to be 'same', 'different' or a pair of the batched and the single space, "
                 f"but {observation_mode!r} came."
             )
-        single = observation_mode[1] if isinstance(observation_mode, tuple) else None
-        same = observation_mode == "same"
-        makers = split_env_fns(env_fns, backend, num_workers, observation_space=single, same_spaces=same)
+        single_space = observation_mode[1] if isinstance(observation_mode, tuple) else None
+        must_be_equal = observation_mode == "same"
+        makers = split_env_fns(env_fns, backend, num_workers, observation_space=single_space, same_spaces=must_be_equal)
         autoreset = Autoreset(autoreset_mode, sum(count for _, count in makers))
         self.copy = copy
         pool = Pool(
@@ -125,43 +125,43 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             threads_per_worker=threads_per_worker,
             preload=preload,
             pin_workers=pin_workers,
-            same_spaces=same,
+            same_spaces=must_be_equal,
             ray_options=ray_options,
         )
-        self._stand_on(pool, autoreset, observation_mode)
+        self._init_over_pool(pool, autoreset, observation_mode)
 
     @classmethod
-    def over(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
+    def from_pool(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
         """A vector environment on a pool that there is, which it closes as if it were its own."""
         envs = cls.__new__(cls)
         envs.copy = True
-        envs._stand_on(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
+        envs._init_over_pool(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
         return envs
 
-    def _stand_on(self, pool: Pool, autoreset: Autoreset, observation_mode: ObservationMode) -> None:
+    def _init_over_pool(self, pool: Pool, autoreset: Autoreset, observation_mode: ObservationMode) -> None:
         self._pool = pool
         self._autoreset = autoreset
         self.num_envs = pool.num_envs
         self.closed = False
-        card = pool.card
-        self.render_mode = card.render_mode
-        self.spec = card.spec
-        self.metadata = card.metadata | {"autoreset_mode": self._autoreset.mode}
-        self.single_action_space = card.action_space
-        self.action_space = batch_space(card.action_space, self.num_envs)
+        worker_info = pool.worker_info
+        self.render_mode = worker_info.render_mode
+        self.spec = worker_info.spec
+        self.metadata = worker_info.metadata | {"autoreset_mode": self._autoreset.mode}
+        self.single_action_space = worker_info.action_space
+        self.action_space = batch_space(worker_info.action_space, self.num_envs)
         self.single_observation_space, self.observation_space = self._observation_spaces(observation_mode)
-        self._latest = _Latest(self._pool.obs_layout, self.num_envs)
-        self._resetting: np.ndarray | None = None  # the environments of the reset under way; None for all
+        self._latest_obs = _LatestObs(self._pool.obs_layout, self.num_envs)
+        self._reset_ids: np.ndarray | None = None  # the environments of the reset under way; None for all
 
     def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        single = self._pool.card.observation_space
+        single_space = self._pool.worker_info.observation_space
         if isinstance(mode, tuple):
             return mode[1], mode[0]
         if mode == "same":
-            return single, batch_space(single, self.num_envs)
+            return single_space, batch_space(single_space, self.num_envs)
         from gymnasium.vector.utils import batch_differing_spaces
 
-        return single, batch_differing_spaces(self._pool.invoke("get", "observation_space"))
+        return single_space, batch_differing_spaces(self._pool.invoke("get", "observation_space"))
 
     # -- gymnasium's interface ---------------------------------------------------------------------
 
@@ -203,44 +203,44 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         seeds = seeds_of(seed, self.num_envs)
         if mask is None:
             self._pool.reset_async(seeds, options)
-            self._resetting = None
+            self._reset_ids = None
         else:
             ids = self._check_mask(mask)
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
-            self._resetting = ids
+            self._reset_ids = ids
 
     def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
-        ids = self._resetting
+        ids = self._reset_ids
         try:
             transition = self._pool.wait(timeout) if ids is None else self._pool.recv(timeout=timeout)
         except WorkerError as error:
             if error.transition is not None:
-                self._saw_reset(error.transition)
+                self._after_reset(error.transition)
             raise
-        self._saw_reset(transition)
-        obs = transition.obs if ids is None else self._latest.tree()
-        return obs, transition.infos.merged(self.num_envs)
+        self._after_reset(transition)
+        obs = transition.obs if ids is None else self._latest_obs.tree()
+        return obs, transition.infos.merge(self.num_envs)
 
-    def _saw_reset(self, transition: Transition) -> None:
-        self._autoreset.saw_reset(transition.ids)
-        self._latest.put(transition.obs, None if self._resetting is None else transition.ids)
+    def _after_reset(self, transition: Transition) -> None:
+        self._autoreset.after_reset(transition.ids)
+        self._latest_obs.store(transition.obs, None if self._reset_ids is None else transition.ids)
 
     def _start_step(self, actions: Any) -> None:
-        self._pool.step_async(actions, begin=self._autoreset.begin(), eager=self._autoreset.eager)
+        self._pool.step_async(actions, reset_mask=self._autoreset.reset_mask(), reset_done=self._autoreset.reset_done)
 
     def _finish_step(self, timeout: float | None = None) -> GymStep:
         try:
             transition = self._pool.wait(timeout)
         except WorkerError as error:
             if error.transition is not None:
-                self._saw_step(error.transition)
+                self._after_step(error.transition)
             raise
-        self._saw_step(transition)
+        self._after_step(transition)
         return gymnasium_step(transition, self.num_envs)
 
-    def _saw_step(self, transition: Transition) -> None:
-        self._autoreset.saw_step(transition)
-        self._latest.put(transition.obs)
+    def _after_step(self, transition: Transition) -> None:
+        self._autoreset.after_step(transition)
+        self._latest_obs.store(transition.obs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every environment, or get an attribute; one result each."""
@@ -287,14 +287,15 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     def __repr__(self) -> str:
         pool = self._pool
-        of = "" if self.spec is None else f"{self.spec.id!r}, "
+        env_name = "" if self.spec is None else f"{self.spec.id!r}, "
         kind = f"backend={pool.backend_name!r}, num_workers={pool.num_workers}"
         return (
-            f"{type(self).__name__}({of}num_envs={self.num_envs}, {kind}, autoreset_mode={self._autoreset.mode.name})"
+            f"{type(self).__name__}({env_name}num_envs={self.num_envs}, {kind}, "
+            f"autoreset_mode={self._autoreset.mode.name})"
         )
 
     def _state_facts(self) -> dict[str, Any]:
-        return facts_of(self) | {"autoreset_mode": self._autoreset.mode.value}
+        return state_facts(self) | {"autoreset_mode": self._autoreset.mode.value}
 
     @property
     def autoreset_mode(self) -> AutoresetMode:
@@ -315,7 +316,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     def _check_mask(self, mask: Any) -> np.ndarray:
         """The environments of a reset mask."""
-        if not self._latest.known:
+        if not self._latest_obs.has_obs:
             raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
         array = np.asarray(mask)
         if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
@@ -372,7 +373,7 @@ def split_env_fns(
     return [(partial(simulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)]
 
 
-class _Latest:
+class _LatestObs:
     """The latest observations, for a reset of some to return with its own.
 
     They are copies: what the caller was given is the caller's to write to.
@@ -381,23 +382,23 @@ class _Latest:
     def __init__(self, layout: Layout, num_envs: int):
         self._layout = layout
         self._leaves = layout.empty(num_envs)
-        self.known = False
+        self.has_obs = False
 
-    def put(self, obs: Tree, ids: np.ndarray | None = None) -> None:
+    def store(self, obs: Tree, ids: np.ndarray | None = None) -> None:
         """Take in the observations of all environments, or of `ids`."""
-        self.known = True
-        for own, new in zip(self._leaves, self._layout.split(obs), strict=True):
+        self.has_obs = True
+        for entry, new in zip(self._leaves, self._layout.split(obs), strict=True):
             if ids is None:
-                own[:] = new
-            elif isinstance(own, list):
+                entry[:] = new
+            elif isinstance(entry, list):
                 for env_id, value in zip(ids.tolist(), new, strict=True):
-                    own[env_id] = value
+                    entry[env_id] = value
             else:
-                own[ids] = new
+                entry[ids] = new
 
     def tree(self) -> Tree:
         """All of them, for the caller to keep."""
-        return self._layout.build([tuple(own) if isinstance(own, list) else own.copy() for own in self._leaves])
+        return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
 
 
 def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
@@ -406,9 +407,9 @@ def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
     >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
     {'x': np.float64(2.0)}
     """
-    own: dict[str, Any] = {}
+    env_info: dict[str, Any] = {}
     for key, value in info.items():
         mask = info.get(f"_{key}")
         if mask is not None and mask[env_id]:
-            own[key] = info_of(value, env_id) if isinstance(value, Mapping) else value[env_id]
-    return own
+            env_info[key] = info_of(value, env_id) if isinstance(value, Mapping) else value[env_id]
+    return env_info

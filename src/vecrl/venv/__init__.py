@@ -1,4 +1,5 @@
-"""Dialect 2: environments with ids, any of which may be stepped or reset, synchronously or not. The names are Tianshou's.
+"""Dialect 2: environments with ids, any of which may be stepped or reset, synchronously or not. The names are
+Tianshou's.
 
 >>> import gymnasium
 >>> envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4)
@@ -9,8 +10,8 @@
 """
 
 from .base import BaseVectorEnv
-from .kinds import DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from .running import RunningMeanStd
+from .vector_envs import DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from .running_mean_std import RunningMeanStd
 from .wrappers import VectorEnvNormObs, VectorEnvWrapper
 
 __all__ = [

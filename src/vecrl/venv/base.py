@@ -14,14 +14,14 @@ import numpy as np
 from gymnasium import spaces
 
 from ..engine.pool import Pool
-from ..engine.transitions import Transition
-from ..engine.worker import Card
+from ..engine.transition import Transition
+from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
-from ..simulators.assorted import AssortedSimulator, common_space
+from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..simulators.gymnasium import ResetKeywords
-from ..states import Stateful
+from ..snapshot import Stateful
 from ..vector.vector_env import split_env_fns
-from .rows import NO_TUPLES, Presenter
+from .result_format import NO_TUPLES, ResultFormatter
 
 
 Id = int | Sequence[int] | np.ndarray | None
@@ -62,7 +62,7 @@ class BaseVectorEnv(Stateful):
         WorkerError: environments could not be made; says which, with their tracebacks.
     """
 
-    not_state = ("_present", "_spaces", "_all")  # see `vecrl.states`
+    excluded_from_state = ("_formatter", "_spaces", "_all_ids")  # see `vecrl.snapshot`
 
     def __init__(
         self,
@@ -78,23 +78,23 @@ class BaseVectorEnv(Stateful):
     ):
         self.is_closed = True  # until there is something to close
         env_fns = list(env_fns)
-        asynchronous = _check_waiting(len(env_fns), wait_num, timeout)
+        is_async = _check_waiting(len(env_fns), wait_num, timeout)
         if num_workers is None:
-            num_workers = 1 if backend == "serial" and not asynchronous else max(len(env_fns), 1)
-        makers = split_env_fns(env_fns, backend, num_workers, AssortedSimulator, trust_spaces=trust_spaces)
-        self._stand_on(
-            Pool(makers, backend, infos="dicts", agree=_agree, **pool_options), wait_num, timeout, stack_dicts
+            num_workers = 1 if backend == "serial" and not is_async else max(len(env_fns), 1)
+        makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
+        self._init_over_pool(
+            Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options), wait_num, timeout, stack_dicts
         )
 
-    def _stand_on(
-        self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, ask_seed: bool = True
+    def _init_over_pool(
+        self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, call_env_seed: bool = True
     ) -> None:
         """Begin with a pool.
 
         Args:
             pool: a `Pool`, or what has its methods.
             wait_num, timeout, stack_dicts: see the class.
-            ask_seed: whether environments may have a method `seed` of their own.
+            call_env_seed: whether environments may have a method `seed` of their own.
         """
         if isinstance(pool.obs_layout.space, spaces.Tuple):
             pool.close()
@@ -104,12 +104,12 @@ class BaseVectorEnv(Stateful):
         self.is_async = _check_waiting(self.env_num, wait_num, timeout)
         self.wait_num = self.env_num if wait_num is None else int(wait_num)
         self.timeout = timeout
-        self._all = np.arange(self.env_num)
-        self._present = Presenter(pool.obs_layout, stack_dicts, pool.backend_name in ("serial", "threads"))
+        self._all_ids = np.arange(self.env_num)
+        self._formatter = ResultFormatter(pool.obs_layout, stack_dicts, pool.backend_name in ("serial", "threads"))
         self._seeds: dict[int, int] = {}  # for the next reset of these
         self._spaces: dict[str, list[Any]] = {}
-        self._ask_seed = ask_seed
-        self._asked_all = False  # whether the latest step went to all, by the short way
+        self._call_env_seed = call_env_seed
+        self._last_step_was_full = False  # whether the latest step went to all, by the short way
         self._unfinished = False  # whether the latest reset or call raised, and so may be pending still
         self.is_closed = False
 
@@ -136,30 +136,30 @@ class BaseVectorEnv(Stateful):
             WorkerError: environments failed; says which, with their tracebacks.
         """
         ids = None if env_id is None else np.atleast_1d(env_id)
-        self._make_way(ids)
-        chosen = (self._all if ids is None else ids).tolist()
+        self._resolve_pending(ids)
+        id_list = (self._all_ids if ids is None else ids).tolist()
         seed = kwargs.pop("seed", None)
         if isinstance(seed, list | tuple | np.ndarray):
             seeds: list[Any] | None = [None if s is None else int(s) for s in seed]
         elif seed is None:
-            seeds = [self._seeds.get(i) for i in chosen] if self._seeds else None
+            seeds = [self._seeds.get(i) for i in id_list] if self._seeds else None
         else:
-            seeds = [seed] * len(chosen)
+            seeds = [seed] * len(id_list)
         self._unfinished = True
-        t = self._pool.reset(seeds, ResetKeywords(kwargs) if kwargs else None, ids)
+        transition = self._pool.reset(seeds, ResetKeywords(kwargs) if kwargs else None, ids)
         self._unfinished = False
-        for env_id_ in chosen if self._seeds else ():
-            self._seeds.pop(env_id_, None)
-        return self._present.reset(t)
+        for chosen_id in id_list if self._seeds else ():
+            self._seeds.pop(chosen_id, None)
+        return self._formatter.reset(transition)
 
-    def _make_way(self, ids: np.ndarray | None) -> None:
+    def _resolve_pending(self, ids: np.ndarray | None) -> None:
         """Waits for what is pending and must not be where `ids` are reset (None: all, where the pool does it)."""
         self._drop_unfinished()
         if ids is None:
             self._pool.drain()  # if this is late, what is pending can still be collected
-            self._asked_all = False
+            self._last_step_was_full = False
             return
-        self._asked_all = False
+        self._last_step_was_full = False
         if not self.is_async and len(self._pool.pending):  # left behind by a step that was late, or by Ctrl-C
             self._pool.drain()
 
@@ -195,47 +195,47 @@ class BaseVectorEnv(Stateful):
         if self._unfinished:
             self._drop_unfinished()
         if self.is_async:
-            return self._step_some(action, id)
+            return self._step_async(action, id)
         pool = self._pool
         if action is None:
-            t = self._collect_late()
-        elif id is None or self._means_all(id):
+            transition = self._collect_pending()
+        elif id is None or self._is_all_ids(id):
             pool.step_async(action)
-            self._asked_all = True
-            t = pool.wait()
+            self._last_step_was_full = True
+            transition = pool.wait()
         else:
             pool.send(id, action)
-            self._asked_all = False
-            t = pool.recv()
-        return self._present.step(t)
+            self._last_step_was_full = False
+            transition = pool.recv()
+        return self._formatter.step(transition)
 
-    def _means_all(self, ids: Id) -> bool:
+    def _is_all_ids(self, ids: Id) -> bool:
         ids = np.asarray(ids)
-        return ids.shape == self._all.shape and bool((ids == self._all).all())
+        return ids.shape == self._all_ids.shape and bool((ids == self._all_ids).all())
 
-    def _collect_late(self) -> Transition:
+    def _collect_pending(self) -> Transition:
         """What a step that was late has come to."""
         if not len(self._pool.pending):
             if self.is_closed:
-                raise self._closed()
+                raise self._closed_error()
             raise ValueError("Expected actions, but None came: that only collects what is under way, and nothing is.")
-        return self._pool.wait() if self._asked_all else self._pool.recv()
+        return self._pool.wait() if self._last_step_was_full else self._pool.recv()
 
-    def _step_some(self, action: Any, ids: Id) -> Step:
+    def _step_async(self, action: Any, ids: Id) -> Step:
         pool = self._pool
         if action is not None:
-            pool.send(self._all if ids is None else ids, action)
+            pool.send(self._all_ids if ids is None else ids, action)
         elif not len(pool.pending):
             if self.is_closed:
-                raise self._closed()
-            return self._present.nothing()
+                raise self._closed_error()
+            return self._formatter.empty_result()
         if self.timeout is None:
-            return self._present.step(pool.recv(self.wait_num))
+            return self._formatter.step(pool.recv(self.wait_num))
         try:
-            t = pool.recv(self.wait_num, self.timeout)
+            transition = pool.recv(self.wait_num, self.timeout)
         except StepTimeout:
-            t = pool.recv(1)
-        return self._present.step(t)
+            transition = pool.recv(1)
+        return self._formatter.step(transition)
 
     def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
         """Give up what all environments, or those of `id`, are doing: others take the places of their workers.
@@ -243,7 +243,7 @@ class BaseVectorEnv(Stateful):
         Returns:
             `[m]` int64, the environments that were made anew, which must be reset. See `Pool.cancel`.
         """
-        lost = self._pool.cancel(self._all if id is None else id)  # pyright: ignore[reportArgumentType]
+        lost = self._pool.cancel(self._all_ids if id is None else id)  # pyright: ignore[reportArgumentType]
         with suppress(StepTimeout):  # others are still at it
             self._drop_unfinished(0.0)
         return lost
@@ -256,7 +256,7 @@ class BaseVectorEnv(Stateful):
     @property
     def ready_id(self) -> list[int]:
         """All others."""
-        return np.setdiff1d(self._all, self._pool.pending).tolist()
+        return np.setdiff1d(self._all_ids, self._pool.pending).tolist()
 
     # -- reach into environments -------------------------------------------------------------------
 
@@ -278,14 +278,14 @@ class BaseVectorEnv(Stateful):
 
     def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
         """The same of each of `ids`."""
-        chosen = None if ids is None else np.atleast_1d(ids)
-        return self._invoke_each(kind, name, [value] * (self.env_num if chosen is None else len(chosen)), chosen)
+        id_list = None if ids is None else np.atleast_1d(ids)
+        return self._invoke_each(kind, name, [value] * (self.env_num if id_list is None else len(id_list)), id_list)
 
-    def _invoke_each(self, kind: Any, name: str, values: list[Any], chosen: np.ndarray | None) -> list[Any]:
-        self._asked_all = False
+    def _invoke_each(self, kind: Any, name: str, values: list[Any], id_list: np.ndarray | None) -> list[Any]:
+        self._last_step_was_full = False
         self._drop_unfinished()
         self._unfinished = True
-        results = self._pool.invoke(kind, name, values, chosen)
+        results = self._pool.invoke(kind, name, values, id_list)
         self._unfinished = False
         return results
 
@@ -311,11 +311,11 @@ class BaseVectorEnv(Stateful):
             seeds = [None if s is None else int(s) for s in seed]
         if len(seeds) != self.env_num:
             raise SpaceError(f"Expected one seed or {self.env_num}, one an environment, but {len(seeds)} came.")
-        said: list[Any] = [None] * self.env_num
-        if self._ask_seed:
-            said = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
-        self._seeds = {i: s for i, s in enumerate(seeds) if said[i] is None and s is not None}
-        return [[s] if own is None else own for s, own in zip(seeds, said, strict=True)]
+        env_seeds: list[Any] = [None] * self.env_num
+        if self._call_env_seed:
+            env_seeds = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
+        self._seeds = {i: s for i, s in enumerate(seeds) if env_seeds[i] is None and s is not None}
+        return [[s] if env_seed is None else env_seed for s, env_seed in zip(seeds, env_seeds, strict=True)]
 
     def render(self, **kwargs: Any) -> list[Any]:
         """What each environment's `render(**kwargs)` returns.
@@ -337,7 +337,7 @@ class BaseVectorEnv(Stateful):
 
     def _space(self, name: str) -> list[Any]:
         if self.is_closed:
-            raise self._closed()
+            raise self._closed_error()
         if name not in self._spaces:
             self._spaces[name] = self.get_env_attr(name)
         return list(self._spaces[name])
@@ -369,7 +369,7 @@ class BaseVectorEnv(Stateful):
             self.is_closed = True
             self._pool.close(timeout)
 
-    def _closed(self) -> ClosedError:
+    def _closed_error(self) -> ClosedError:
         return ClosedError(f"This {type(self).__name__} is closed; make a new one.")
 
     def __enter__(self) -> Any:
@@ -382,14 +382,14 @@ class BaseVectorEnv(Stateful):
         return self.env_num
 
     def __repr__(self) -> str:
-        waits = f", wait_num={self.wait_num}, timeout={self.timeout}" if self.is_async else ""
-        return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{waits})"
+        wait_options = f", wait_num={self.wait_num}, timeout={self.timeout}" if self.is_async else ""
+        return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{wait_options})"
 
 
-def _agree(cards: Sequence[Card]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """The spaces that the arena is laid out for: what all workers' have in common."""
-    actions = common_space([card.action_space for card in cards], nested=False)
-    return common_space([card.observation_space for card in cards]), actions
+    actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
+    return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
 
 
 def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> bool:

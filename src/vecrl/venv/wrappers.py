@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import SpaceError
 from .base import BaseVectorEnv, Id, Step
-from .running import RunningMeanStd
+from .running_mean_std import RunningMeanStd
 
 
 class VectorEnvWrapper(BaseVectorEnv):

@@ -19,7 +19,7 @@ from vecrl.envs.transforms import Compose, StepCounter, TrajCounter, Transformed
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
 
-from ..counting import Counting
+from ..counting_envs import Counting
 
 BACKENDS = [
     pytest.param(SerialEnv, id="serial"),
@@ -146,8 +146,8 @@ def test_the_first_environment_gives_what_it_has_learnt() -> None:
 
 def test_statistics_of_other_shapes_are_not_shared() -> None:
     creator = EnvCreator(normed)
-    one, other = creator(), creator.make_variant(shapes=[(4,)])()
-    one.rollout(3)
+    item, other = creator(), creator.make_variant(shapes=[(4,)])()
+    item.rollout(3)
     assert other.transform[0].get_extra_state() == {}
 
 

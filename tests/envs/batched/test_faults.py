@@ -15,37 +15,39 @@ from vecrl.envs import GymEnv, ParallelEnv, SerialEnv
 from vecrl.errors import PendingError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.specs import Unbounded
 
-from .zoo import Bad, Growing, Tally, dies, fails, sleeps
+from .fixture_envs import CountingTensorDictEnv, DynamicSizeEnv, FaultyEnv, dies, fails, sleeps
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
 
 
 @BOTH
-def test_one_that_cannot_be_made(kind: Any) -> None:
+def test_construction_failures(kind: Any) -> None:
     gc.collect()
     before = len(psutil.Process().children(recursive=True))
-    with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in fails") as caught:
-        kind(3, [Tally, partial(Bad, "construct", fails), Tally])
-    assert caught.value.env_ids == (1,)
+    with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in fails") as exc_info:
+        kind(3, [CountingTensorDictEnv, partial(FaultyEnv, "construct", fails), CountingTensorDictEnv])
+    assert exc_info.value.env_ids == (1,)
     assert len(psutil.Process().children(recursive=True)) <= before + 1, "at most the process that workers come from"
 
 
 @BOTH
-def test_one_that_fails_to_begin(kind: Any) -> None:
+def test_reset_failures(kind: Any) -> None:
     with (
-        kind(3, [Tally, partial(Bad, "reset", fails), Tally]) as env,
+        kind(3, [CountingTensorDictEnv, partial(FaultyEnv, "reset", fails), CountingTensorDictEnv]) as env,
         pytest.raises(WorkerError, match=r"environment 1 .*'reset': ArithmeticError: went wrong on purpose"),
     ):
         env.reset()
 
 
 @BOTH
-def test_one_that_fails_to_step(kind: Any) -> None:
-    with kind(3, [partial(Tally, 99), partial(Bad, "step", fails), partial(Tally, 99)]) as env:
+def test_step_failures(kind: Any) -> None:
+    with kind(
+        3, [partial(CountingTensorDictEnv, 99), partial(FaultyEnv, "step", fails), partial(CountingTensorDictEnv, 99)]
+    ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
-        with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'step'.*in fails") as caught:
+        with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'step'.*in fails") as exc_info:
             env.step_and_maybe_reset(env.rand_action(root))
-        yielded = caught.value.transition
+        yielded = exc_info.value.transition
         assert yielded["count"].flatten()[[0, 2]].tolist() == [2, 2], "the others stepped"
         data = env.rand_action(root.clone())
         with pytest.raises(PendingError, match=r"\[1\] failed before; reset them"):
@@ -56,17 +58,17 @@ def test_one_that_fails_to_step(kind: Any) -> None:
 
 
 @BOTH
-def test_one_that_does_not_keep_to_its_specs(kind: Any) -> None:
-    class Wrong(Tally):
+def test_outputs_outside_the_specs_raise(kind: Any) -> None:
+    class Wrong(CountingTensorDictEnv):
         def _look(self) -> TensorDict:
             look = super()._look()
             return look.set("seen", torch.zeros(7)) if self.count else look
 
-    class Double(Tally):
+    class Double(CountingTensorDictEnv):
         def _look(self) -> TensorDict:
             return super()._look().set("count", torch.tensor([0.5]))
 
-    class Less(Tally):
+    class Less(CountingTensorDictEnv):
         def _look(self) -> TensorDict:
             return super()._look().exclude("seen")
 
@@ -78,8 +80,12 @@ def test_one_that_does_not_keep_to_its_specs(kind: Any) -> None:
         env.reset()
 
 
-def test_a_process_that_dies() -> None:
-    with ParallelEnv(3, [partial(Tally, 99), partial(Bad, "step", dies), Tally], envs_per_worker=1) as env:
+def test_crashed_processes_raise() -> None:
+    with ParallelEnv(
+        3,
+        [partial(CountingTensorDictEnv, 99), partial(FaultyEnv, "step", dies), CountingTensorDictEnv],
+        envs_per_worker=1,
+    ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
         begin = time.monotonic()
         with pytest.raises(WorkerCrash, match=r"environment 1 .*was killed by SIGKILL"):
@@ -89,8 +95,10 @@ def test_a_process_that_dies() -> None:
         assert env.reset()["count"].flatten().tolist() == [0, 0, 0], "closed and begun anew"
 
 
-def test_one_that_is_late() -> None:
-    with ParallelEnv(2, [Tally, partial(Bad, "step", sleeps)], envs_per_worker=1, step_timeout=0.3) as env:
+def test_slow_environments_time_out() -> None:
+    with ParallelEnv(
+        2, [CountingTensorDictEnv, partial(FaultyEnv, "step", sleeps)], envs_per_worker=1, step_timeout=0.3
+    ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
         with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0.3 s"):
             env.step(env.rand_action(root))
@@ -99,8 +107,8 @@ def test_one_that_is_late() -> None:
 
 
 @BOTH
-def test_methods_that_fail(kind: Any) -> None:
-    class Fussy(Tally):
+def test_failing_methods_raise(kind: Any) -> None:
+    class Fussy(CountingTensorDictEnv):
         def fuss(self) -> None:
             raise KeyError("no way")
 
@@ -109,33 +117,33 @@ def test_methods_that_fail(kind: Any) -> None:
 
 
 @BOTH
-def test_one_that_fails_to_close(kind: Any) -> None:
-    class Stubborn(Tally):
+def test_close_failures(kind: Any) -> None:
+    class Stubborn(CountingTensorDictEnv):
         def close(self, *, raise_if_closed: bool = False) -> None:
             raise OSError("will not")
 
-    env = kind(2, [Tally, Stubborn])
+    env = kind(2, [CountingTensorDictEnv, Stubborn])
     with pytest.raises(WorkerError, match=r"environment 1 .*'close': OSError: will not"):
         env.close()
     assert env.is_closed
 
 
 @BOTH
-def test_objects_of_rows_that_failed(kind: Any) -> None:
-    class Bursting(Growing):
+def test_objects_of_failed_rows(kind: Any) -> None:
+    class Bursting(DynamicSizeEnv):
         def _step(self, tensordict: Any) -> Any:
             if self.limit == 1:
                 raise ArithmeticError("burst")
             return super()._step(tensordict)
 
     with kind(2, [partial(Bursting, 3), partial(Bursting, 1)]) as env:
-        with pytest.raises(WorkerError, match="burst") as caught:
+        with pytest.raises(WorkerError, match="burst") as exc_info:
             env.rand_step(env.reset())
-        assert caught.value.transition[0]["observation"].shape == (3, 2, 2)
+        assert exc_info.value.transition[0]["observation"].shape == (3, 2, 2)
 
 
-@pytest.mark.parametrize("make", [Tally, partial(GymEnv, "Pendulum-v1")])
-def test_actions_of_another_shape(make: Any) -> None:
+@pytest.mark.parametrize("make", [CountingTensorDictEnv, partial(GymEnv, "Pendulum-v1")])
+def test_actions_of_a_wrong_shape_raise(make: Any) -> None:
     with SerialEnv(2, make) as env:
         shape = tuple(env.action_spec.shape)
         data = env.reset().set("action", Unbounded((2, 5)).rand())

@@ -40,8 +40,8 @@ def _gradients(env: EnvBase, steps: int = 5, **how: Any) -> tuple[list[float], f
     """Returns rewards, and the gradient of their sum with respect to a policy's parameter."""
     weight = torch.ones(1, requires_grad=True)
     with env:
-        played = env.rollout(steps, lambda td: td.set("action", weight * torch.ones(*td.shape, 1)), **how)
-        reward = played.get(("next", "reward"))
+        rollout = env.rollout(steps, lambda td: td.set("action", weight * torch.ones(*td.shape, 1)), **how)
+        reward = rollout.get(("next", "reward"))
         if not reward.requires_grad:
             return reward.flatten().tolist(), 0.0
         reward.sum().backward()

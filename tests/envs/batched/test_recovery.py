@@ -45,7 +45,7 @@ def _by_path(mark: str) -> Any:
 
 @pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)], ids=["serial", "parallel"])
 @pytest.mark.parametrize("make", [_bare, _by_path])
-def test_a_rollout_goes_on_past_a_failure(make: Any, kind: Any, tmp_path: Path) -> None:
+def test_rollouts_continue_after_a_restart(make: Any, kind: Any, tmp_path: Path) -> None:
     with kind(2, [lambda: make(""), lambda: make(str(tmp_path / "mark"))], on_failure="restart") as env:
         data = env.rollout(6, break_when_any_done=False)
     np.testing.assert_array_equal(data["next", "observation"][..., 0], [[1, 2, 3, 4, 5, 6], [1, 2, 2, 1, 2, 3]])
@@ -59,7 +59,7 @@ def test_a_rollout_goes_on_past_a_failure(make: Any, kind: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("make", [_bare, _by_path])
-def test_who_is_left_out_stands_still(make: Any, tmp_path: Path) -> None:
+def test_excluded_environments_do_not_step(make: Any, tmp_path: Path) -> None:
     with SerialEnv(2, [lambda: make(""), lambda: make(str(tmp_path / "mark"))], on_failure="mask") as env:
         data = env.rollout(5, break_when_any_done=False)
     np.testing.assert_array_equal(data["next", "observation"][..., 0], [[1, 2, 3, 4, 5], [1, 2, 2, 2, 2]])

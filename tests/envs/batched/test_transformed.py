@@ -29,12 +29,12 @@ from vecrl.envs.transforms import (
 from vecrl.errors import SpaceError
 from vecrl.specs import Categorical, Composite, Unbounded
 
-from .zoo import MAKERS, Talking, Tally, assert_same, flat
+from .fixture_envs import MAKERS, CountingTensorDictEnv, ObjectObsEnv, assert_same, flat
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)])
 
 
-class Screen(Tally):
+class Screen(CountingTensorDictEnv):
     """Sees pixels, `[8, 8, 3]` uint8."""
 
     def __init__(self, limit: int = 3):
@@ -58,18 +58,21 @@ def _pixels() -> Compose:
 
 SEEN: dict[str, Any] = {
     "tally": (MAKERS["tally"], partial(_unsqueezing, "seen")),
-    "objects": ([partial(Talking, 2), partial(Talking, 3), partial(Talking, 9)], partial(_unsqueezing, "seen")),
+    "objects": (
+        [partial(ObjectObsEnv, 2), partial(ObjectObsEnv, 3), partial(ObjectObsEnv, 9)],
+        partial(_unsqueezing, "seen"),
+    ),
     "cartpole": (MAKERS["cartpole"], partial(_unsqueezing, "observation")),
     "pixels": ([partial(Screen, 2), partial(Screen, 3), partial(Screen, 9)], _pixels),
 }
 
 
-def _assert_alike(ours: Any, theirs: Any) -> None:
+def _assert_alike(actual: Any, expected: Any) -> None:
     """That they hold the same, but for how torch rounds where it resizes many images at once."""
-    for mine, other in zip(ours.unbind(0), theirs.unbind(0), strict=True):
-        left, right = flat(mine), flat(other)
-        assert left.keys() == right.keys()
-        for key, value in left.items():
+    for own_value, other in zip(actual.unbind(0), expected.unbind(0), strict=True):
+        remaining, right = flat(own_value), flat(other)
+        assert remaining.keys() == right.keys()
+        for key, value in remaining.items():
             if isinstance(value, torch.Tensor):
                 torch.testing.assert_close(value, right[key], msg=str(key))
             else:
@@ -78,7 +81,7 @@ def _assert_alike(ours: Any, theirs: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("name", list(SEEN))
-def test_transforms_that_change_shapes_see_a_batch_as_they_see_its_environments(kind: Any, name: str) -> None:
+def test_shape_transforms_are_equal_inside_and_outside_a_batch(kind: Any, name: str) -> None:
     makers, transform = SEEN[name]
     outside = TransformedEnv(kind(3, makers), transform())
     inside = SerialEnv(3, [lambda make=make: TransformedEnv(make(), transform()) for make in makers])
@@ -86,29 +89,29 @@ def test_transforms_that_change_shapes_see_a_batch_as_they_see_its_environments(
         for env in (outside, inside):
             env.set_seed(0)
         actions = torch.stack([outside.action_spec.rand() for _ in range(12)], 1)
-        for how in ("any", "all"):
-            ours, theirs = (
-                env.rollout(12, actions=actions, break_when_any_done=False, break_when_all_done=how == "all")
+        for options in ("any", "all"):
+            actual, expected = (
+                env.rollout(12, actions=actions, break_when_any_done=False, break_when_all_done=options == "all")
                 for env in (outside, inside)
             )
-            _assert_alike(ours, theirs)
-            assert ours["next", "done"].any()
+            _assert_alike(actual, expected)
+            assert actual["next", "done"].any()
         roots = [env.reset() for env in (outside, inside)]
         for number, mask in enumerate(torch.tensor([[True, False, True], [False, True, False], [False, False, True]])):
-            stepped = [
+            step_td = [
                 env.step(root.set("action", actions[:, number]).set("_step", mask))
                 for env, root in zip((outside, inside), roots, strict=True)
             ]
-            _assert_alike(*stepped)
-            again = mask.roll(1).unsqueeze(-1)
+            _assert_alike(*step_td)
+            repeated = mask.roll(1).unsqueeze(-1)
             roots = [
-                env.maybe_reset(env.reset(env.step_mdp(td).set("_reset", again)))
-                for env, td in zip((outside, inside), stepped, strict=True)
+                env.maybe_reset(env.reset(env.step_mdp(td).set("_reset", repeated)))
+                for env, td in zip((outside, inside), step_td, strict=True)
             ]
             _assert_alike(*roots)
 
 
-def test_rows_that_are_not_meant_keep_what_the_caller_has() -> None:
+def test_unselected_rows_keep_the_callers_values() -> None:
     with SerialEnv(3, MAKERS["tally"]) as env:
         mask = torch.tensor([[False], [True], [False]])
         data = env.reset().set("count", torch.full((3, 1), 7)).set("_reset", mask)
@@ -118,21 +121,23 @@ def test_rows_that_are_not_meant_keep_what_the_caller_has() -> None:
 
 
 @pytest.mark.parametrize("kinds", ["tally", "cartpole", "classes", "groups"])
-def test_a_reset_of_nobody_gives_zeros_where_the_caller_has_nothing(kinds: str) -> None:
+def test_empty_resets_fill_missing_entries_with_zeros(kinds: str) -> None:
     with SerialEnv(3, MAKERS[kinds]) as env:
-        whole = env.reset()
-        nobody = {key: torch.zeros(env.full_done_spec[done].shape, dtype=torch.bool) for key, done in _masks(env)}
+        complete = env.reset()
+        none_selected = {
+            key: torch.zeros(env.full_done_spec[done].shape, dtype=torch.bool) for key, done in _masks(env)
+        }
         mask = TensorDict({}, [3])
-        for key, flags in nobody.items():
+        for key, flags in none_selected.items():
             mask.set(key, flags)
         first = env.reset(mask)
-        for row, full in zip(first.unbind(0), whole.unbind(0), strict=True):
+        for row, full in zip(first.unbind(0), complete.unbind(0), strict=True):
             assert flat(row).keys() == flat(full).keys()
             assert not any(bool(value.any()) for value in flat(row).values() if isinstance(value, torch.Tensor))
-        for key, flags in nobody.items():
-            whole.set(key, flags)
-        kept = whole.copy()
-        assert_same(env.reset(whole), kept.exclude(*env.reset_keys))
+        for key, flags in none_selected.items():
+            complete.set(key, flags)
+        saved = complete.copy()
+        assert_same(env.reset(complete), saved.exclude(*env.reset_keys))
 
 
 def _masks(env: Any) -> Any:
@@ -143,32 +148,34 @@ def _masks(env: Any) -> Any:
 
 def _recurring(limits: Sequence[int], sizes: Sequence[int]) -> Any:
     return [
-        lambda limit=limit, size=size: TransformedEnv(Tally(limit), TensorDictPrimer(h=Unbounded((size,))))
+        lambda limit=limit, size=size: TransformedEnv(
+            CountingTensorDictEnv(limit), TensorDictPrimer(h=Unbounded((size,)))
+        )
         for limit, size in zip(limits, sizes, strict=True)
     ]
 
 
 @BOTH
 @pytest.mark.parametrize("sizes", [(4, 4), (4, 5)])
-def test_what_a_policy_remembers_reaches_environments_with_primers(kind: Any, sizes: Sequence[int]) -> None:
+def test_recurrent_states_reach_environments_with_primers(kind: Any, sizes: Sequence[int]) -> None:
     def remembered(data: Any) -> list[Any]:
         return [row["h"][..., 0].tolist() for row in data.unbind(0)]
 
     with kind(2, _recurring([3, 9], sizes)) as env:
         if len(set(sizes)) == 1:
-            played = env.rollout(5, _adding(env), break_when_any_done=False)
-            assert remembered(played) == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
-            assert remembered(played["next"]) == [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5]]
+            rollout = env.rollout(5, _adding(env), break_when_any_done=False)
+            assert remembered(rollout) == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+            assert remembered(rollout["next"]) == [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5]]
         root = env.reset()
         seen = []
         for _ in range(5):
-            stepped, root = env.step_and_maybe_reset(_adding(env)(root))
-            seen.append((remembered(stepped["next"]), remembered(root)))
+            step_td, root = env.step_and_maybe_reset(_adding(env)(root))
+            seen.append((remembered(step_td["next"]), remembered(root)))
         assert [after for after, _ in seen] == [[1, 1], [2, 2], [3, 3], [1, 4], [2, 5]]
-        assert [begun for _, begun in seen] == [[1, 1], [2, 2], [0, 3], [1, 4], [2, 5]]
-        stepped = env.step(_adding(env)(env.reset()))
-        assert remembered(stepped["next"]) == [1, 1]
-        root = env.step_mdp(stepped)
+        assert [started for _, started in seen] == [[1, 1], [2, 2], [0, 3], [1, 4], [2, 5]]
+        step_td = env.step(_adding(env)(env.reset()))
+        assert remembered(step_td["next"]) == [1, 1]
+        root = env.step_mdp(step_td)
         assert remembered(env.step(env.rand_action(root))["next"]) == [1, 1], "it stays where no policy writes it"
 
 
@@ -203,13 +210,13 @@ def wide(first: float = 0.0) -> SerialEnv:
     return SerialEnv(2, [lambda: Wide(2), lambda: Wide(3, first)])
 
 
-def test_rows_of_unlike_shapes_may_be_renamed_counted_and_checked() -> None:
+def test_heterogeneous_rows_can_be_renamed_counted_and_checked() -> None:
     transform = Compose(RenameTransform(["seen"], ["other"]), StepCounter(), RewardSum(), FiniteTensorDictCheck())
     env = TransformedEnv(wide(), transform)
     check_env_specs(env)
-    played = env.rollout(3)
-    assert [row["other"].shape for row in played.unbind(0)] == [(3, 2), (3, 3)]
-    assert played[1]["next", "step_count"].flatten().tolist() == [1, 2, 3]
+    rollout = env.rollout(3)
+    assert [row["other"].shape for row in rollout.unbind(0)] == [(3, 2), (3, 3)]
+    assert rollout[1]["next", "step_count"].flatten().tolist() == [1, 2, 3]
     with pytest.raises(ValueError, match=r"'seen' \(3 of 3\)"):
         TransformedEnv(wide(float("nan")), FiniteTensorDictCheck()).reset()
 
@@ -224,6 +231,6 @@ def test_rows_of_unlike_shapes_may_be_renamed_counted_and_checked() -> None:
         lambda: lambda td: td.set("twice", 2 * td["seen"]),
     ],
 )
-def test_other_transforms_of_unlike_rows_are_told_to_be_put_into_each(make: Any) -> None:
+def test_other_transforms_of_heterogeneous_rows_raise(make: Any) -> None:
     with pytest.raises(SpaceError, match=r"(?s)Expected environments that are alike, .*lambda: TransformedEnv\("):
         TransformedEnv(wide(), make()).rollout(2)

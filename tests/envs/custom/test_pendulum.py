@@ -15,7 +15,7 @@ def test_specs(batch: tuple[int, ...]) -> None:
     assert env.rollout(4, tensordict=env.gen_params(batch_size=batch)).shape == (*batch, 4)
 
 
-def test_starts_are_those_of_torchrl() -> None:
+def test_initial_states_equal_torchrl() -> None:
     env = PendulumEnv()
     env.set_seed(0)
     first = env.reset(env.gen_params(batch_size=[3]))
@@ -24,26 +24,26 @@ def test_starts_are_those_of_torchrl() -> None:
     assert PendulumEnv(seed=0).reset()["th"].allclose(torch.tensor(-0.0235), atol=1e-4)
 
 
-def test_steps_are_those_of_torchrl() -> None:
+def test_steps_equal_torchrl() -> None:
     env = PendulumEnv()
     data = env.gen_params(batch_size=[3])
     data["th"], data["thdot"] = torch.tensor([0.1, 3.0, -4.0]), torch.tensor([1.0, -9.0, 7.9])
     data["action"] = torch.tensor([[3.0], [-1.0], [0.5]])
-    following = env.step(data)["next"]
-    assert following["th"].allclose(torch.tensor([0.1687, 2.6000, 2.6832]), atol=1e-4)
-    assert following["thdot"].allclose(torch.tensor([1.3749, -8.0, 8.0]), atol=1e-4)
-    assert following["reward"].allclose(torch.tensor([[-0.1140], [-17.1010], [-11.4542]]), atol=1e-4)
-    assert not following["done"].any()
+    next_td = env.step(data)["next"]
+    assert next_td["th"].allclose(torch.tensor([0.1687, 2.6000, 2.6832]), atol=1e-4)
+    assert next_td["thdot"].allclose(torch.tensor([1.3749, -8.0, 8.0]), atol=1e-4)
+    assert next_td["reward"].allclose(torch.tensor([[-0.1140], [-17.1010], [-11.4542]]), atol=1e-4)
+    assert not next_td["done"].any()
 
 
-def test_physics_of_the_input() -> None:
+def test_physics_are_read_from_the_input() -> None:
     """Each row has its own, and what the constructor was given holds where the input says nothing."""
     env = PendulumEnv()
     data = env.gen_params(batch_size=[2])
     data["params", "g"] = torch.tensor([10.0, 0.0])
     data = env.reset(data.update({"th": torch.ones(2), "thdot": torch.zeros(2)}))
-    following = env.step(data.set("action", torch.zeros(2, 1)))["next"]
-    assert following["thdot"].ne(0).tolist() == [True, False]
+    next_td = env.step(data.set("action", torch.zeros(2, 1)))["next"]
+    assert next_td["thdot"].ne(0).tolist() == [True, False]
     weak = PendulumEnv.gen_params(g=3.0)
     weak["params", "max_torque"] = torch.tensor(1.0)
     other = PendulumEnv(weak)
@@ -54,22 +54,22 @@ def test_physics_of_the_input() -> None:
         PendulumEnv(PendulumEnv.gen_params(batch_size=[2]))
 
 
-def test_where_a_reset_begins() -> None:
+def test_reset_from_given_states() -> None:
     """Where the input says, but for what a mask names or where that is refused."""
     env = PendulumEnv(seed=0)
-    given = env.gen_params(batch_size=[2]).update({"th": torch.ones(2), "thdot": torch.ones(2)})
-    assert env.reset(given.clone())["th"].tolist() == [1, 1]
-    assert env.reset(given.clone(), set_state=True)["th"].tolist() == [1, 1]
-    assert env.reset(given.clone(), set_state=False)["th"].ne(1).all()
-    masked = env.reset(given.clone().set("_reset", torch.tensor([[True], [False]])))
+    inputs = env.gen_params(batch_size=[2]).update({"th": torch.ones(2), "thdot": torch.ones(2)})
+    assert env.reset(inputs.clone())["th"].tolist() == [1, 1]
+    assert env.reset(inputs.clone(), set_state=True)["th"].tolist() == [1, 1]
+    assert env.reset(inputs.clone(), set_state=False)["th"].ne(1).all()
+    masked = env.reset(inputs.clone().set("_reset", torch.tensor([[True], [False]])))
     assert masked["th"].eq(1).tolist() == [False, True]
 
 
 def test_angles_stay_in_the_spec() -> None:
     env = PendulumEnv(seed=0)
-    played = env.rollout(100, tensordict=env.gen_params(batch_size=[50]))
-    assert played["next", "th"].abs().max() > torch.pi
-    assert env.observation_spec["th"].is_in(played["next", "th"])
+    rollout = env.rollout(100, tensordict=env.gen_params(batch_size=[50]))
+    assert rollout["next", "th"].abs().max() > torch.pi
+    assert env.observation_spec["th"].is_in(rollout["next", "th"])
 
 
 def test_ranges() -> None:

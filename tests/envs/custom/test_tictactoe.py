@@ -27,7 +27,7 @@ def test_specs(single_player: bool, batch: tuple[int, ...]) -> None:
     assert env.cardinality() == len(env.all_actions()) == 9
 
 
-def test_the_board_is_seen_by_who_moved_last() -> None:
+def test_the_board_is_observed_after_the_last_move() -> None:
     after_two = _played(0, 3)
     assert after_two["board"].tolist() == [[1, _, _], [0, _, _], [_, _, _]]
     assert after_two["turn"].tolist() == [0]
@@ -56,11 +56,11 @@ def test_ends(moves: tuple[int, ...], rewards: tuple[int, int], turn: int) -> No
 
 def test_random_games_obey_the_mask_and_end() -> None:
     env = TicTacToeEnv()
-    played = env.rollout(9, tensordict=TensorDict({}, [200]), break_when_all_done=True)
-    assert played["next", "done"][:, -1].all()
-    free = played["mask"].gather(-1, played["action"].unsqueeze(-1)).squeeze(-1)
-    assert free[~played["done"].squeeze(-1)].all()
-    pays = played["next", "player0", "reward"].sum(1), played["next", "player1", "reward"].sum(1)
+    rollout = env.rollout(9, tensordict=TensorDict({}, [200]), break_when_all_done=True)
+    assert rollout["next", "done"][:, -1].all()
+    free = rollout["mask"].gather(-1, rollout["action"].unsqueeze(-1)).squeeze(-1)
+    assert free[~rollout["done"].squeeze(-1)].all()
+    pays = rollout["next", "player0", "reward"].sum(1), rollout["next", "player1", "reward"].sum(1)
     assert set((pays[0] - pays[1]).flatten().tolist()) == {-1.0, 0.0, 1.0}
     on = env.rollout(50, tensordict=TensorDict({}, [8]), break_when_any_done=False)
     assert on["next", "done"].sum() > 8
@@ -69,11 +69,11 @@ def test_random_games_obey_the_mask_and_end() -> None:
 
 def test_one_player_against_chance() -> None:
     env = TicTacToeEnv(single_player=True)
-    played = env.rollout(5, tensordict=TensorDict({}, [200]), break_when_all_done=True)
-    assert played["turn"][~played["done"]].eq(0).all(), "it is always player 0's turn"
-    last = played["next"][:, -1]
+    rollout = env.rollout(5, tensordict=TensorDict({}, [200]), break_when_all_done=True)
+    assert rollout["turn"][~rollout["done"]].eq(0).all(), "it is always player 0's turn"
+    last = rollout["next"][:, -1]
     assert last["done"].all()
-    won, lost = played["next", "player0", "reward"].sum(1).bool(), played["next", "player1", "reward"].sum(1).bool()
+    won, lost = rollout["next", "player0", "reward"].sum(1).bool(), rollout["next", "player1", "reward"].sum(1).bool()
     assert won.any()
     assert lost.any()
     assert not (won & lost).any()
@@ -82,7 +82,7 @@ def test_one_player_against_chance() -> None:
     assert last["turn"].squeeze(-1)[won.squeeze(-1)].eq(1).all(), "who has won has no answer"
 
 
-def test_cells_that_are_taken() -> None:
+def test_occupied_cells_raise() -> None:
     with pytest.raises(SpaceError, match="free cells"):
         _played(0, 0)
 
@@ -103,10 +103,10 @@ def test_seeds() -> None:
     assert not env.rollout(5, tensordict=start, break_when_any_done=False)["next", "board"].equal(games[0])
 
 
-def test_a_taken_cell_is_told_by_its_row_or_itself() -> None:
-    for batch, said in (((), "but 4 is taken"), ((3,), r"rows \[\[0\], \[1\], \[2\]\] are taken")):
+def test_occupied_cells_are_named_by_row() -> None:
+    for batch, message_text in (((), "but 4 is taken"), ((3,), r"rows \[\[0\], \[1\], \[2\]\] are taken")):
         env = TicTacToeEnv()
         move = torch.full(batch, 4)
         data = env.step_mdp(env.step(env.reset(TensorDict({}, batch)).set("action", move)))
-        with pytest.raises(SpaceError, match=said):
+        with pytest.raises(SpaceError, match=message_text):
             env.step(data.set("action", move))

@@ -57,14 +57,14 @@ MAKERS: dict[str, Callable[[], GymWrapper]] = {
 
 @pytest.mark.parametrize("stop", [True, False])
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_rollout_at_once_equals_one_step_by_step(make: Callable[[], GymWrapper], stop: bool) -> None:
+def test_fast_rollouts_equal_stepwise_rollouts(make: Callable[[], GymWrapper], stop: bool) -> None:
     env = make()
     actions = env.action_spec.rand((60,))
-    played = []
+    rollout = []
     for callback in (None, lambda *_: None):  # with a callback, there is no way but step by step
         env.set_seed(3)
-        played.append(env.rollout(60, actions=actions, callback=callback, break_when_any_done=stop))
-    at_once, by_steps = played
+        rollout.append(env.rollout(60, actions=actions, callback=callback, break_when_any_done=stop))
+    at_once, by_steps = rollout
     assert at_once.names == by_steps.names == ["time"]
     assert at_once.shape == by_steps.shape
     keys = sorted(by_steps.keys(True, True), key=str)
@@ -78,12 +78,12 @@ def test_specs_are_right(make: Callable[[], GymWrapper]) -> None:
     check_env_specs(make(), seed=0, break_when_any_done="both")
 
 
-def test_observations_are_gymnasiums() -> None:
+def test_observations_equal_gymnasium() -> None:
     env, plain = GymEnv("CartPole-v1"), gymnasium.make("CartPole-v1")
     env.set_seed(7)
-    played = env.rollout(500)
+    rollout = env.rollout(500)
     obs, _ = plain.reset(seed=7)
-    for step in played:
+    for step in rollout:
         np.testing.assert_array_equal(step["observation"], obs)
         obs, reward, terminated, truncated, _ = plain.step(int(step["action"].argmax()))
         np.testing.assert_array_equal(step["next", "observation"], obs)
@@ -91,7 +91,7 @@ def test_observations_are_gymnasiums() -> None:
         assert step["next", "truncated"].item() == truncated
 
 
-def test_the_seed_is_of_the_next_reset_only() -> None:
+def test_seeds_apply_to_the_next_reset_only() -> None:
     env = GymEnv("CartPole-v1")
     env.set_seed(1)
     first, second = env.reset()["observation"], env.reset()["observation"]
@@ -112,33 +112,33 @@ def test_long_rollouts_of_unknown_length() -> None:
             self.steps = 0
             return np.float64(0), {}
 
-    played = GymWrapper(Long()).rollout(10_000)
-    assert played["next", "observation"].tolist() == list(range(1, 3001))
-    assert played["observation"].tolist() == list(range(3000))
+    rollout = GymWrapper(Long()).rollout(10_000)
+    assert rollout["next", "observation"].tolist() == list(range(1, 3001))
+    assert rollout["observation"].tolist() == list(range(3000))
 
 
-def test_actions_are_one_hot_unless_asked_for_otherwise() -> None:
+def test_actions_are_one_hot_by_default() -> None:
     assert GymEnv("CartPole-v1").action_spec == OneHot(2, dtype=torch.int64)
     assert GymEnv("CartPole-v1", categorical_action_encoding=True).action_spec == Categorical(2)
 
 
-def test_what_an_environment_goes_on_with_is_copied() -> None:
+def test_reused_environment_arrays_are_copied() -> None:
     env = GymWrapper(Odd())
     first = env.reset()
     env.step(env.rand_action(first.clone()))
     assert first["x"].tolist() == [0, 0]
 
 
-def test_a_subclass_that_steps_otherwise_is_heard() -> None:
+def test_overridden_step_methods_are_called() -> None:
     class Twice(GymEnv):
         def _step(self, tensordict: Any) -> Any:
-            following = super()._step(tensordict)
-            return following.set("reward", 2 * following["reward"])
+            next_td = super()._step(tensordict)
+            return next_td.set("reward", 2 * next_td["reward"])
 
     assert Twice("CartPole-v1").rollout(3)["next", "reward"].flatten().tolist() == [2, 2, 2]
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="frame_skip of 1 or more"):
         GymEnv("CartPole-v1", frame_skip=0)
     with pytest.raises(SpaceError, match=r"batch size of \(\)"):
@@ -154,13 +154,13 @@ def test_close() -> None:
         env.rollout(3)
 
 
-def test_rewards_of_skipped_frames_leave_the_environments_own_array_alone() -> None:
+def test_frame_skip_does_not_change_the_environments_reward_array() -> None:
     class Paying(gymnasium.Wrapper[Any, Any, Any, Any]):
         pay = np.ones(())
 
         def step(self, action: Any) -> Any:
-            obs, _, *rest = self.env.step(action)
-            return obs, self.pay, *rest
+            obs, _, *remaining = self.env.step(action)
+            return obs, self.pay, *remaining
 
     env = GymWrapper(Paying(gymnasium.make("Pendulum-v1")), frame_skip=3)
     assert env.rollout(4)["next", "reward"].flatten().tolist() == [3.0] * 4
@@ -170,9 +170,9 @@ def test_rewards_of_skipped_frames_leave_the_environments_own_array_alone() -> N
 def test_given_actions_are_copied() -> None:
     env = GymEnv("Pendulum-v1")
     actions = torch.zeros(4, 1)
-    played = env.rollout(4, actions=actions)
+    rollout = env.rollout(4, actions=actions)
     actions.fill_(9)
-    assert played["action"].eq(0).all()
+    assert rollout["action"].eq(0).all()
 
 
 @pytest.mark.parametrize(
@@ -184,37 +184,37 @@ def test_given_actions_are_copied() -> None:
         lambda: TransformedEnv(GymEnv("CartPole-v1"), StepCounter()),
     ],
 )
-def test_what_is_pickled_plays_the_same(make: Callable[[], Any]) -> None:
+def test_pickled_environments_give_equal_rollouts(make: Callable[[], Any]) -> None:
     env = make()
     env.rollout(3)
-    played = []
-    for one in (env, pickle.loads(pickle.dumps(env))):
-        one.set_seed(3)
+    rollout = []
+    for item in (env, pickle.loads(pickle.dumps(env))):
+        item.set_seed(3)
         torch.manual_seed(0)
-        played.append(one.rollout(30, break_when_any_done=False))
-        played.append(one.step(one.rand_action(one.reset())))
-    assert (played[0] == played[2]).all()
-    assert (played[1] == played[3]).all()
+        rollout.append(item.rollout(30, break_when_any_done=False))
+        rollout.append(item.step(item.rand_action(item.reset())))
+    assert (rollout[0] == rollout[2]).all()
+    assert (rollout[1] == rollout[3]).all()
 
 
-def test_a_step_of_ones_own_is_completed() -> None:
+def test_overridden_step_results_are_completed() -> None:
     """What the quick way leaves out, since its own steps need no completing, is there for others."""
 
     class Terse(GymEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-            stepped = super()._step(tensordict).exclude("done", "truncated")
-            return stepped.set("reward", stepped["reward"].squeeze(-1))
+            step_td = super()._step(tensordict).exclude("done", "truncated")
+            return step_td.set("reward", step_td["reward"].squeeze(-1))
 
     actions = GymEnv("CartPole-v1").action_spec.rand((60,))
-    played = []
+    rollout = []
     for kind in (Terse, GymEnv):
         env = kind("CartPole-v1")
         env.set_seed(3)
-        played.append(env.rollout(60, actions=actions, break_when_any_done=False, callback=lambda *_: None))
-    assert (played[0] == played[1]).all()
+        rollout.append(env.rollout(60, actions=actions, break_when_any_done=False, callback=lambda *_: None))
+    assert (rollout[0] == rollout[1]).all()
 
 
-def test_specs_that_change_later_are_heeded() -> None:
+def test_later_spec_changes_apply() -> None:
     env = GymEnv("CartPole-v1")
     env.rollout(2, callback=lambda *_: None)
     env.full_done_spec = Composite(done=Categorical(2, (1,), dtype=torch.bool), shape=())
@@ -223,7 +223,7 @@ def test_specs_that_change_later_are_heeded() -> None:
         env.rollout(2, callback=lambda *_: None)
 
 
-def test_rewards_have_the_dtype_of_their_spec() -> None:
+def test_rewards_have_the_spec_dtype() -> None:
     env = GymEnv("CartPole-v1")
     torch.set_default_dtype(torch.float64)
     try:
@@ -241,22 +241,22 @@ def test_a_step_makes_no_more_tensordicts_than_it_returns(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         TensorDict, "__init__", lambda td, *args, **kwargs: made.append(td) or init(td, *args, **kwargs)
     )
-    stepped, following = env.step_and_maybe_reset(root)
-    assert [id(td) for td in made] == [id(stepped["next"]), id(following)]
+    step_td, next_td = env.step_and_maybe_reset(root)
+    assert [id(td) for td in made] == [id(step_td["next"]), id(next_td)]
 
 
-def test_a_reset_keeps_what_only_the_policy_knows() -> None:
+def test_resets_keep_policy_entries() -> None:
     """What a policy put into the root is still there in the next episode; all that the environment gives is new."""
     env = GymEnv("CartPole-v1")
     env.set_seed(0)
-    played = env.rollout(
+    rollout = env.rollout(
         60,
         lambda td: env.rand_action(td.set("mark", td.get("mark", torch.zeros(1)) + 1)),
         break_when_any_done=False,
     )
-    assert played["mark"].flatten().tolist() == list(range(1, 61))
-    ends = played["next", "done"].flatten().nonzero().flatten()
+    assert rollout["mark"].flatten().tolist() == list(range(1, 61))
+    ends = rollout["next", "done"].flatten().nonzero().flatten()
     assert len(ends)
-    begun = played["observation"][ends[ends < 59] + 1]
-    assert (begun.abs() <= 0.05).all()
-    assert not played["done"].any()
+    started = rollout["observation"][ends[ends < 59] + 1]
+    assert (started.abs() <= 0.05).all()
+    assert not rollout["done"].any()

@@ -62,16 +62,16 @@ def old_gym(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_gymnasium_unless_said_otherwise() -> None:
+def test_gymnasium_is_the_default() -> None:
     assert gym_backend() is gymnasium
     assert gym_backend("wrappers") is gymnasium.wrappers
     assert gym_backend("envs.classic_control").__name__ == "gymnasium.envs.classic_control"
 
 
 @pytest.mark.parametrize("how", ["name", "module", "function"])
-def test_a_context_that_ends(old_gym: Any, how: str) -> None:
-    given = {"name": "gym", "module": old_gym, "function": lambda: old_gym}[how]
-    with set_gym_backend(given):
+def test_context_restores_the_backend(old_gym: Any, how: str) -> None:
+    inputs = {"name": "gym", "module": old_gym, "function": lambda: old_gym}[how]
+    with set_gym_backend(inputs):
         assert gym_backend() is old_gym
         with set_gym_backend(gymnasium):
             assert gym_backend() is gymnasium
@@ -79,7 +79,7 @@ def test_a_context_that_ends(old_gym: Any, how: str) -> None:
     assert gym_backend() is gymnasium
 
 
-def test_a_decorator_and_from_now_on(old_gym: Any) -> None:
+def test_decorator_and_set(old_gym: Any) -> None:
     @set_gym_backend("gym")
     def who(suffix: str) -> str:
         return gym_backend().__name__ + suffix
@@ -93,20 +93,20 @@ def test_a_decorator_and_from_now_on(old_gym: Any) -> None:
         set_gym_backend("gymnasium").set()
 
 
-def test_a_context_that_is_left_by_an_error(old_gym: Any) -> None:
+def test_context_restores_the_backend_after_an_error(old_gym: Any) -> None:
     with pytest.raises(KeyError), set_gym_backend("gym"):
         raise KeyError
     assert gym_backend() is gymnasium
 
 
-def test_what_is_not_installed_is_said_where_it_is_asked_for() -> None:
+def test_missing_backends_raise_when_used() -> None:
     setting = set_gym_backend("a_gym_that_is_not_there")
     with pytest.raises(ImportError), setting:
         pass
     assert gym_backend() is gymnasium
 
 
-def test_implement_for_follows(old_gym: Any) -> None:
+def test_implement_for_follows_the_backend(old_gym: Any) -> None:
     @implement_for("gym")
     def which() -> str:
         return "gym"
@@ -132,12 +132,12 @@ def test_environments_of_the_old_gym(old_gym: Any) -> None:
         assert GymEnv.available_envs == ["Line-v0"]
         env = GymEnv("Line-v0", categorical_action_encoding=True)
     env.set_seed(5)
-    played = env.rollout(10)
+    rollout = env.rollout(10)
     (made,) = old_gym.made
     assert made.seeds == [5]
-    assert played["next", "truncated"].flatten().tolist() == [False, False, False, True]
-    assert not played["next", "terminated"].any()
-    assert played["next", "observation"][:, 0].tolist() == [1, 2, 3, 4]
+    assert rollout["next", "truncated"].flatten().tolist() == [False, False, False, True]
+    assert not rollout["next", "terminated"].any()
+    assert rollout["next", "observation"][:, 0].tolist() == [1, 2, 3, 4]
     assert env.g == 9.81
     assert env.render() == "rgb_array"
     assert env.get_library_name() == "gym"
@@ -150,8 +150,8 @@ def test_vectors_of_the_old_gym(old_gym: Any) -> None:
     with set_gym_backend("gym"):
         env = GymEnv("Line-v0", num_envs=2)
     env.set_seed(5)
-    played = env.rollout(6, break_when_any_done=False)
-    assert played["next", "observation"][0, :, 0].tolist() == [1, 2, 3, 4, 1, 2]
+    rollout = env.rollout(6, break_when_any_done=False)
+    assert rollout["next", "observation"][0, :, 0].tolist() == [1, 2, 3, 4, 1, 2]
     assert [len(made.seeds) for made in old_gym.made] == [1, 1]
 
 
@@ -160,7 +160,7 @@ def test_names() -> None:
     assert GymEnv("CartPole-v1").lib is gymnasium
 
 
-def test_a_library_that_is_not_installed_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_raise_with_install_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gym", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "gym<=0\.26\.2"'), set_gym_backend("gym"):
         pass

@@ -42,30 +42,30 @@ class Drawn(gymnasium.Env[Any, Any]):
 def test_pixels_instead_of_observations() -> None:
     env = GymWrapper(Drawn(), from_pixels=True)
     check_env_specs(env, break_when_any_done="both")
-    played = env.rollout(4)
-    assert played["pixels"].shape == (4, 4, 5, 3)
-    assert played["pixels"].dtype == torch.uint8
-    assert played["pixels"][:, 0, 0, 0].tolist() == [0, 1, 2, 3]
-    assert played["next", "pixels"][:, 0, 0, 0].tolist() == [1, 2, 3, 4]
+    rollout = env.rollout(4)
+    assert rollout["pixels"].shape == (4, 4, 5, 3)
+    assert rollout["pixels"].dtype == torch.uint8
+    assert rollout["pixels"][:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert rollout["next", "pixels"][:, 0, 0, 0].tolist() == [1, 2, 3, 4]
     assert list(env.observation_spec.keys()) == ["pixels"]
 
 
 @pytest.mark.parametrize(("keyed", "key"), [(False, "observation"), (True, "x")])
-def test_pixels_beside_observations(keyed: bool, key: str) -> None:
+def test_pixels_with_observations(keyed: bool, key: str) -> None:
     env = GymWrapper(Drawn(keyed), from_pixels=True, pixels_only=False)
     check_env_specs(env)
-    played = env.rollout(4)
-    assert played[key].flatten().tolist() == played["pixels"][:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    rollout = env.rollout(4)
+    assert rollout[key].flatten().tolist() == rollout["pixels"][:, 0, 0, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_skipped_frames_are_not_drawn() -> None:
-    drawn = Drawn()
-    env = GymWrapper(drawn, from_pixels=True, frame_skip=4)
-    drawn.frames = 0
-    played = env.rollout(5)
-    assert drawn.frames == 1 + 2
-    assert played["next", "pixels"][:, 0, 0, 0].tolist() == [4, 6]
-    assert played["next", "reward"].flatten().tolist() == [4, 2]
+def test_skipped_frames_are_not_rendered() -> None:
+    samples = Drawn()
+    env = GymWrapper(samples, from_pixels=True, frame_skip=4)
+    samples.frames = 0
+    rollout = env.rollout(5)
+    assert samples.frames == 1 + 2
+    assert rollout["next", "pixels"][:, 0, 0, 0].tolist() == [4, 6]
+    assert rollout["next", "reward"].flatten().tolist() == [4, 2]
 
 
 def test_by_name() -> None:
@@ -77,7 +77,7 @@ def test_by_name() -> None:
     assert many.observation_spec["observation"].shape == (2, 4)
 
 
-def test_environments_that_cannot() -> None:
+def test_environments_without_frames_raise() -> None:
     with pytest.raises(SpaceError, match='render_mode="rgb_array"'):
         GymWrapper(Drawn(mode=None), from_pixels=True)
     with pytest.raises(SpaceError, match="'pixels' itself"):

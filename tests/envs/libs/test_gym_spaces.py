@@ -8,11 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from vecrl.envs import GymWrapper, check_env_specs, register_gym_spec_conversion
-from vecrl.envs.libs.gym_spaces import as_tuples, with_tuples
+from vecrl.envs.libs.gym_spaces import find_tuple_spaces, restore_tuples
 from vecrl.errors import SpaceError
-from vecrl.simulators.old_gym import modern_space
+from vecrl.simulators.legacy_gym import as_gymnasium_space
 from vecrl.specs import Bounded, Categorical, Unbounded
-from vecrl.specs.conversions import from_gym, space_from_spec, spec_from_gym
+from vecrl.specs.convert import from_gym, space_from_spec, spec_from_gym
 
 
 class Angle(spaces.Box):
@@ -24,11 +24,11 @@ class Angle(spaces.Box):
 
 @pytest.fixture(autouse=True)
 def rules_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(from_gym, "_RULES", dict(from_gym._RULES))
+    monkeypatch.setattr(from_gym, "_CONVERTERS", dict(from_gym._CONVERTERS))
 
 
 @pytest.mark.parametrize("named", [Angle, "Angle", f"{Angle.__module__}.Angle"])
-def test_a_space_by_its_class_or_name(named: Any) -> None:
+def test_registration_by_class_or_name(named: Any) -> None:
     @register_gym_spec_conversion(named)
     def convert(space: Any, **kwargs: Any) -> Any:
         assert set(kwargs) >= {"dtype", "device", "categorical_action_encoding", "batch_size"}
@@ -38,7 +38,7 @@ def test_a_space_by_its_class_or_name(named: Any) -> None:
     assert convert(Angle(), dtype=0, device=None, categorical_action_encoding=0, batch_size=()) == Bounded(-4, 4, (1,))
 
 
-def test_a_rule_takes_what_it_names() -> None:
+def test_converters_receive_the_keywords_they_name() -> None:
     @register_gym_spec_conversion(Angle)
     def convert(space: Any, categorical_action_encoding: bool = False) -> Any:
         return Categorical(7) if categorical_action_encoding else Unbounded((2,))
@@ -47,7 +47,7 @@ def test_a_rule_takes_what_it_names() -> None:
     assert spec_from_gym(Angle(), categorical=True) == Categorical(7)
 
 
-def test_environments_follow_the_rule() -> None:
+def test_environments_use_registered_converters() -> None:
     class Turning(gymnasium.Env[Any, Any]):
         observation_space, action_space = Angle(), spaces.Discrete(2)
 
@@ -66,7 +66,7 @@ def test_environments_follow_the_rule() -> None:
     check_env_specs(env)
 
 
-def test_the_other_way() -> None:
+def test_specs_to_spaces() -> None:
     class AngleSpec(Bounded):
         """A spec that a user made."""
 
@@ -78,16 +78,16 @@ def test_the_other_way() -> None:
     assert not isinstance(space_from_spec(Bounded(-4, 4, (1,))), Angle)
 
 
-def test_what_is_no_class() -> None:
+def test_invalid_types_raise() -> None:
     with pytest.raises(SpaceError, match="a class, or the name of one"):
         register_gym_spec_conversion(Angle())  # pyright: ignore[reportArgumentType]
 
 
 def test_tuples_within_dicts() -> None:
     space = spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), spaces.Dict(c=spaces.Discrete(3))]), b=spaces.Discrete(2))
-    assert with_tuples(space) is space
-    assert with_tuples(spaces.Dict(b=spaces.Discrete(2))) is None
-    assert as_tuples({"a": {"0": 1, "1": {"c": 2}}, "b": 0}, space) == {"a": (1, {"c": 2}), "b": 0}
+    assert find_tuple_spaces(space) is space
+    assert find_tuple_spaces(spaces.Dict(b=spaces.Discrete(2))) is None
+    assert restore_tuples({"a": {"0": 1, "1": {"c": 2}}, "b": 0}, space) == {"a": (1, {"c": 2}), "b": 0}
 
 
 class _Old:
@@ -111,6 +111,6 @@ class _Old:
 def test_spaces_of_the_old_gym() -> None:
     old = _Old.Dict(a=_Old.Tuple(_Old.MultiBinary(), _Old.MultiDiscrete()))
     expected = spaces.Dict(a=spaces.Tuple([spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3])]))
-    assert modern_space(old) == expected
+    assert as_gymnasium_space(old) == expected
     with pytest.raises(SpaceError, match="both libraries have"):
-        modern_space(_Old.Dict(a=object()))
+        as_gymnasium_space(_Old.Dict(a=object()))

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
 from vecrl.envs import GymEnv, GymWrapper, check_env_specs, default_info_dict_reader
-from vecrl.envs.libs.gym_vector import overlaid
+from vecrl.envs.libs.gym_vector import merge_infos_by_row
 from vecrl.errors import SpaceError
 from vecrl.simulators.native import make_native
 from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, VectorEnv
@@ -44,10 +44,10 @@ class Count(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        over = self.steps >= self.limit
-        late = over and self.episode % 2 == 1
+        is_over = self.steps >= self.limit
+        late = is_over and self.episode % 2 == 1
         info = {"when": 100.0 * self.episode + self.steps, "acted": int(action)}
-        return self._look(), float(self.steps), over and not late, late, info
+        return self._look(), float(self.steps), is_over and not late, late, info
 
 
 KINDS: dict[str, Callable[..., Any]] = {
@@ -70,47 +70,47 @@ def expected(limit: int, steps: int) -> tuple[list[list[int]], list[list[int]]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rollouts_hold_true_successors_and_no_step_is_lost(kind: str, mode: AutoresetMode) -> None:
+def test_rollouts_hold_final_observations_and_every_step(kind: str, mode: AutoresetMode) -> None:
     env = make(kind, mode)
-    played = env.rollout(12, break_when_any_done=False)
-    assert played.shape == (3, 12)
+    rollout = env.rollout(12, break_when_any_done=False)
+    assert rollout.shape == (3, 12)
     for row, limit in enumerate((2, 3, 5)):
         before, after = expected(limit, 12)
-        assert played["observation"][row].tolist() == before
-        assert played["next", "observation"][row].tolist() == after
+        assert rollout["observation"][row].tolist() == before
+        assert rollout["next", "observation"][row].tolist() == after
         done = [step == limit for _, step in after]
         late = [step == limit and episode % 2 == 1 for episode, step in after]
-        assert played["next", "done"][row].flatten().tolist() == done
-        assert played["next", "truncated"][row].flatten().tolist() == late
-        assert played["next", "reward"][row].flatten().tolist() == [step for _, step in after]
-    assert not played["done"].any()
+        assert rollout["next", "done"][row].flatten().tolist() == done
+        assert rollout["next", "truncated"][row].flatten().tolist() == late
+        assert rollout["next", "reward"][row].flatten().tolist() == [step for _, step in after]
+    assert not rollout["done"].any()
     env.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
 def test_nested_observations(kind: str, mode: AutoresetMode) -> None:
-    played = make(kind, mode, keyed=True).rollout(7, break_when_any_done=False)
+    rollout = make(kind, mode, keyed=True).rollout(7, break_when_any_done=False)
     for row, limit in enumerate((2, 3, 5)):
         before, after = expected(limit, 7)
-        assert played["x"][row].tolist() == played["deep", "y"][row].tolist() == before
-        assert played["next", "x"][row].tolist() == played["next", "deep", "y"][row].tolist() == after
+        assert rollout["x"][row].tolist() == rollout["deep", "y"][row].tolist() == before
+        assert rollout["next", "x"][row].tolist() == rollout["next", "deep", "y"][row].tolist() == after
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
-def test_infos_go_with_the_observations_that_they_came_with(kind: str, mode: AutoresetMode) -> None:
+def test_infos_stay_with_their_observations(kind: str, mode: AutoresetMode) -> None:
     env = make(kind, mode)
     env.set_info_dict_reader(default_info_dict_reader(["when", "acted"]))
-    played = env.rollout(7, break_when_any_done=False)
+    rollout = env.rollout(7, break_when_any_done=False)
     for row, limit in enumerate((2, 3, 5)):
         before, after = expected(limit, 7)
-        assert played["next", "when"][row].tolist() == [100 * episode + step for episode, step in after]
-        assert played["when"][row].tolist() == [100 * episode + step for episode, step in before]
-        taken = played["action"][row].argmax(-1)
-        assert played["next", "acted"][row].tolist() == taken.tolist()
-        begun = torch.tensor([step == 0 for _, step in before])
-        assert not played["acted"][row][begun].any()
+        assert rollout["next", "when"][row].tolist() == [100 * episode + step for episode, step in after]
+        assert rollout["when"][row].tolist() == [100 * episode + step for episode, step in before]
+        used = rollout["action"][row].argmax(-1)
+        assert rollout["next", "acted"][row].tolist() == used.tolist()
+        started = torch.tensor([step == 0 for _, step in before])
+        assert not rollout["acted"][row][started].any()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -121,20 +121,20 @@ def test_specs_are_right(kind: str, mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rows_that_are_reset_in_the_midst_of_an_episode(mode: AutoresetMode) -> None:
+def test_rows_can_be_reset_within_an_episode(mode: AutoresetMode) -> None:
     env = make("ours", mode)
     data = env.reset()
     data = env.step_mdp(env.step(env.rand_action(data)))
     data["_reset"] = torch.tensor([[False], [True], [False]])
     data = env.reset(data)
     assert data["observation"].tolist() == [[0, 1], [1, 0], [0, 1]]
-    stepped, data = env.step_and_maybe_reset(env.rand_action(data))
-    assert stepped["next", "observation"].tolist() == [[0, 2], [1, 1], [0, 2]]
+    step_td, data = env.step_and_maybe_reset(env.rand_action(data))
+    assert step_td["next", "observation"].tolist() == [[0, 2], [1, 1], [0, 2]]
     assert data["observation"].tolist() == [[1, 0], [1, 1], [0, 2]]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rows_that_begin_one_after_another(mode: AutoresetMode) -> None:
+def test_rows_can_be_reset_one_after_another(mode: AutoresetMode) -> None:
     env = make("ours", mode, limits=(1, 1))
     data = env.step_mdp(env.step(env.rand_action(env.reset())))
     for masks, seen in (([True, False], [[1, 0], [0, 1]]), ([False, True], [[1, 0], [1, 0]])):
@@ -145,14 +145,14 @@ def test_rows_that_begin_one_after_another(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_going_on_without_rows_that_are_over(mode: AutoresetMode) -> None:
-    played = make("gymnasium's", mode).rollout(9, break_when_all_done=True)
-    assert played.shape == (3, 5)
-    assert played["next", "observation"][2].tolist() == expected(5, 5)[1]
-    assert played["next", "done"][:, -1].all()
+def test_stepping_without_finished_rows(mode: AutoresetMode) -> None:
+    rollout = make("gymnasium's", mode).rollout(9, break_when_all_done=True)
+    assert rollout.shape == (3, 5)
+    assert rollout["next", "observation"][2].tolist() == expected(5, 5)[1]
+    assert rollout["next", "done"][:, -1].all()
 
 
-def test_rows_cannot_stand_still_in_the_midst_of_an_episode() -> None:
+def test_masking_unfinished_rows_raises() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
     data = env.rand_action(env.reset()).set("_step", torch.tensor([True, False, True]))
     with pytest.raises(SpaceError, match="steps all of its rows"):
@@ -162,26 +162,26 @@ def test_rows_cannot_stand_still_in_the_midst_of_an_episode() -> None:
 def _equals_single_environments(many: GymWrapper) -> None:
     after = many.set_seed(11)
     actions = many.action_spec.rand((40,)).transpose(0, 1)
-    played = many.rollout(40, actions=actions, break_when_any_done=False)
+    rollout = many.rollout(40, actions=actions, break_when_any_done=False)
     many.close()
-    assert played["next", "done"].any()
+    assert rollout["next", "done"].any()
     seed: Any = 11
     for row in range(many.numel()):
-        one = GymEnv("CartPole-v1")
-        seed = one.set_seed(seed)
-        alone = one.rollout(40, actions=actions[row], break_when_any_done=False)
+        item = GymEnv("CartPole-v1")
+        seed = item.set_seed(seed)
+        alone = item.rollout(40, actions=actions[row], break_when_any_done=False)
         for key in ("observation", ("next", "observation"), ("next", "reward"), ("next", "done")):
-            torch.testing.assert_close(played[row][key], alone[key], rtol=0, atol=0)
+            torch.testing.assert_close(rollout[row][key], alone[key], rtol=0, atol=0)
     assert after == seed
 
 
-def test_rows_equal_single_environments_with_the_seeds_of_a_batch() -> None:
+def test_rows_equal_single_environments_with_batch_seeds() -> None:
     _equals_single_environments(GymEnv("CartPole-v1", num_envs=3))
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [AsyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
-def test_so_do_rows_in_processes(kind: Callable[..., Any], mode: AutoresetMode) -> None:
+def test_rows_in_processes_equal_single_environments(kind: Callable[..., Any], mode: AutoresetMode) -> None:
     fns = [partial(gymnasium.make, "CartPole-v1")] * 3
     _equals_single_environments(GymWrapper(kind(fns, context="spawn", autoreset_mode=mode)))
 
@@ -197,20 +197,20 @@ def test_by_name(kwargs: dict[str, Any]) -> None:
     env.close()
 
 
-def test_workers_alone_say_how_many() -> None:
+def test_num_workers_implies_num_envs() -> None:
     with GymEnv("CartPole-v1", num_workers=2) as env:
         assert env.rollout(3).shape == (2, 3)
     with GymEnv("CartPole-v1", num_envs=1) as env:
         assert env.rollout(3).shape == (1, 3)
 
 
-def test_old_results_stay_as_they_were() -> None:
+def test_earlier_results_do_not_change() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
-    data, kept = env.reset(), []
+    data, saved = env.reset(), []
     for _ in range(6):
-        stepped, data = env.step_and_maybe_reset(env.rand_action(data))
-        kept.append((stepped, stepped.clone()))
-    assert all((one == other).all() for one, other in kept)
+        step_td, data = env.step_and_maybe_reset(env.rand_action(data))
+        saved.append((step_td, step_td.clone()))
+    assert all((item == other).all() for item, other in saved)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -218,29 +218,29 @@ def test_vectors_of_tensors(mode: AutoresetMode) -> None:
     env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
     check_env_specs(env, seed=0, break_when_any_done="both")
     env.set_seed(3)
-    played = env.rollout(60, break_when_any_done=False)
-    done = played["next", "done"][:, :-1].squeeze(-1)
+    rollout = env.rollout(60, break_when_any_done=False)
+    done = rollout["next", "done"][:, :-1].squeeze(-1)
     assert done.any()
-    going = played["next", "observation"][:, :-1] == played["observation"][:, 1:]
-    assert going.all(-1).equal(~done)
+    is_running = rollout["next", "observation"][:, :-1] == rollout["observation"][:, 1:]
+    assert is_running.all(-1).equal(~done)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_vectors_of_tensors_go_on_whatever_becomes_of_what_they_gave(mode: AutoresetMode) -> None:
-    played: list[list[Any]] = [[], []]
-    for kept, spoil in zip(played, (False, True), strict=True):
+def test_tensor_vectors_do_not_depend_on_returned_tensors(mode: AutoresetMode) -> None:
+    rollout: list[list[Any]] = [[], []]
+    for saved, spoil in zip(rollout, (False, True), strict=True):
         env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
         env.set_seed(3)
         torch.manual_seed(0)
         data = env.reset()
         for _ in range(40):
-            stepped, data = env.step_and_maybe_reset(env.rand_action(data))
-            kept.append(stepped.clone())
-            for entry in (stepped, data) if spoil else ():
+            step_td, data = env.step_and_maybe_reset(env.rand_action(data))
+            saved.append(step_td.clone())
+            for entry in (step_td, data) if spoil else ():
                 entry["observation"].fill_(9.0)
             if spoil:
-                stepped["next", "observation"].fill_(9.0)
-    assert all((one["next"] == other["next"]).all() for one, other in zip(*played, strict=True))
+                step_td["next", "observation"].fill_(9.0)
+    assert all((item["next"] == other["next"]).all() for item, other in zip(*rollout, strict=True))
 
 
 class OneStream(gymnasium.vector.VectorEnv):
@@ -264,18 +264,18 @@ class OneStream(gymnasium.vector.VectorEnv):
         return self.obs.copy(), np.ones(2), self.steps >= self.limits, np.zeros(2, bool), {}
 
 
-def test_a_vector_of_one_seed_gets_the_first() -> None:
+def test_single_seed_vectors_use_the_first_seed() -> None:
     env = GymWrapper(OneStream(5, 5))
     env.set_seed(3)
     expected = OneStream(5, 5).reset(seed=3)[0]
     assert env.rollout(2)["observation"][:, 0].tolist() == expected.tolist()
 
 
-def test_a_vector_without_partial_resets_goes_as_far_as_it_can() -> None:
+def test_vectors_without_partial_resets_run_until_needed() -> None:
     assert GymWrapper(OneStream(3, 5)).rollout(20).shape == (2, 3)
     env = GymWrapper(OneStream(3, 3))
-    played = env.rollout(7, break_when_any_done=False)  # all rows at once
-    steps = played["next", "observation"].squeeze(-1).floor()
+    rollout = env.rollout(7, break_when_any_done=False)  # all rows at once
+    steps = rollout["next", "observation"].squeeze(-1).floor()
     assert steps.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
     env.reset()
     env._env.limits = np.array([2, 5])  # that all began together says nothing of some
@@ -283,13 +283,13 @@ def test_a_vector_without_partial_resets_goes_as_far_as_it_can() -> None:
         env.rollout(9, break_when_any_done=False)
 
 
-def test_gymnasiums_own_batch() -> None:
+def test_gymnasium_make_vec() -> None:
     env = GymWrapper(gymnasium.make_vec("CartPole-v1", num_envs=3))
     env.set_seed(0)
-    played = env.rollout(200)
-    assert played["next", "done"][:, -1].any()
+    rollout = env.rollout(200)
+    assert rollout["next", "done"][:, -1].any()
     env.set_seed(0)
-    assert (env.reset()["observation"] == played["observation"][:, 0]).all()
+    assert (env.reset()["observation"] == rollout["observation"][:, 0]).all()
     with pytest.raises(SpaceError, match=r"CartPoleVectorEnv.*make_vec"):
         env.rollout(200, break_when_any_done=False)
 
@@ -298,22 +298,22 @@ class Forgetful(gymnasium.vector.SyncVectorEnv):
     """Loses final observations."""
 
     def step(self, actions: Any) -> Any:
-        *rest, info = super().step(actions)
-        return *rest, {key: value for key, value in info.items() if "final" not in key}
+        *remaining, info = super().step(actions)
+        return *remaining, {key: value for key, value in info.items() if "final" not in key}
 
 
-def test_final_observations_that_are_lost_are_marked() -> None:
+def test_missing_final_observations_are_filled() -> None:
     fns = [lambda: gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 3)] * 2
     for missing in (float("nan"), -7.0):
         env = GymWrapper(Forgetful(fns, autoreset_mode=AutoresetMode.SAME_STEP), missing_obs_value=missing)
-        played = env.rollout(7, break_when_any_done=False)
-        lost = played["next", "observation"]
+        rollout = env.rollout(7, break_when_any_done=False)
+        lost = rollout["next", "observation"]
         wrong = lost.isnan() if missing != missing else lost == missing
-        assert wrong.all(-1).equal(played["next", "done"].squeeze(-1))
-        assert not played["observation"].isnan().any()
+        assert wrong.all(-1).equal(rollout["next", "done"].squeeze(-1))
+        assert not rollout["observation"].isnan().any()
 
 
-def test_vectors_of_a_gym_that_is_too_old() -> None:
+def test_old_gym_vectors_raise() -> None:
     class Old:
         num_envs = 1
         single_observation_space, single_action_space = spaces.Box(0, 1), spaces.Discrete(2)
@@ -331,13 +331,13 @@ class Deaf(gymnasium.vector.SyncVectorEnv):
         return super().reset(seed=seed)
 
 
-def test_a_vector_that_cannot_reset_some_rows_is_found_out() -> None:
+def test_vectors_ignoring_reset_mask_are_detected() -> None:
     env = GymWrapper(Deaf([lambda: Count(2), lambda: Count(3)], autoreset_mode=AutoresetMode.NEXT_STEP))
     with pytest.raises(SpaceError, match="pays no heed to options"):
         env.rollout(7, break_when_any_done=False)
 
 
-def test_what_vectors_must_do_themselves() -> None:
+def test_unsupported_vector_options_raise() -> None:
     fns = [lambda: Count(2)]
     for kwargs in ({"from_pixels": True}, {"frame_skip": 2}):
         with pytest.raises(SpaceError, match="let those of the vector do it themselves"):
@@ -353,15 +353,15 @@ def test_attributes_of_the_environments() -> None:
     assert not hasattr(env, "no_such_thing")
 
 
-def test_overlaid_infos() -> None:
+def test_merged_infos() -> None:
     rows = np.array([False, True])
     old = {"x": np.array([1.0, 2.0]), "o": np.array(["a", "b"], object), "deep": {"y": np.array([1, 2])}}
-    found = overlaid(old, {"x": np.array([0.0, 5.0]), "z": np.array([0, 3])}, rows)
+    found = merge_infos_by_row(old, {"x": np.array([0.0, 5.0]), "z": np.array([0, 3])}, rows)
     assert found["x"].tolist() == [1, 5]
     assert found["o"].tolist() == ["a", None]
     assert found["deep"]["y"].tolist() == [1, 0]
     assert found["z"].tolist() == [0, 3]
-    listed = overlaid({}, np.array([None, {"w": 4}], object), rows)
+    listed = merge_infos_by_row({}, np.array([None, {"w": 4}], object), rows)
     assert listed["w"].tolist() == [0, 4]
 
 
@@ -377,7 +377,7 @@ def test_tuples_of_actions() -> None:
     assert GymWrapper(VectorEnv([lambda: Pair(3)] * 2)).rollout(5).shape == (2, 3)
 
 
-def test_a_reset_mask_on_another_key_is_refused() -> None:
+def test_reset_masks_on_other_keys_raise() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
     with pytest.raises(SpaceError, match="no done flag beside it"):
         env.reset(TensorDict({"deep": TensorDict({"_reset": torch.ones(3, 1, dtype=torch.bool)}, [3])}, [3]))

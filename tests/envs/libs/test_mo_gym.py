@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from vecrl.envs import MOGymEnv, MOGymWrapper, check_env_specs
 from vecrl.errors import VersionError
-from vecrl.simulators.gym_making import RewardInInfo, SkipFrames
+from vecrl.simulators.gym_factory import RewardInInfo, SkipFrames
 from vecrl.vector import VectorEnv
 
 installed = pytest.mark.skipif(importlib.util.find_spec("mo_gymnasium") is None, reason="mo-gymnasium is not installed")
@@ -37,12 +37,12 @@ class Two(gymnasium.Env[Any, Any]):
 REWARDS = [[1, 3], [2, 2], [3, 1], [4, 0], [1, 3], [2, 2]]
 
 
-def test_rewards_have_a_number_an_objective() -> None:
+def test_rewards_have_one_value_per_objective() -> None:
     env = MOGymWrapper(Two())
     check_env_specs(env, break_when_any_done="both")
     assert env.reward_spec.shape == (2,)
-    played = env.rollout(6, break_when_any_done=False)
-    assert played["next", "reward"].tolist() == REWARDS
+    rollout = env.rollout(6, break_when_any_done=False)
+    assert rollout["next", "reward"].tolist() == REWARDS
 
 
 def test_skipped_frames_add_up() -> None:
@@ -55,13 +55,13 @@ def test_skipped_frames_add_up() -> None:
 def test_vectors(mode: str) -> None:
     env = MOGymWrapper(VectorEnv([lambda: RewardInInfo(Two())] * 2, autoreset_mode=mode))
     check_env_specs(env, break_when_any_done="both")
-    played = env.rollout(6, break_when_any_done=False)
-    assert played["next", "reward"].tolist() == [REWARDS] * 2
+    rollout = env.rollout(6, break_when_any_done=False)
+    assert rollout["next", "reward"].tolist() == [REWARDS] * 2
     env = MOGymWrapper(VectorEnv([lambda: RewardInInfo(SkipFrames(Two(), 3))], autoreset_mode=mode))
     assert env.auto_register_info_dict().rollout(2)["next", "told"].tolist() == [[3, 4]]
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_raises_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mo_gymnasium", None)
     with pytest.raises(VersionError, match="pip install"):
         MOGymEnv("deep-sea-treasure-v0")
@@ -74,9 +74,9 @@ def test_by_name(kwargs: dict[str, Any]) -> None:
     assert "deep-sea-treasure-v0" in MOGymEnv.available_envs
     env = MOGymEnv("deep-sea-treasure-v0", **kwargs)
     check_env_specs(env, seed=0, break_when_any_done="both")
-    played = env.rollout(30, break_when_any_done=False)
-    assert played["next", "reward"].shape == (*env.batch_size, 30, 2)
-    assert (played["next", "reward"][..., 1] < 0).all()
+    rollout = env.rollout(30, break_when_any_done=False)
+    assert rollout["next", "reward"].shape == (*env.batch_size, 30, 2)
+    assert (rollout["next", "reward"][..., 1] < 0).all()
     env.close()
 
 
@@ -89,8 +89,8 @@ def test_vectors_of_the_library_itself() -> None:
     env = MOGymWrapper(mo_gymnasium.wrappers.vector.MOSyncVectorEnv(fns))
     check_env_specs(env, seed=0, break_when_any_done="both")
     env.set_seed(0)
-    played = env.rollout(60, break_when_any_done=False)
-    assert played["next", "done"].any()
-    begun = played["next", "done"][:, :-1].squeeze(-1)
-    assert not played["observation"][:, 1:][begun].any()
-    assert torch.where(begun, -1.0, played["next", "reward"][:, :-1, 1]).eq(-1).all()
+    rollout = env.rollout(60, break_when_any_done=False)
+    assert rollout["next", "done"].any()
+    started = rollout["next", "done"][:, :-1].squeeze(-1)
+    assert not rollout["observation"][:, 1:][started].any()
+    assert torch.where(started, -1.0, rollout["next", "reward"][:, :-1, 1]).eq(-1).all()

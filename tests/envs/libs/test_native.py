@@ -42,14 +42,14 @@ def test_equal_to_dialect_1(name: str) -> None:
     actions = envs["kept"].action_spec.rand((steps,))
     for env in envs.values():
         env.set_seed(7)
-    played = envs["at once"].rollout(steps, actions=actions.movedim(0, 1), break_when_any_done=False)
+    rollout = envs["at once"].rollout(steps, actions=actions.movedim(0, 1), break_when_any_done=False)
     roots = {key: envs[key].reset(TensorDict({}, [n])) for key in ("kept", "travelling")}
     obs, _ = plain.reset(seed=7)
     for t in range(steps):
-        following, reward, terminated, truncated, info = plain.step(actions[t])
+        next_td, reward, terminated, truncated, info = plain.step(actions[t])
         for key, root in roots.items():
-            stepped, roots[key] = envs[key].step_and_maybe_reset(root.set("action", actions[t]))
-            for data in (stepped, played[:, t]):
+            step_td, roots[key] = envs[key].step_and_maybe_reset(root.set("action", actions[t]))
+            for data in (step_td, rollout[:, t]):
                 assert data["observation"].equal(obs)
                 assert data["next", "observation"].equal(info["final_obs"])
                 assert data["next", "reward"].squeeze(-1).equal(reward)
@@ -57,8 +57,8 @@ def test_equal_to_dialect_1(name: str) -> None:
                 assert data["next", "truncated"].squeeze(-1).equal(truncated)
                 assert data["next", "done"].squeeze(-1).equal(terminated | truncated)
                 assert not data["done"].any()
-        obs = following
-    assert played["next", "done"].any()
+        obs = next_td
+    assert rollout["next", "done"].any()
 
 
 def test_rollouts_at_once_equal_steps() -> None:
@@ -80,14 +80,14 @@ def test_rollouts_at_once_equal_steps() -> None:
 
 def test_long_recordings_grow() -> None:
     env = NativeEnv("Pendulum-v1", 2, max_episode_steps=1100)
-    played = env.rollout(5000)
-    assert played.shape == (2, 1100)
-    assert played["next", "truncated"][:, -1].all()
-    assert played["observation"][:, 1:].equal(played["next", "observation"][:, :-1])
+    rollout = env.rollout(5000)
+    assert rollout.shape == (2, 1100)
+    assert rollout["next", "truncated"][:, -1].all()
+    assert rollout["observation"][:, 1:].equal(rollout["next", "observation"][:, :-1])
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
-def test_compiled_rollouts_equal_eager_ones() -> None:
+def test_compiled_rollouts_equal_eager_rollouts() -> None:
     made = [NativeEnv("Pendulum-v1", 4, max_episode_steps=6, compile=compiled) for compiled in (False, True)]
     actions = made[0].action_spec.rand((20,)).movedim(0, 1)
     for env in made:
@@ -99,7 +99,7 @@ def test_compiled_rollouts_equal_eager_ones() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["step", "reset"]), st.integers(0, 15)), max_size=10), st.booleans())
-def test_any_partial_steps_and_resets_equal_rows_of_their_own(rounds: list[tuple[str, int]], kept: bool) -> None:
+def test_partial_steps_and_resets_equal_independent_rows(rounds: list[tuple[str, int]], kept: bool) -> None:
     env = NativeEnv("CartPole-v1", 4) if kept else NativeEnv("CartPole-v1")
     alone = [NativeEnv("CartPole-v1", batch_size=()) for _ in range(4)]
     env.set_seed(5)
@@ -117,29 +117,29 @@ def test_any_partial_steps_and_resets_equal_rows_of_their_own(rounds: list[tuple
             root = env.reset(root.set("_reset", mask.unsqueeze(-1)))
         for row in mask.nonzero().squeeze(-1).tolist():
             single = alone[row]
-            stepped = what == "step"
+            step_td = what == "step"
             roots[row] = (
-                single.step_mdp(single.step(roots[row].set("action", action[row]))) if stepped else single.reset()
+                single.step_mdp(single.step(roots[row].set("action", action[row]))) if step_td else single.reset()
             )
-        assert root["observation"].equal(torch.stack([one["observation"] for one in roots]))
+        assert root["observation"].equal(torch.stack([item["observation"] for item in roots]))
 
 
 def test_seeds() -> None:
-    one, other = NativeEnv("CartPole-v1", 3), NativeEnv("CartPole-v1", batch_size=(1, 3))
-    assert one.set_seed(9) == other.set_seed(9) != 9
-    first = one.reset()["observation"]
+    item, other = NativeEnv("CartPole-v1", 3), NativeEnv("CartPole-v1", batch_size=(1, 3))
+    assert item.set_seed(9) == other.set_seed(9) != 9
+    first = item.reset()["observation"]
     assert other.reset()["observation"][0].equal(first)
-    again = one.reset()["observation"]
-    assert not again.eq(first).all(-1).any(), "a later reset goes on with each row's stream"
-    one.set_seed(9)
-    assert one.reset()["observation"].equal(first)
-    one.set_seed(10)
-    assert one.reset()["observation"][:2].equal(first[1:])
+    repeated = item.reset()["observation"]
+    assert not repeated.eq(first).all(-1).any(), "a later reset goes on with each row's stream"
+    item.set_seed(9)
+    assert item.reset()["observation"].equal(first)
+    item.set_seed(10)
+    assert item.reset()["observation"][:2].equal(first[1:])
     unseeded = NativeEnv("CartPole-v1", 3), NativeEnv("CartPole-v1", 3)
     assert not unseeded[0].reset()["observation"].equal(unseeded[1].reset()["observation"])
 
 
-def test_rows_that_travel() -> None:
+def test_stateless_rows() -> None:
     """Any batch on the fly, several batches beside one another, and no start twice."""
     env = NativeEnv("CartPole-v1")
     env.set_seed(0)
@@ -152,26 +152,26 @@ def test_rows_that_travel() -> None:
     data = first.clone()
     data["rows", "state"][0] = torch.tensor([3.0, 0, 0, 0])
     assert env.rand_step(data)["next", "terminated"].squeeze(-1).tolist() == [True, False], "the state is the input's"
-    played = env.rollout(30, tensordict=TensorDict({}, [6]), break_when_any_done=False)
-    assert played.shape == (6, 30)
-    assert len(played["observation"][:, 0].unique(dim=0)) == 6
+    rollout = env.rollout(30, tensordict=TensorDict({}, [6]), break_when_any_done=False)
+    assert rollout.shape == (6, 30)
+    assert len(rollout["observation"][:, 0].unique(dim=0)) == 6
     assert env.rollout(500, tensordict=TensorDict({}, [6]), break_when_all_done=True)["next", "done"][:, -1].all()
 
 
-def test_rows_that_travel_can_be_gone_back_to() -> None:
+def test_stateless_rows_can_be_restored() -> None:
     env = NativeEnv("Acrobot-v1")
     root = env.reset(TensorDict({}, [3]))
     action = env.rand_action(root)["action"]
     saved = root.clone()
     first = env.step(root.set("action", action))["next"]
-    again = env.step(env.reset(saved, set_state=True).set("action", action))["next"]
-    assert again["observation"].equal(first["observation"])
-    assert again["rows", "steps"].equal(first["rows", "steps"])
+    repeated = env.step(env.reset(saved, set_state=True).set("action", action))["next"]
+    assert repeated["observation"].equal(first["observation"])
+    assert repeated["rows", "steps"].equal(first["rows", "steps"])
     with pytest.raises(NotImplementedError, match="set_state"):
         NativeEnv("Acrobot-v1", 3).reset(set_state=True)
 
 
-def test_gradients_flow_through_rows_that_travel() -> None:
+def test_gradients_flow_through_stateless_rows() -> None:
     env = NativeEnv("Pendulum-v1")
     action = torch.zeros(2, 1, requires_grad=True)
     root = env.reset(TensorDict({}, [2]))
@@ -184,12 +184,12 @@ def test_gradients_flow_through_rows_that_travel() -> None:
     assert slope.ne(0).all()
 
 
-def test_starts_by_options() -> None:
+def test_reset_options() -> None:
     env = NativeEnv("CartPole-v1", 3)
     assert env.reset(options={"low": 0.01, "high": 0.01})["observation"].allclose(torch.tensor(0.01))
 
 
-def test_actions_that_do_not_fit() -> None:
+def test_invalid_actions_raise() -> None:
     env = NativeEnv("CartPole-v1", 2, categorical_action_encoding=True)
     root = env.reset()
     with pytest.raises(SpaceError, match=r"Expected actions of shape \(2,\), but \(2, 1\) came"):
@@ -198,7 +198,7 @@ def test_actions_that_do_not_fit() -> None:
         env.step(root.set("action", torch.tensor([0, 2])))
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_error_messages() -> None:
     with pytest.raises(ValueError, match="no native task 'Chess'"):
         NativeEnv("Chess", 1)
     with pytest.raises(ValueError, match="contradict each other"):
@@ -217,13 +217,13 @@ def test_what_is_wrong_is_told() -> None:
 
 def test_double_precision_and_other_devices() -> None:
     env = NativeEnv("Pendulum-v1", 2, dtype=torch.float64, device="cpu")
-    played = env.rollout(3)
-    assert played["observation"].dtype == played["next", "reward"].dtype == torch.float64
-    assert played.device == torch.device("cpu")
+    rollout = env.rollout(3)
+    assert rollout["observation"].dtype == rollout["next", "reward"].dtype == torch.float64
+    assert rollout.device == torch.device("cpu")
     check_env_specs(env)
     before = env.reset()
-    moved = env.to("cpu")
-    assert moved is env
+    changed = env.to("cpu")
+    assert changed is env
     assert env.rand_step(before)["next", "observation"].dtype == torch.float64
 
 
@@ -240,26 +240,26 @@ def test_frames() -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("name", NATIVE)
-def test_nothing_looks_at_the_data(name: str, kept: bool) -> None:
+def test_no_host_synchronisation(name: str, kept: bool) -> None:
     """The meta device has shapes and no data: whatever asks for a value there, where a GPU would wait, raises."""
     env = NativeEnv(name, 6 if kept else None, device="meta")
     root = env.reset(TensorDict({}, [6], device="meta"))
     _, root = env.step_and_maybe_reset(env.rand_action(root))
     mask = torch.ones(6, 1, dtype=torch.bool, device="meta")
     root = env.reset(root.set("_reset", mask))
-    stepped = env.step(env.rand_action(root).set("_step", mask))
-    assert stepped["next", "observation"].shape == root["observation"].shape
+    step_td = env.step(env.rand_action(root).set("_step", mask))
+    assert step_td["next", "observation"].shape == root["observation"].shape
     switches = {} if kept else {"tensordict": TensorDict({}, [6], device="meta")}
     assert env.rollout(4, break_when_any_done=False, **switches).shape == (6, 4)
     with pytest.raises((RuntimeError, NotImplementedError)):
-        env.any_done(stepped["next"])
+        env.any_done(step_td["next"])
 
 
-def test_a_subclass_that_steps_otherwise_is_heard_in_resets_too() -> None:
+def test_overridden_steps_are_called_in_resets() -> None:
     class Tagged(NativeEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-            following = super()._step(tensordict)
-            return following.set("observation", following["observation"] + 100)
+            next_td = super()._step(tensordict)
+            return next_td.set("observation", next_td["observation"] + 100)
 
     env = Tagged("CartPole-v1", 2)
     root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
@@ -269,9 +269,9 @@ def test_a_subclass_that_steps_otherwise_is_heard_in_resets_too() -> None:
 def test_given_actions_are_copied() -> None:
     env = NativeEnv("Pendulum-v1", 2)
     actions = torch.zeros(2, 4, 1)
-    played = env.rollout(4, actions=actions)
+    rollout = env.rollout(4, actions=actions)
     actions.fill_(9)
-    assert played["action"].eq(0).all()
+    assert rollout["action"].eq(0).all()
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -285,7 +285,7 @@ def test_options_of_partial_resets(kept: bool) -> None:
     assert after[1].equal(before[1])
 
 
-def test_a_seed_waits_for_the_reset_of_its_row() -> None:
+def test_seeds_apply_at_the_reset_of_their_row() -> None:
     env = NativeEnv("CartPole-v1", 3)
     env.set_seed(4)
     first, second = env.reset()["observation"], env.reset()["observation"]

@@ -15,18 +15,18 @@ from tensordict import TensorDictBase
 from vecrl.envs import ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import TransformedEnv
 
-from ..rows import Rows
-from .everything import BASES, CASES, exported
+from ..independent_rows_env import IndependentRowsEnv
+from .all_transforms import BASES, CASES, exported
 
 ALL = pytest.mark.parametrize("name", sorted(CASES))
 INDEPENDENT = pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.shared))
 
 
 def make(name: str, ids: Any) -> TransformedEnv:
-    return CASES[name].env(Rows(ids), CASES[name].make())
+    return CASES[name].env(IndependentRowsEnv(ids), CASES[name].make())
 
 
-def test_every_transform_is_here() -> None:
+def test_every_transform_has_a_case() -> None:
     assert exported() - BASES == {name.partition(":")[0] for name in CASES}
 
 
@@ -71,38 +71,38 @@ def test_rows_are_independent_environments(name: str, moves: list[tuple[str, lis
             root = batch.reset(root.set("_reset", mask.unsqueeze(-1)))
             roots = [env.reset(r) if m else r for env, r, m in zip(singles, roots, chosen, strict=True)]
         elif mask.any():
-            acted = batch.rand_action(root.copy())
-            root = batch.step_mdp(batch.step(acted.copy().set("_step", mask)))
+            with_action = batch.rand_action(root.copy())
+            root = batch.step_mdp(batch.step(with_action.copy().set("_step", mask)))
             for i in range(3):
                 if chosen[i]:
-                    alone = roots[i].update(acted[i : i + 1].select(*batch.action_keys))
+                    alone = roots[i].update(with_action[i : i + 1].select(*batch.action_keys))
                     roots[i] = singles[i].step_mdp(singles[i].step(alone))
         for i in range(3):
             equal(root[i : i + 1], roots[i], f"after {kind} of {chosen}, row {i}")
 
 
 def batch_of(name: str) -> TransformedEnv:
-    return CASES[name].env(SerialEnv(3, [partial(Rows, i) for i in range(3)]), CASES[name].make())
+    return CASES[name].env(SerialEnv(3, [partial(IndependentRowsEnv, i) for i in range(3)]), CASES[name].make())
 
 
 @ALL
 @pytest.mark.parametrize("within", [lambda name: make(name, (0, 1, 2)), batch_of], ids=["rows", "a batch"])
-def test_one_round_trip_or_two(name: str, within: Callable[[str], TransformedEnv]) -> None:
-    first, second = within(name), within(name)
-    one, two = seeded(0, first.reset), seeded(0, second.reset)
+def test_set_state_round_trips(name: str, within: Callable[[str], TransformedEnv]) -> None:
+    reset_td, second = within(name), within(name)
+    item, two = seeded(0, reset_td.reset), seeded(0, second.reset)
     for number in range(12):
-        acted = first.rand_action(one)
-        two = two.update(acted.select(*first.action_keys))
-        stepped, one = seeded(number, first.step_and_maybe_reset, acted)
+        with_action = reset_td.rand_action(item)
+        two = two.update(with_action.select(*reset_td.action_keys))
+        step_td, item = seeded(number, reset_td.step_and_maybe_reset, with_action)
         torch.manual_seed(number)
         other = second.step(two)
         two = second.maybe_reset(second.step_mdp(other))
-        equal(stepped["next"], other["next"], f"step {number}")
-        equal(one, two, f"root {number}")
+        equal(step_td["next"], other["next"], f"step {number}")
+        equal(item, two, f"root {number}")
 
 
 @ALL
-def test_state_goes_on_where_it_was_saved(name: str) -> None:
+def test_state_dict_restores_the_transform(name: str) -> None:
     torch.manual_seed(0)
     env, other = make(name, (0, 1, 2)), make(name, (0, 1, 2))
     root = env.reset()
@@ -112,26 +112,26 @@ def test_state_goes_on_where_it_was_saved(name: str) -> None:
     other.transform.load_state_dict(copy.deepcopy(env.transform.state_dict()))
     other.base_env.ticks, other.base_env.episode = env.base_env.ticks.clone(), env.base_env.episode.clone()
     other.base_env.moved = env.base_env.moved.clone()
-    again = root.clone()
+    repeated = root.clone()
     for number in range(6):
-        acted = env.rand_action(root)
-        again = again.update(acted.select(*env.action_keys))
-        stepped, root = seeded(number, env.step_and_maybe_reset, acted)
-        followed, again = seeded(number, other.step_and_maybe_reset, again)
-        equal(stepped, followed, f"step {number}")
+        with_action = env.rand_action(root)
+        repeated = repeated.update(with_action.select(*env.action_keys))
+        step_td, root = seeded(number, env.step_and_maybe_reset, with_action)
+        followed, repeated = seeded(number, other.step_and_maybe_reset, repeated)
+        equal(step_td, followed, f"step {number}")
 
 
 @ALL
-def test_clones_belong_to_nobody_and_share_their_buffers(name: str) -> None:
+def test_clones_have_no_container_and_share_buffers(name: str) -> None:
     env = make(name, (0, 1))
     with pytest.raises(AttributeError, match="clone"):
-        TransformedEnv(Rows((0, 1)), env.transform)
+        TransformedEnv(IndependentRowsEnv((0, 1)), env.transform)
     clone = env.transform.clone()
     assert clone.container is None
     assert clone.parent is None
-    mine = dict(env.transform.named_buffers())
-    assert all(mine[key] is value for key, value in clone.named_buffers())
-    check_env_specs(CASES[name].env(Rows((0, 1)), clone))
+    own_value = dict(env.transform.named_buffers())
+    assert all(own_value[key] is value for key, value in clone.named_buffers())
+    check_env_specs(CASES[name].env(IndependentRowsEnv((0, 1)), clone))
 
 
 @ALL
@@ -144,19 +144,19 @@ def test_it_crosses_process_boundaries(name: str) -> None:
 
 
 @ALL
-def test_values_of_before_stay_as_they_were(name: str) -> None:
+def test_earlier_values_do_not_change(name: str) -> None:
     env = make(name, (0, 1, 2))
     torch.manual_seed(0)
-    played = env.rollout(8, break_when_any_done=False)
+    rollout = env.rollout(8, break_when_any_done=False)
     torch.manual_seed(0)
-    again = make(name, (0, 1, 2))
-    root, kept = again.reset(), []
+    repeated = make(name, (0, 1, 2))
+    root, saved = repeated.reset(), []
     for _ in range(8):
-        stepped, root = again.step_and_maybe_reset(again.rand_action(root))
-        kept.append((stepped, stepped.clone()))
-    for stepped, copied in kept:
-        equal(stepped, copied, "a step is not changed by later ones")
-    equal(played, torch.stack([stepped for stepped, _ in kept], 1), "rollout")
+        step_td, root = repeated.step_and_maybe_reset(repeated.rand_action(root))
+        saved.append((step_td, step_td.clone()))
+    for step_td, copied in saved:
+        equal(step_td, copied, "a step is not changed by later ones")
+    equal(rollout, torch.stack([step_td for step_td, _ in saved], 1), "rollout")
 
 
 def within(name: str, i: int) -> TransformedEnv:
@@ -165,35 +165,35 @@ def within(name: str, i: int) -> TransformedEnv:
 
 @pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.shared and not case.needs))
 @pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
-def test_inside_a_batch_or_outside(name: str, kind: type[SerialEnv]) -> None:
+def test_equal_inside_and_outside_a_batch(name: str, kind: type[SerialEnv]) -> None:
     """Each environment of a batch with its own transform, or the batch with one: the same."""
     inside = kind(3, [partial(within, name, i) for i in range(3)])
-    outside = CASES[name].env(kind(3, [partial(Rows, i) for i in range(3)]), CASES[name].make())
+    outside = CASES[name].env(kind(3, [partial(IndependentRowsEnv, i) for i in range(3)]), CASES[name].make())
     try:
         torch.manual_seed(0)
-        one, two = inside.reset(), outside.reset()
+        item, two = inside.reset(), outside.reset()
         for number in range(8):
-            acted = inside.rand_action(one)
-            two = two.update(acted.select(*inside.action_keys))
-            stepped, one = inside.step_and_maybe_reset(acted)
+            with_action = inside.rand_action(item)
+            two = two.update(with_action.select(*inside.action_keys))
+            step_td, item = inside.step_and_maybe_reset(with_action)
             other, two = outside.step_and_maybe_reset(two)
-            equal(stepped["next"], other["next"], f"step {number}")
-            equal(one, two, f"root {number}")
+            equal(step_td["next"], other["next"], f"step {number}")
+            equal(item, two, f"root {number}")
     finally:
         inside.close()
         outside.close()
 
 
-class Ready(Rows):
+class Ready(IndependentRowsEnv):
     """Rows that play a whole rollout at once."""
 
-    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        plain = Rows(self.ids.tolist() if self.ids.ndim else int(self.ids))
+    def _rollout_at_once(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+        plain = IndependentRowsEnv(self.ids.tolist() if self.ids.ndim else int(self.ids))
         root, found = plain.reset(), []
         for _ in range(steps):
-            stepped, root = plain.step_and_maybe_reset(plain.rand_action(root))
-            found.append(stepped)
-            if stop and plain.any_done(stepped["next"]):
+            step_td, root = plain.step_and_maybe_reset(plain.rand_action(root))
+            found.append(step_td)
+            if stop and plain.any_done(step_td["next"]):
                 break
         result = torch.stack(found, plain.batch_dims)
         result.names = [None] * plain.batch_dims + ["time"]
@@ -202,14 +202,14 @@ class Ready(Rows):
 
 @ALL
 @pytest.mark.parametrize("ids", [1, (0, 1, 2)], ids=["single", "rows"])
-def test_a_whole_rollout_at_once_equals_one_step_by_step(name: str, ids: Any) -> None:
+def test_fast_rollouts_equal_stepwise_rollouts(name: str, ids: Any) -> None:
     at_once = CASES[name].env(Ready(ids), CASES[name].make())
-    if not at_once.transform._unrolls:
-        assert at_once._play(3, None, False) is None
+    if not at_once.transform.supports_rollout:
+        assert at_once._rollout_at_once(3, None, False) is None
         return
     torch.manual_seed(3)
-    whole = at_once.rollout(15, break_when_any_done=False)
+    complete = at_once.rollout(15, break_when_any_done=False)
     torch.manual_seed(3)
     stepwise = make(name, ids).rollout(15, break_when_any_done=False)
-    assert whole.names == stepwise.names
-    equal(whole, stepwise, "rollout")
+    assert complete.names == stepwise.names
+    equal(complete, stepwise, "rollout")

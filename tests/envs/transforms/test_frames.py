@@ -10,8 +10,8 @@ from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, Transfo
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 
-from ..counting import Counting
-from ..rows import Rows
+from ..counting_envs import Counting
+from ..independent_rows_env import IndependentRowsEnv
 
 # The stacks of an environment that counts 0, 1, 2, 3 and begins anew, as TorchRL gives them.
 SAME = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]
@@ -31,31 +31,31 @@ def counted(transform: Any = None) -> TensorDictBase:
 @PADDINGS
 def test_stacks_in_an_environment(padding: str, root: Any, following: Any) -> None:
     stack = CatFrames(3, -1, in_keys=["count"], out_keys=["last"], padding=padding, padding_value=-7)
-    played = counted(stack)
-    assert played["last"].tolist() == root
-    assert played["next", "last"].tolist() == following
+    rollout = counted(stack)
+    assert rollout["last"].tolist() == root
+    assert rollout["next", "last"].tolist() == following
     assert list(dict(stack.named_buffers())) == ["_cat_buffers_count"]
 
 
 @PADDINGS
 def test_stacks_of_stored_trajectories(padding: str, root: Any, following: Any) -> None:
     stored = counted()
-    whole = CatFrames(3, -1, in_keys=["count", ("next", "count")], padding=padding, padding_value=-7)
-    made = whole(stored.copy())
+    complete = CatFrames(3, -1, in_keys=["count", ("next", "count")], padding=padding, padding_value=-7)
+    made = complete(stored.copy())
     assert made["count"].tolist() == root
     assert made["next", "count"].tolist() == following
-    batch = whole(torch.stack([stored, stored]))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    batch = complete(torch.stack([stored, stored]))  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert batch["next", "count"].tolist() == [following, following]
     alone = CatFrames(3, -1, in_keys=["count"], padding=padding, padding_value=-7)(stored.copy())
     assert torch.equal(alone["next", "count"], stored["next", "count"])
 
 
-def test_an_entry_below_next_alone_has_its_own_history() -> None:
+def test_entries_only_below_next_have_their_own_history() -> None:
     made = CatFrames(3, -1, in_keys=[("next", "count")])(counted())
     assert made["next", "count"].tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [1, 1, 1], [1, 1, 2]]
 
 
-def test_as_inverse_stacks_on_the_way_into_a_store() -> None:
+def test_as_inverse_stacks_in_replay_buffers() -> None:
     stored, stack = counted(), CatFrames(3, -1, in_keys=["count"], as_inverse=True)
     assert stack.inv(stored)["count"].tolist() == SAME
     assert Compose(stack).inv(stored)["count"].tolist() == SAME
@@ -65,7 +65,7 @@ def test_as_inverse_stacks_on_the_way_into_a_store() -> None:
         TransformedEnv(Counting(3), CatFrames(3, -1, in_keys=["count"], as_inverse=True)).reset()
 
 
-def test_stored_data_must_say_where_episodes_begin() -> None:
+def test_stored_data_need_done_flags() -> None:
     stack = CatFrames(3, -1, in_keys=["count"])
     with pytest.raises(KeyError, match="episodes begin"):
         stack(counted().exclude("next"))
@@ -79,21 +79,21 @@ def test_stored_data_must_say_where_episodes_begin() -> None:
 
 def test_a_stack_of_images_stacks_their_channels_or_any_other_dimension() -> None:
     for dim, shape in ((-3, (18, 8, 3)), (-2, (6, 24, 3)), (-1, (6, 8, 9))):
-        env = TransformedEnv(Rows(0), CatFrames(3, dim))
+        env = TransformedEnv(IndependentRowsEnv(0), CatFrames(3, dim))
         assert env.observation_spec["pixels"].shape == shape
         assert env.rollout(2)["pixels"].shape == (2, *shape)
 
 
-def test_what_later_transforms_and_users_do_to_a_stack_does_not_come_back() -> None:
+def test_stacks_are_copies() -> None:
     double = FunctionTransform(lambda td: td.set("last", td["last"].mul_(2)))
     env = TransformedEnv(Counting(9), CatFrames(3, -1, in_keys=["count"], out_keys=["last"]))
     env.append_transform(double)
-    stepped = env.rand_step(env.reset())
-    stepped["next", "last"].fill_(99)
-    assert env.rand_step(env.step_mdp(stepped))["next", "last"].tolist() == [[0, 2, 4]]
+    step_td = env.rand_step(env.reset())
+    step_td["next", "last"].fill_(99)
+    assert env.rand_step(env.step_mdp(step_td))["next", "last"].tolist() == [[0, 2, 4]]
 
 
-def test_a_clone_works_on_the_same_stacks_from_the_first_one_on() -> None:
+def test_clones_share_stacks() -> None:
     env = TransformedEnv(Counting(9), Compose(CatFrames(3, -1, in_keys=["count"], out_keys=["last"]), lambda td: td))
     parent = env.transform[1].parent
     assert parent is not None
@@ -102,15 +102,15 @@ def test_a_clone_works_on_the_same_stacks_from_the_first_one_on() -> None:
     assert env.transform[0].clone().state_dict().keys() == {"_cat_buffers_count"}
 
 
-def test_a_state_of_before_the_first_reset_is_a_state_too() -> None:
+def test_empty_states_can_be_loaded() -> None:
     fresh, used = CatFrames(3, -3), CatFrames(3, -3)
-    TransformedEnv(Rows(0), used).rollout(2)
+    TransformedEnv(IndependentRowsEnv(0), used).rollout(2)
     assert dict(used.named_buffers())
     used.load_state_dict(fresh.state_dict())
     assert not dict(used.named_buffers())
 
 
-def test_a_mask_of_another_place_begins_stacks_where_it_is_said() -> None:
+def test_reset_key_selects_the_mask() -> None:
     env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="anew"))
     root = env.step_mdp(env.rand_step(env.reset()))
     root = env.reset(root.set("anew", torch.tensor([[True], [False]])))
@@ -118,7 +118,9 @@ def test_a_mask_of_another_place_begins_stacks_where_it_is_said() -> None:
 
 
 def test_bounds_include_the_padding() -> None:
-    spec = TransformedEnv(Rows(0), CatFrames(2, -1, padding="constant", padding_value=3)).observation_spec["pixels"]
+    spec = TransformedEnv(
+        IndependentRowsEnv(0), CatFrames(2, -1, padding="constant", padding_value=3)
+    ).observation_spec["pixels"]
     assert isinstance(spec, Bounded)
     assert (int(spec.low.max()), int(spec.high.min())) == (0, 255)
     low = CatFrames(2, -1, in_keys=["x"], padding="constant", padding_value=-5)._spec(Bounded(0, 1, (1,)))
@@ -126,7 +128,7 @@ def test_bounds_include_the_padding() -> None:
     assert low.low.tolist() == [-5, -5]
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="from the end"):
         CatFrames(4, 0)
     with pytest.raises(ValueError, match="N of 1"):
@@ -139,9 +141,9 @@ def test_what_cannot_be_meant_is_refused() -> None:
         stack._step(TensorDict({}, [3]), TensorDict({"x": torch.zeros(3, 1)}, [3]))
 
 
-def test_entries_of_like_names_have_stacks_of_their_own() -> None:
+def test_similar_names_have_separate_stacks() -> None:
     keys: list[Any] = ["a_b", ("a", "b"), "a.b"]
     frames = CatFrames(2, -1, in_keys=keys)
-    first = TensorDict({"a_b": torch.zeros(1), "a": {"b": torch.ones(1)}, "a.b": torch.full((1,), 2.0)})
-    stepped = frames._step(TensorDict({}), frames._reset(first.clone(), first.clone()).update(first))
-    assert [stepped[key].tolist() for key in keys] == [[0, 0], [1, 1], [2, 2]]
+    reset_td = TensorDict({"a_b": torch.zeros(1), "a": {"b": torch.ones(1)}, "a.b": torch.full((1,), 2.0)})
+    step_td = frames._step(TensorDict({}), frames._reset(reset_td.clone(), reset_td.clone()).update(reset_td))
+    assert [step_td[key].tolist() for key in keys] == [[0, 0], [1, 1], [2, 2]]

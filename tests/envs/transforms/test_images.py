@@ -10,7 +10,7 @@ from torch.nn import functional
 from vecrl.envs.transforms import CenterCrop, Compose, Crop, GrayScale, Resize, ToTensorImage, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
 
-from ..rows import Rows
+from ..independent_rows_env import IndependentRowsEnv
 
 SCREEN = (torch.arange(2 * 8 * 6 * 3) * 37 % 256).to(torch.uint8).view(2, 8, 6, 3)
 
@@ -26,21 +26,21 @@ def test_to_tensor_image_is_255ths(dtype: torch.dtype) -> None:
     assert torch.equal(made, SCREEN.movedim(-1, -3).to(dtype) / 255)
 
 
-def test_to_tensor_image_leaves_floats_unless_asked() -> None:
+def test_to_tensor_image_does_not_scale_floats_by_default() -> None:
     pixels = SCREEN.float()
-    kept = pixels.clone()
-    assert torch.equal(through(ToTensorImage(), pixels), kept.movedim(-1, -3))
-    assert torch.equal(through(ToTensorImage(from_int=True), pixels), kept.movedim(-1, -3) / 255)
-    assert torch.equal(through(ToTensorImage(from_int=False), SCREEN), kept.movedim(-1, -3))
-    assert torch.equal(pixels, kept)
+    saved = pixels.clone()
+    assert torch.equal(through(ToTensorImage(), pixels), saved.movedim(-1, -3))
+    assert torch.equal(through(ToTensorImage(from_int=True), pixels), saved.movedim(-1, -3) / 255)
+    assert torch.equal(through(ToTensorImage(from_int=False), SCREEN), saved.movedim(-1, -3))
+    assert torch.equal(pixels, saved)
 
 
-def test_to_tensor_image_unsqueezes_single_images_alone() -> None:
+def test_to_tensor_image_unsqueezes_single_images_only() -> None:
     assert through(ToTensorImage(unsqueeze=True), SCREEN[0]).shape == (1, 3, 8, 6)
     assert through(ToTensorImage(unsqueeze=True), SCREEN).shape == (2, 3, 8, 6)
 
 
-def test_to_tensor_image_tolerates_what_is_an_image_already() -> None:
+def test_to_tensor_image_shape_tolerant() -> None:
     channels_first = SCREEN.movedim(-1, -3)
     assert through(ToTensorImage(shape_tolerant=True), channels_first).shape == (2, 3, 8, 6)
     assert through(ToTensorImage(), channels_first).shape == (2, 6, 3, 8)
@@ -64,11 +64,11 @@ def test_resize_is_torch_interpolation(size: tuple[int, int], mode: str, last: b
     image = torch.rand(2, 8, 6, 3).movedim(-1, -3)
     image = image if last else image.contiguous()
     expected = functional.interpolate(image, size, mode=mode, antialias=mode.startswith("bi"))
-    for given in (image, image.unsqueeze(1), image[0], image.requires_grad_()):
-        made = through(Resize(*size, mode), given)
-        assert made.shape == (*given.shape[:-2], *size)
-        wanted = expected[0] if given.ndim == 3 else expected.reshape(made.shape)
-        torch.testing.assert_close(made.detach(), wanted, rtol=1e-6, atol=1e-6)
+    for given_td in (image, image.unsqueeze(1), image[0], image.requires_grad_()):
+        made = through(Resize(*size, mode), given_td)
+        assert made.shape == (*given_td.shape[:-2], *size)
+        requested = expected[0] if given_td.ndim == 3 else expected.reshape(made.shape)
+        torch.testing.assert_close(made.detach(), requested, rtol=1e-6, atol=1e-6)
 
 
 # What TorchRL 0.14.1 with torchvision 0.28.0 makes of SCREEN as [channels, height, width] by Resize(3, 4, mode).
@@ -80,13 +80,13 @@ PEER = {
 
 
 @pytest.mark.parametrize("mode", sorted(PEER))
-def test_whole_numbers_are_rounded_as_the_peer_rounds_them(mode: str) -> None:
+def test_integer_images_round_like_torchvision(mode: str) -> None:
     made = through(Resize(3, 4, mode), SCREEN.movedim(-1, -3))
     assert made.dtype == torch.uint8
     assert made[0, 0].tolist() == PEER[mode]
 
 
-def test_an_image_of_the_size_stays_itself() -> None:
+def test_images_of_the_target_size_are_returned() -> None:
     image = SCREEN.movedim(-1, -3)
     assert through(Resize(8, 6), image) is image
 
@@ -111,25 +111,25 @@ def test_crops_are_zero_beyond_the_image() -> None:
 
 
 @pytest.mark.parametrize("bad", ["lanczos", "box", ""])
-def test_unknown_interpolations_are_refused(bad: str) -> None:
+def test_unknown_interpolations_raise(bad: str) -> None:
     with pytest.raises(ValueError, match="interpolation"):
         Resize(4, interpolation=bad)
 
 
-def test_specs_keep_the_bounds_that_hold() -> None:
-    env = TransformedEnv(Rows((0, 1)), Compose(ToTensorImage(), GrayScale(), Resize(4, 5)))
+def test_specs_keep_valid_bounds() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(ToTensorImage(), GrayScale(), Resize(4, 5)))
     spec = env.observation_spec["pixels"]
     assert isinstance(spec, Bounded)
     assert spec.shape == (2, 1, 4, 5)
     assert spec.low.max() == 0
     assert spec.high.min() > 0.99
-    overshoots = TransformedEnv(Rows((0, 1)), Compose(ToTensorImage(), Resize(4, 5, "bicubic")))
+    overshoots = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(ToTensorImage(), Resize(4, 5, "bicubic")))
     assert isinstance(overshoots.observation_spec["pixels"], Unbounded)
     dynamic = Composite(pixels=Unbounded((-1, 8, 6, 3), dtype=torch.uint8))
     assert ToTensorImage().transform_observation_spec(dynamic)["pixels"].shape == (-1, 3, 8, 6)
 
 
-def test_a_crop_that_lies_beside_the_image_is_empty_but_of_its_size() -> None:
-    for top, left in [(-6, 0), (0, -6), (9, 9), (-9, -9)]:
-        made = Crop(4, 3, top, left)(TensorDict({"pixels": torch.ones(1, 5, 5)}))["pixels"]
-        assert made.shape == (1, 4, 3), (top, left)
+def test_crops_outside_the_image_are_zero() -> None:
+    for top, remaining in [(-6, 0), (0, -6), (9, 9), (-9, -9)]:
+        made = Crop(4, 3, top, remaining)(TensorDict({"pixels": torch.ones(1, 5, 5)}))["pixels"]
+        assert made.shape == (1, 4, 3), (top, remaining)

@@ -20,8 +20,8 @@ from vecrl.envs.transforms import (
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Unbounded
 
-from ..bounded import Within
-from ..rows import Rows
+from ..bounded_env import BoundedValuesEnv
+from ..independent_rows_env import IndependentRowsEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 
@@ -37,7 +37,7 @@ def stored() -> TensorDict:
 
 @BATCHES
 def test_cat_by_default_joins_the_observations_of_one_dimension(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), CatTensors())
+    env = TransformedEnv(BoundedValuesEnv(*batch), CatTensors())
     assert env.transform.in_keys == ["index", "observation", "row"]
     assert list(env.observation_spec.keys()) == ["image", "kind", "observation_vector"]
     assert env.observation_spec["observation_vector"] == Unbounded((*batch, 8))
@@ -46,9 +46,9 @@ def test_cat_by_default_joins_the_observations_of_one_dimension(batch: Any) -> N
 
 def test_cat_values_are_in_the_order_of_names() -> None:
     assert CatTensors(["b", "a"])(stored())["observation_vector"][0, 0].tolist() == [0, 0, 1]
-    kept = CatTensors(["b", "a"], "both", sort=False, del_keys=False)(stored())
-    assert kept["both"][0, 0].tolist() == [1, 0, 0]
-    assert kept["a"].shape == (2, 3, 2)
+    saved = CatTensors(["b", "a"], "both", sort=False, del_keys=False)(stored())
+    assert saved["both"][0, 0].tolist() == [1, 0, 0]
+    assert saved["a"].shape == (2, 3, 2)
     assert "a" not in CatTensors(["b", "a"])(stored())
     assert CatTensors(["b", "a"], "a")(stored())["a"].shape == (2, 3, 3)
 
@@ -63,11 +63,11 @@ def test_cat_dimensions() -> None:
 
 @BATCHES
 def test_cat_bounds_are_those_of_the_parts(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), CatTensors(["observation", "index"], "x", del_keys=False))
+    env = TransformedEnv(BoundedValuesEnv(*batch), CatTensors(["observation", "index"], "x", del_keys=False))
     expected = Bounded(torch.tensor([0.0, -2, -2, -2]), torch.tensor([9.0, 4, 4, 4])).expand(*batch, 4)
     assert env.observation_spec["x"] == expected
     check_env_specs(env)
-    env = TransformedEnv(Within(*batch), CatTensors(["kind", "index"], "x", unsqueeze_if_oor=True))
+    env = TransformedEnv(BoundedValuesEnv(*batch), CatTensors(["kind", "index"], "x", unsqueeze_if_oor=True))
     assert env.observation_spec["x"] == Unbounded((*batch, 2), dtype=torch.int64)
     check_env_specs(env)
 
@@ -79,10 +79,10 @@ def test_cat_outside_an_environment_needs_keys() -> None:
         CatTensors(["a", "z"])(stored())
 
 
-def test_cat_counts_that_other_transforms_made() -> None:
-    env = TransformedEnv(Rows((0, 1)), Compose(StepCounter(), DoubleToFloat(), CatTensors()))
-    played = env.rollout(4)
-    assert played["observation_vector"].shape == (2, played.shape[1], 4 + 3 + 2 + 1 + 1)
+def test_cat_includes_counters() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(StepCounter(), DoubleToFloat(), CatTensors()))
+    rollout = env.rollout(4)
+    assert rollout["observation_vector"].shape == (2, rollout.shape[1], 4 + 3 + 2 + 1 + 1)
     check_env_specs(env)
 
 
@@ -92,17 +92,19 @@ def test_cat_counts_that_other_transforms_made() -> None:
 @BATCHES
 def test_rename_all_kinds(batch: Any) -> None:
     rename = RenameTransform(["observation", "reward"], ["seen", ("g", "pay")], ["action"], [("g", "act")])
-    env = TransformedEnv(Within(*batch), rename)
+    env = TransformedEnv(BoundedValuesEnv(*batch), rename)
     assert (env.reward_keys, env.action_keys) == ([("g", "pay")], [("g", "act")])
     assert env.observation_spec["seen"] == env.base_env.observation_spec["observation"]
-    played = env.rollout(4)
-    assert not {"observation", "reward", "action"} & set(played.keys())
-    assert "reward" not in played["next"]
+    rollout = env.rollout(4)
+    assert not {"observation", "reward", "action"} & set(rollout.keys())
+    assert "reward" not in rollout["next"]
     check_env_specs(env)
 
 
 def test_rename_with_copies() -> None:
-    env = TransformedEnv(Within(4), RenameTransform(["observation", "done"], ["seen", "over"], create_copy=True))
+    env = TransformedEnv(
+        BoundedValuesEnv(4), RenameTransform(["observation", "done"], ["seen", "over"], create_copy=True)
+    )
     root = env.reset()
     assert torch.equal(root["seen"], root["observation"])
     assert root["seen"].data_ptr() != root["observation"].data_ptr()
@@ -110,7 +112,7 @@ def test_rename_with_copies() -> None:
     check_env_specs(env)
 
 
-def test_rename_may_swap() -> None:
+def test_rename_can_swap() -> None:
     data = RenameTransform(["a", "b"], ["b", "a"])(stored())
     assert (data["a"].shape[-1], data["b"].shape[-1]) == (1, 2)
 
@@ -127,7 +129,7 @@ def test_rename_stored_data_and_back() -> None:
 
 
 def test_done_flags_keep_their_names() -> None:
-    env = TransformedEnv(Within(4), RenameTransform(["done"], ["over"]))
+    env = TransformedEnv(BoundedValuesEnv(4), RenameTransform(["done"], ["over"]))
     with pytest.raises(SpaceError, match="create_copy=True"):
         _ = env.done_spec
 
@@ -137,18 +139,18 @@ def test_done_flags_keep_their_names() -> None:
 
 @BATCHES
 def test_select(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), SelectTransform("index"))
+    env = TransformedEnv(BoundedValuesEnv(*batch), SelectTransform("index"))
     assert list(env.observation_spec.keys()) == ["index"]
     assert sorted(env.reset().keys()) == ["done", "index", "terminated"]
     check_env_specs(env)
-    env = TransformedEnv(Within(*batch), SelectTransform("index", keep_rewards=False))
+    env = TransformedEnv(BoundedValuesEnv(*batch), SelectTransform("index", keep_rewards=False))
     assert env.reward_keys == []
     assert "reward" not in env.rollout(3)["next"]
     check_env_specs(env)
 
 
 def test_select_without_flags_never_ends() -> None:
-    env = TransformedEnv(Rows((0, 1)), SelectTransform("ticks", keep_dones=False))
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), SelectTransform("ticks", keep_dones=False))
     assert env.done_keys == []
     assert env.rollout(9).shape == (2, 9)
     check_env_specs(env)
@@ -162,15 +164,15 @@ def test_select_stored_data() -> None:
 
 @BATCHES
 def test_exclude(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), ExcludeTransform("index", "reward", "image"))
+    env = TransformedEnv(BoundedValuesEnv(*batch), ExcludeTransform("index", "reward", "image"))
     assert list(env.observation_spec.keys()) == ["observation", "kind", "row"]
     assert env.reward_keys == []
     check_env_specs(env)
     with pytest.raises(KeyError, match="'nothing'"):
-        check_env_specs(TransformedEnv(Within(*batch), ExcludeTransform("nothing")))
+        check_env_specs(TransformedEnv(BoundedValuesEnv(*batch), ExcludeTransform("nothing")))
 
 
-def test_exclude_on_the_way_in() -> None:
+def test_exclude_inverse() -> None:
     exclude = ExcludeTransform("a", ("g", "c"), inverse=True)
     data = stored()
     assert "a" in exclude(data.copy())
@@ -179,7 +181,7 @@ def test_exclude_on_the_way_in() -> None:
     assert ("g", "c") not in inner.keys(include_nested=True)
     assert ("g", "c") in data.keys(include_nested=True)
     assert "a" not in ExcludeTransform("a")(stored())
-    env = TransformedEnv(Within(4), ExcludeTransform("image", inverse=True))
+    env = TransformedEnv(BoundedValuesEnv(4), ExcludeTransform("image", inverse=True))
     env.step(env.rand_action(env.reset()))
     assert "image" not in env.base_env.given
     check_env_specs(env)
@@ -197,11 +199,11 @@ def test_exclude_on_the_way_in() -> None:
         lambda: Compose(StepCounter(), SelectTransform("th")),
     ],
 )
-def test_what_the_next_step_goes_on_from_stays(transform: Any) -> None:
+def test_state_entries_are_kept(transform: Any) -> None:
     env, plain = TransformedEnv(PendulumEnv(), transform()), PendulumEnv()
     check_env_specs(env)
     actions = torch.linspace(-1, 1, 4).unsqueeze(-1)
-    for one in (env, plain):
-        one.set_seed(0)
-    played, expected = (one.rollout(4, actions=actions) for one in (env, plain))
-    assert torch.equal(played["next", "reward"], expected["next", "reward"])
+    for item in (env, plain):
+        item.set_seed(0)
+    rollout, expected = (item.rollout(4, actions=actions) for item in (env, plain))
+    assert torch.equal(rollout["next", "reward"], expected["next", "reward"])

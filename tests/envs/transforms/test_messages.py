@@ -41,14 +41,14 @@ def over(transform: Any) -> Callable[[], Any]:
 
 
 def holding_itself() -> None:
-    whole = Compose(StepCounter())
-    whole.append(whole)
+    complete = Compose(StepCounter())
+    complete.append(complete)
 
 
-def normed(env: Any, steps: int, **how: Any) -> None:
+def normed(env: Any, steps: int, **options: Any) -> None:
     norm = ObservationNorm(in_keys=["observation"])
     transformed = TransformedEnv(env, norm)
-    norm.init_stats(steps, **how)
+    norm.init_stats(steps, **options)
     transformed.close()
 
 
@@ -96,13 +96,13 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_is_told(case: str) -> None:
-    call, kind, said = TOLD[case]
-    with pytest.raises(kind, match=f"(?s){said}"):
+def test_error_messages(case: str) -> None:
+    call, kind, message_text = TOLD[case]
+    with pytest.raises(kind, match=f"(?s){message_text}"):
         call()
 
 
-def test_rollouts_of_unlike_length_may_go_behind_one_another() -> None:
+def test_rollouts_of_different_lengths_can_be_concatenated() -> None:
     norm = ObservationNorm(in_keys=["observation"])
     env = TransformedEnv(SerialEnv(2, lambda: GymEnv("CartPole-v1")), norm)
     norm.init_stats(100, cat_dim=1, reduce_dim=(0, 1))

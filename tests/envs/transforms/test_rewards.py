@@ -10,9 +10,9 @@ from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
 from vecrl.specs import Binary, Bounded, Unbounded
 
-from ..bounded import Within
-from ..counting import Groups
-from ..rows import Rows
+from ..bounded_env import BoundedValuesEnv
+from ..counting_envs import Groups
+from ..independent_rows_env import IndependentRowsEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 
@@ -35,7 +35,7 @@ def ends(spec: Any) -> tuple[float, float]:
 )
 @BATCHES
 def test_bounds_are_mapped_along(batch: Any, transform: Any, expected: Any) -> None:
-    env = TransformedEnv(Within(*batch), transform())
+    env = TransformedEnv(BoundedValuesEnv(*batch), transform())
     assert ends(env.reward_spec) == expected
     assert env.reward_spec.shape == (*batch, 1)
     check_env_specs(env)
@@ -50,18 +50,18 @@ def test_values_of_stored_data() -> None:
         (BinarizeReward(), (reward > 0).to(torch.int8)),
     ):
         assert torch.equal(transform(TensorDict({"reward": reward}, [2, 3]))["reward"], expected)
-    kept = RewardClipping(0, 1, ["reward"], ["small"])(TensorDict({"reward": reward}, [2, 3]))
-    assert torch.equal(kept["reward"], reward)
-    assert torch.equal(kept["small"], reward.clamp(0, 1))
+    saved = RewardClipping(0, 1, ["reward"], ["small"])(TensorDict({"reward": reward}, [2, 3]))
+    assert torch.equal(saved["reward"], reward)
+    assert torch.equal(saved["small"], reward.clamp(0, 1))
 
 
 def test_unbounded_rewards() -> None:
-    assert TransformedEnv(Rows(), RewardScaling(1.0, 2.0)).reward_spec == Unbounded((1,))
-    assert TransformedEnv(Rows(), RewardClipping(-1, 2)).reward_spec == Bounded(-1, 2, (1,))
+    assert TransformedEnv(IndependentRowsEnv(), RewardScaling(1.0, 2.0)).reward_spec == Unbounded((1,))
+    assert TransformedEnv(IndependentRowsEnv(), RewardClipping(-1, 2)).reward_spec == Bounded(-1, 2, (1,))
 
 
 def test_binarize() -> None:
-    env = TransformedEnv(Within(4), BinarizeReward())
+    env = TransformedEnv(BoundedValuesEnv(4), BinarizeReward())
     assert env.reward_spec == Binary(1, (4, 1))
     assert env.rollout(4)["next", "reward"].dtype == torch.int8
     check_env_specs(env)
@@ -80,18 +80,18 @@ def test_a_missing_reward_is_named() -> None:
 
 
 def test_state() -> None:
-    first, second = RewardScaling(1.0, 2.0), RewardScaling(0.0, 0.0)
-    second.load_state_dict(first.state_dict())
+    reset_td, second = RewardScaling(1.0, 2.0), RewardScaling(0.0, 0.0)
+    second.load_state_dict(reset_td.state_dict())
     assert second(TensorDict({"reward": torch.ones(1)}))["reward"] == 3
 
 
-def test_sums_that_count_as_rewards_go_on_from_step_to_step() -> None:
-    plain = TransformedEnv(Rows((0, 1)), RewardSum())
-    check_env_specs(TransformedEnv(Rows((0, 1)), RewardSum(reward_spec=True)))
-    env = TransformedEnv(Rows((0, 1)), RewardSum(reward_spec=True))
-    played = []
+def test_reward_sums_in_reward_spec_accumulate() -> None:
+    plain = TransformedEnv(IndependentRowsEnv((0, 1)), RewardSum())
+    check_env_specs(TransformedEnv(IndependentRowsEnv((0, 1)), RewardSum(reward_spec=True)))
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), RewardSum(reward_spec=True))
+    rollout = []
     for each in (plain, env):
         torch.manual_seed(0)
-        played.append(each.rollout(6, break_when_any_done=False))
+        rollout.append(each.rollout(6, break_when_any_done=False))
     assert "episode_reward" in env.full_reward_spec
-    assert played[0]["next", "episode_reward"].equal(played[1]["next", "episode_reward"])
+    assert rollout[0]["next", "episode_reward"].equal(rollout[1]["next", "episode_reward"])

@@ -16,7 +16,7 @@ from vecrl.envs.transforms import (
 )
 from vecrl.specs import Bounded, Categorical, OneHot, Unbounded
 
-from ..bounded import Within
+from ..bounded_env import BoundedValuesEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=["single", "batch", "grid"])
 
@@ -38,7 +38,7 @@ BATCHES = pytest.mark.parametrize("batch", [(), (4,), (2, 3)], ids=["single", "b
 )
 @BATCHES
 def test_shapes_in_environments_and_of_stored_data(batch: Any, transform: Any, key: str, shape: Any) -> None:
-    env = TransformedEnv(Within(*batch), transform())
+    env = TransformedEnv(BoundedValuesEnv(*batch), transform())
     assert env.observation_spec[key] == Unbounded((*batch, *shape))
     check_env_specs(env)
     image = torch.randn(*batch, 7, 2, 1, 5)
@@ -73,14 +73,14 @@ def test_inverses_undo(transform: Any) -> None:
     value = torch.randn(3, 4, 1, 2)
     made = transform()
     (out_key,), (in_key,) = made.out_keys_inv, made.in_keys_inv
-    outer = made._turned(value, 3)
+    outer = made._forward_shape(value, 3)
     back = made.inv(TensorDict({out_key: outer}, [3]))[in_key]
     assert torch.equal(back, value)
 
 
 @BATCHES
-def test_actions_take_their_shape_back(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), UnsqueezeTransform(-1, in_keys_inv=["action"]))
+def test_inverse_shapes_of_actions(batch: Any) -> None:
+    env = TransformedEnv(BoundedValuesEnv(*batch), UnsqueezeTransform(-1, in_keys_inv=["action"]))
     assert env.action_spec == Bounded(-0.1, 0.1, (*batch, 2, 1))
     env.step(env.rand_action(env.reset()))
     assert env.base_env.given["action"].shape == (*batch, 2)
@@ -88,20 +88,20 @@ def test_actions_take_their_shape_back(batch: Any) -> None:
 
 
 @BATCHES
-def test_kinds_of_specs_stay_where_they_can(batch: Any) -> None:
-    env = TransformedEnv(Within(*batch), UnsqueezeTransform(-1, in_keys=["kind", "observation"]))
+def test_spec_classes_are_kept_if_possible(batch: Any) -> None:
+    env = TransformedEnv(BoundedValuesEnv(*batch), UnsqueezeTransform(-1, in_keys=["kind", "observation"]))
     assert env.observation_spec["kind"] == Categorical(4, (*batch, 1))
     assert env.observation_spec["observation"] == Bounded(-2, 4, (*batch, 3, 1))
     check_env_specs(env)
-    env = TransformedEnv(Within(*batch), UnsqueezeTransform(-2, in_keys=["row"]))
+    env = TransformedEnv(BoundedValuesEnv(*batch), UnsqueezeTransform(-2, in_keys=["row"]))
     assert env.observation_spec["row"] == OneHot(4, (*batch, 1, 4))
     check_env_specs(env)
-    env = TransformedEnv(Within(*batch), UnsqueezeTransform(-1, in_keys=["row"]))
+    env = TransformedEnv(BoundedValuesEnv(*batch), UnsqueezeTransform(-1, in_keys=["row"]))
     assert env.observation_spec["row"] == Unbounded((*batch, 4, 1), dtype=torch.bool)
     check_env_specs(env)
 
 
-def test_wrong_dimensions_are_refused() -> None:
+def test_invalid_dimensions_raise() -> None:
     for make in (
         lambda: FlattenObservation(0, -1, ["x"]),
         lambda: UnsqueezeTransform(0, in_keys=["x"]),

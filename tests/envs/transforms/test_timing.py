@@ -12,10 +12,10 @@ from tensordict import TensorDict
 from vecrl.envs import EnvBase
 from vecrl.envs.transforms import Compose, InitTracker, RewardSum, StepCounter, Timer, TrajCounter, TransformedEnv
 
-from ..counting import Counting, Groups
+from ..counting_envs import Counting, Groups
 
 
-def test_timer_says_what_took_how_long() -> None:
+def test_timer_measures_each_phase() -> None:
     timer = Timer()
     ticks = count()
     timer._now = lambda: float(next(ticks) ** 2)  # 0, 1, 4, 9: laps of 1, 3 and 5
@@ -23,17 +23,17 @@ def test_timer_says_what_took_how_long() -> None:
     root = env.reset()
     assert root["time_reset"].tolist() == [1, 1]
     assert root["time_step"].tolist() == root["time_policy"].tolist() == [0, 0]
-    stepped = env.rand_step(root)["next"]
-    laps = stepped["time_policy"], stepped["time_step"], stepped["time_reset"]
+    step_td = env.rand_step(root)["next"]
+    laps = step_td["time_policy"], step_td["time_step"], step_td["time_reset"]
     assert [lap.tolist() for lap in laps] == [[3, 3], [5, 5], [0, 0]]
-    assert stepped["time_step"].dtype == torch.float32
+    assert step_td["time_step"].dtype == torch.float32
 
 
-def test_timer_in_a_rollout_has_times_of_resets_where_they_were() -> None:
-    played = TransformedEnv(Counting(2), Timer(time_key="t")).rollout(6, break_when_any_done=False)[0]
-    assert (played["t_reset"] > 0).tolist() == [True, False, True, False, True, False]
-    assert (played["next", "t_step"] > 0).all()
-    assert not played["next", "t_reset"].any()
+def test_timer_records_resets_in_rollouts() -> None:
+    rollout = TransformedEnv(Counting(2), Timer(time_key="t")).rollout(6, break_when_any_done=False)[0]
+    assert (rollout["t_reset"] > 0).tolist() == [True, False, True, False, True, False]
+    assert (rollout["next", "t_step"] > 0).all()
+    assert not rollout["next", "t_reset"].any()
 
 
 def test_timer_has_three_keys() -> None:
@@ -42,11 +42,11 @@ def test_timer_has_three_keys() -> None:
         Timer(out_keys=["a"])
 
 
-def test_trajectories_are_numbered_as_they_begin() -> None:
-    played = TransformedEnv(Counting(2, 3, 4), TrajCounter()).rollout(7, break_when_any_done=False)
+def test_trajectories_are_numbered_in_order() -> None:
+    rollout = TransformedEnv(Counting(2, 3, 4), TrajCounter()).rollout(7, break_when_any_done=False)
     expected = [[0, 0, 3, 3, 5, 5, 7], [1, 1, 1, 4, 4, 4, 8], [2, 2, 2, 2, 6, 6, 6]]  # as TorchRL numbers them
-    assert played["traj_count"].squeeze(-1).tolist() == expected
-    assert torch.equal(played["next", "traj_count"], played["traj_count"])
+    assert rollout["traj_count"].squeeze(-1).tolist() == expected
+    assert torch.equal(rollout["next", "traj_count"], rollout["traj_count"])
 
 
 @pytest.mark.parametrize("key", [("c", "number"), ("a", "x", "number")])
@@ -70,12 +70,12 @@ def test_trajectories_without_flags_are_refused(tracker: Any) -> None:
 
 
 def test_clones_and_repeats() -> None:
-    first = TrajCounter(repeats=2)
-    envs = [TransformedEnv(Counting(2), first), TransformedEnv(Counting(2), first.clone())]
+    reset_td = TrajCounter(repeats=2)
+    envs = [TransformedEnv(Counting(2), reset_td), TransformedEnv(Counting(2), reset_td.clone())]
     assert [int(env.reset()["traj_count"]) for env in envs * 3] == [0, 0, 1, 1, 2, 2]
 
 
-def test_groups_have_numbers_of_their_own() -> None:
+def test_groups_have_separate_numbers() -> None:
     env = TransformedEnv(Groups(("a", "b"), root=False), TrajCounter(("a", "number")))
     assert env.reset()["a", "number"].flatten().tolist() == [0, 1]
     both = TransformedEnv(Groups(("a", "b"), root=False), TrajCounter()).reset()
@@ -97,25 +97,25 @@ def test_a_count_is_saved() -> None:
 
 def test_no_two_copies_get_the_same_number() -> None:
     counter = TrajCounter()
-    assert counter._tally.take(5) == 0
-    copies = [pickle.loads(pickle.dumps(counter._tally)) for _ in range(4)]  # as other processes have them
+    assert counter._counter.next_values(5) == 0
+    copies = [pickle.loads(pickle.dumps(counter._counter)) for _ in range(4)]  # as other processes have them
     with ThreadPoolExecutor(4) as workers:
-        numbers = workers.map(lambda tally: [tally.take(1) for _ in range(50)], copies)
-    assert sorted(n for some in numbers for n in some) == list(range(5, 205))
-    assert copies[0].value == counter._tally.value == 205
+        numbers = workers.map(lambda tally: [tally.next_values(1) for _ in range(50)], copies)
+    assert sorted(n for subset in numbers for n in subset) == list(range(5, 205))
+    assert copies[0].value == counter._counter.value == 205
 
 
-def test_a_copy_whose_file_is_gone_counts_by_itself() -> None:
+def test_copies_without_their_file_count_alone() -> None:
     counter = TrajCounter()
-    counter._tally.take(3)
-    state = counter._tally.__getstate__()
-    alone = TrajCounter()._tally
+    counter._counter.next_values(3)
+    state = counter._counter.__getstate__()
+    alone = TrajCounter()._counter
     alone.__setstate__({**state, "_file": state["_file"] + ".gone"})
-    assert alone.take(1) == 3
-    assert counter._tally.value == 3
+    assert alone.next_values(1) == 3
+    assert counter._counter.value == 3
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="repeats"):
         TrajCounter(repeats=0)
     env = TransformedEnv(Counting(2), TrajCounter())

@@ -14,12 +14,12 @@ from tensordict import TensorDict
 
 from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
 from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
-from vecrl.envs.transforms.shared import _remove
+from vecrl.envs.transforms.shared_stats import _remove
 from vecrl.errors import SpaceError
 
-from ..bounded import Within
-from ..counting import Groups
-from ..rows import Rows
+from ..bounded_env import BoundedValuesEnv
+from ..counting_envs import Groups
+from ..independent_rows_env import IndependentRowsEnv
 
 STEPS = [[[1.0, 2], [3, 8]], [[2.0, 2], [2, 5]], [[0.0, 0], [1, 1]]]
 
@@ -49,12 +49,12 @@ def fed(norm: VecNorm, key: str = "x") -> list[torch.Tensor]:
         ),
     ],
 )
-def test_values_are_those_of_torchrl(decay: float, peer: Any) -> None:
+def test_values_equal_torchrl(decay: float, peer: Any) -> None:
     """The numbers are what TorchRL 0.14.1's VecNorm gave."""
     torch.testing.assert_close(torch.stack(fed(VecNorm(["x"], decay=decay))), torch.tensor(peer), rtol=1e-5, atol=1e-6)
 
 
-def test_a_large_mean_costs_no_digits() -> None:
+def test_large_means_keep_precision() -> None:
     rng = np.random.default_rng(0)
     norm = VecNorm(["x"], decay=1.0, eps=1e-12)
     rows = 1e6 + rng.normal(0, 1, (100, 8, 1))
@@ -64,16 +64,16 @@ def test_a_large_mean_costs_no_digits() -> None:
 
 
 def test_single_environments_count_one_row() -> None:
-    env = TransformedEnv(Rows(), VecNorm())
-    first = env.reset()
-    assert first["observation"].tolist() == [0, 0, 0]
-    env.step(env.rand_action(first))
+    env = TransformedEnv(IndependentRowsEnv(), VecNorm())
+    reset_td = env.reset()
+    assert reset_td["observation"].tolist() == [0, 0, 0]
+    env.step(env.rand_action(reset_td))
     assert env.transform.get_extra_state()["observation_count"].tolist() == pytest.approx([1.9999] * 3)
     assert env.transform.get_extra_state()["reward_count"].tolist() == [1]
     check_env_specs(env)
 
 
-def test_least_variance() -> None:
+def test_min_variance() -> None:
     norm = VecNorm(["x"], eps=0.25)
     norm(TensorDict({"x": torch.zeros(4, 1)}, [4]))
     norm.freeze()
@@ -88,8 +88,8 @@ def counts(env: Any) -> dict[str, float]:
     return {key.removesuffix("_count"): value.max().item() for key, value in state.items() if key.endswith("_count")}
 
 
-def test_only_rows_that_moved_are_taken_in() -> None:
-    env = TransformedEnv(Rows((0, 1, 2)), VecNorm(decay=1.0))
+def test_only_stepped_rows_update_statistics() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1, 2)), VecNorm(decay=1.0))
     root = env.reset()
     assert counts(env) == {"observation": 3, "reward": 0}
     root = env.step_mdp(env.step(env.rand_action(root)))
@@ -102,17 +102,20 @@ def test_only_rows_that_moved_are_taken_in() -> None:
     assert counts(env) == {"observation": 9, "reward": 5}
 
 
-def test_statistics_of_rows_that_moved_are_those_of_their_values() -> None:
+def test_statistics_equal_those_of_stepped_rows() -> None:
     torch.manual_seed(0)
-    plain, env = Rows((0, 1, 2)), TransformedEnv(Rows((0, 1, 2)), VecNorm(["observation"], ["normed"], decay=1.0))
+    plain, env = (
+        IndependentRowsEnv((0, 1, 2)),
+        TransformedEnv(IndependentRowsEnv((0, 1, 2)), VecNorm(["observation"], ["normed"], decay=1.0)),
+    )
     root, seen = env.reset(), [plain.reset()["observation"]]
     other = plain.reset()
     for _ in range(10):
-        acted = env.rand_action(root)
-        other = other.update(acted.select(*env.action_keys))
-        stepped, root = env.step_and_maybe_reset(acted)
-        done = stepped["next", "done"].squeeze(-1)
-        seen.append(stepped["next", "observation"])
+        with_action = env.rand_action(root)
+        other = other.update(with_action.select(*env.action_keys))
+        step_td, root = env.step_and_maybe_reset(with_action)
+        done = step_td["next", "done"].squeeze(-1)
+        seen.append(step_td["next", "observation"])
         seen.append(root["observation"][done])
     values = torch.cat(seen).double()
     torch.testing.assert_close(env.transform.loc["observation"], values.mean(0).float())
@@ -131,10 +134,10 @@ def test_groups_are_reset_by_their_own_masks() -> None:
     check_env_specs(env)
 
 
-def test_nothing_is_taken_in_when_told_so() -> None:
-    env = TransformedEnv(Rows((0, 1)), VecNorm())
+def test_frozen_and_eval_mode_do_not_update() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), VecNorm())
     env.rollout(3)
-    before = env.transform.get_extra_state()
+    before_value = env.transform.get_extra_state()
     env.transform.freeze()
     assert env.transform.frozen
     env.rollout(3)
@@ -142,13 +145,13 @@ def test_nothing_is_taken_in_when_told_so() -> None:
     env.eval()
     env.rollout(3)
     after = env.transform.get_extra_state()
-    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert all(torch.equal(after[key], value) for key, value in before_value.items())
     env.train()
     env.rollout(3)
-    assert env.transform.get_extra_state()["reward_count"][0] > before["reward_count"][0]
+    assert env.transform.get_extra_state()["reward_count"][0] > before_value["reward_count"][0]
 
 
-def test_a_frozen_copy_stays() -> None:
+def test_frozen_copies_do_not_change() -> None:
     norm = VecNorm(["x"])
     fed(norm)
     copy = norm.frozen_copy()
@@ -176,7 +179,7 @@ def test_gradients_pass_through_values_and_not_through_statistics() -> None:
     assert x.grad.tolist() == [[1.0], [1.0]]
 
 
-def test_values_that_came_stay_as_they_were() -> None:
+def test_inputs_are_not_changed() -> None:
     x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
     made = VecNorm(["x"], ["y"])(TensorDict({"x": x}, [2]))
     assert x.tolist() == [[1.0], [3.0]]
@@ -199,7 +202,7 @@ def test_stored_trajectories_and_shapes() -> None:
 def test_missing_entries_are_named() -> None:
     with pytest.raises(KeyError, match="'reward'"):
         VecNorm()(TensorDict({"observation": torch.zeros(2, 1)}, [2]))
-    env = TransformedEnv(Rows(), VecNorm(["observation", "nothing"]))
+    env = TransformedEnv(IndependentRowsEnv(), VecNorm(["observation", "nothing"]))
     with pytest.raises(KeyError, match="'nothing'"):
         env.reset()
     with pytest.raises(RuntimeError, match="seen nothing"):
@@ -209,18 +212,18 @@ def test_missing_entries_are_named() -> None:
 # -- kept, moved, shared
 
 
-def test_state_goes_on_before_any_data() -> None:
-    first, second = (TransformedEnv(Rows((0, 1)), Compose(StepCounter(), VecNorm())) for _ in range(2))
-    first.rollout(5)
-    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+def test_empty_states_can_be_loaded() -> None:
+    reset_td, second = (TransformedEnv(IndependentRowsEnv((0, 1)), Compose(StepCounter(), VecNorm())) for _ in range(2))
+    reset_td.rollout(5)
+    second.load_state_dict(pickle.loads(pickle.dumps(reset_td.state_dict())))
     data = TensorDict({"observation": torch.randn(2, 3), "reward": torch.randn(2, 1)}, [2])
-    assert torch.equal(first.transform[1](data.copy())["reward"], second.transform[1](data.copy())["reward"])
+    assert torch.equal(reset_td.transform[1](data.copy())["reward"], second.transform[1](data.copy())["reward"])
     fresh = VecNorm()
     fresh.load_state_dict(VecNorm().state_dict())
     assert fresh.get_extra_state() == {}
 
 
-def test_clones_share_what_is_learnt() -> None:
+def test_clones_share_statistics() -> None:
     norm = VecNorm(["x"], decay=1.0)
     clone = norm.clone()
     fed(norm)
@@ -228,7 +231,7 @@ def test_clones_share_what_is_learnt() -> None:
     assert norm.get_extra_state()["x_count"][0] == 12
 
 
-def test_as_an_observation_norm() -> None:
+def test_to_observation_norm() -> None:
     norm = VecNorm(["x"], ["y"])
     made = fed(norm, "x")
     fixed = norm.to_observation_norm()
@@ -236,29 +239,29 @@ def test_as_an_observation_norm() -> None:
     data = TensorDict({"x": torch.tensor(STEPS[-1])}, [2])
     torch.testing.assert_close(fixed(data.copy())["y"], norm.freeze()(data)["y"])
     assert len(made) == 3
-    env = TransformedEnv(Rows((0, 1)), VecNorm())
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), VecNorm())
     env.rollout(3)
     both = env.transform.to_observation_norm()
     assert [part.in_keys for part in both] == [["observation"], ["reward"]]
 
 
-def test_statistics_are_shared_by_those_that_have_the_same() -> None:
-    shared = VecNorm.build_td_for_shared_vecnorm(Within(4), ["observation", "reward"])
+def test_shared_statistics() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(BoundedValuesEnv(4), ["observation", "reward"])
     assert sorted(shared.keys())[:3] == ["observation_count", "observation_m2", "observation_mean"]
-    first, second = (TransformedEnv(Within(4), VecNorm(shared_td=shared, decay=1.0)) for _ in range(2))
-    first.rollout(2)
+    reset_td, second = (TransformedEnv(BoundedValuesEnv(4), VecNorm(shared_td=shared, decay=1.0)) for _ in range(2))
+    reset_td.rollout(2)
     second.rollout(2)
-    first.transform.freeze()
-    first.rollout(1)
-    assert counts(first) == {"observation": 24, "reward": 16}
-    assert torch.equal(first.transform.loc["observation"], shared["observation_mean"].float())
+    reset_td.transform.freeze()
+    reset_td.rollout(1)
+    assert counts(reset_td) == {"observation": 24, "reward": 16}
+    assert torch.equal(reset_td.transform.loc["observation"], shared["observation_mean"].float())
     third = VecNorm(shared_td=shared)
-    third.load_state_dict(first.transform.state_dict())
+    third.load_state_dict(reset_td.transform.state_dict())
     assert shared["observation_count"][0] == 24
 
 
-def test_files_go_with_what_shares_them() -> None:
-    shared: Any = VecNorm.build_td_for_shared_vecnorm(Within())
+def test_shared_files_are_removed() -> None:
+    shared: Any = VecNorm.build_td_for_shared_vecnorm(BoundedValuesEnv())
     path = Path(shared["reward_mean"].filename)
     norm = VecNorm(shared_td=shared)
     del shared
@@ -276,8 +279,8 @@ def learn(norm: VecNorm) -> None:
         norm(TensorDict({"observation": torch.ones(4, 3), "reward": torch.ones(4, 1)}, [4]))
 
 
-def test_no_update_is_lost_among_processes() -> None:
-    shared = VecNorm.build_td_for_shared_vecnorm(Within(4))
+def test_no_update_is_lost_between_processes() -> None:
+    shared = VecNorm.build_td_for_shared_vecnorm(BoundedValuesEnv(4))
     norm = VecNorm(shared_td=shared, decay=1.0)
     context = multiprocessing.get_context("fork")
     others = [context.Process(target=learn, args=(pickle.loads(cloudpickle.dumps(norm)),)) for _ in range(2)]
@@ -291,15 +294,15 @@ def test_no_update_is_lost_among_processes() -> None:
 
 
 def test_workers_share_statistics() -> None:
-    shared = VecNorm.build_td_for_shared_vecnorm(Rows())
-    make = lambda: TransformedEnv(Rows(), VecNorm(shared_td=shared, decay=1.0))  # noqa: E731
+    shared = VecNorm.build_td_for_shared_vecnorm(IndependentRowsEnv())
+    make = lambda: TransformedEnv(IndependentRowsEnv(), VecNorm(shared_td=shared, decay=1.0))  # noqa: E731
     with ParallelEnv(2, make) as env:
         env.rollout(5, break_when_any_done=False)
     assert shared["reward_count"].item() == 10
 
 
-def test_what_is_frozen_is_so_in_the_parents_of_others_and_in_slices() -> None:
-    env = TransformedEnv(Rows((0, 1)), Compose(VecNorm(["observation"]), NoopResetEnv(5, random=False)))
+def test_freezing_applies_to_parents_and_slices() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(VecNorm(["observation"]), NoopResetEnv(5, random=False)))
     norm = env.transform[0]
     part = env.transform[:1]
     env.reset()
@@ -307,20 +310,20 @@ def test_what_is_frozen_is_so_in_the_parents_of_others_and_in_slices() -> None:
     def count() -> float:
         return norm.get_extra_state()["observation_count"].max().item()
 
-    for off, on in [(norm.freeze, norm.unfreeze), (env.eval, env.train), (norm.eval, norm.train)]:
-        before = count()
-        off()
+    for disabled, on in [(norm.freeze, norm.unfreeze), (env.eval, env.train), (norm.eval, norm.train)]:
+        before_value = count()
+        disabled()
         env.reset()
-        assert count() == before
+        assert count() == before_value
         if norm.frozen:
             part(TensorDict({"observation": torch.ones(4, 3)}, [4]))
-            assert count() == before
+            assert count() == before_value
         on()
         env.reset()
-        assert count() > before
+        assert count() > before_value
 
 
-def test_shared_statistics_are_known_to_who_saw_nothing() -> None:
+def test_shared_statistics_are_visible_without_own_data() -> None:
     shared = VecNorm.build_td_for_shared_vecnorm(GymEnv("Pendulum-v1"), keys=["observation"])
     late = VecNorm(in_keys=["observation"], shared_td=shared)
     with pytest.raises(RuntimeError, match="has seen nothing yet"):
@@ -336,7 +339,7 @@ def test_shared_statistics_are_known_to_who_saw_nothing() -> None:
         assert late.frozen_copy().loc["observation"].equal(early.loc["observation"])
 
 
-def test_arguments_that_will_not_do_are_told() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match=r"decay above 0 and up to 1.*2\.0"):
         VecNorm(decay=2.0)
     with pytest.raises(TypeError, match="build_td_for_shared_vecnorm"):

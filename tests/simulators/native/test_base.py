@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import NATIVE, make_native
-from vecrl.simulators.native.counter_rng import keys_of, uniform, uniform_few
+from vecrl.simulators.native.counter_rng import keys_of, uniform, uniform_numpy
 
 torch.set_num_threads(1)
 
@@ -21,7 +21,7 @@ def idle(simulator):
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_keeps_the_contract(name):
+def test_follows_the_contract(name):
     simulator = make_native(name, 3)
     assert isinstance(simulator, BatchSimulator)
     obs = simulator.reset([1, 2, 3])
@@ -42,7 +42,7 @@ def test_keeps_the_contract(name):
     seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6),
     masks=st.lists(st.integers(0, 63), max_size=6),
 )
-def test_starts_depend_on_seed_and_episode_alone(seeds, masks):
+def test_initial_states_depend_on_seed_and_episode_only(seeds, masks):
     """Any interleaving of masked resets equals each row on its own."""
     n = len(seeds)
     batch = make_native("CartPole-v1", n)
@@ -57,11 +57,11 @@ def test_starts_depend_on_seed_and_episode_alone(seeds, masks):
 
 
 def test_starts_are_the_same_in_both_dtypes():
-    one, other = make_native("Pendulum-v1", 9), make_native("Pendulum-v1", 9, dtype=torch.float64)
-    torch.testing.assert_close(one.reset(range(9)), other.reset(range(9)).float())
+    item, other = make_native("Pendulum-v1", 9), make_native("Pendulum-v1", 9, dtype=torch.float64)
+    torch.testing.assert_close(item.reset(range(9)), other.reset(range(9)).float())
 
 
-def test_masked_resets_are_the_same_with_and_without_a_look_at_the_mask():
+def test_masked_resets_are_equal_with_and_without_host_sync():
     looking, blind = make_native("Acrobot-v1", 70), make_native("Acrobot-v1", 70)
     blind._may_look = lambda: False
     looking.reset(range(70))
@@ -73,7 +73,7 @@ def test_masked_resets_are_the_same_with_and_without_a_look_at_the_mask():
         assert torch.equal(a, b)
 
 
-def test_none_goes_on_and_a_seed_begins_anew():
+def test_none_continues_the_stream_and_a_seed_restarts_it():
     simulator = make_native("CartPole-v1", 2)
     first = simulator.reset([5, 6])
     second = simulator.reset([None, 6])
@@ -85,9 +85,9 @@ def test_none_goes_on_and_a_seed_begins_anew():
 
 
 def test_there_is_no_hidden_seed():
-    one, other = make_native("CartPole-v1", 4).reset(), make_native("CartPole-v1", 4).reset()
-    assert not torch.equal(one, other)
-    assert len(one.unique(dim=0)) == 4
+    item, other = make_native("CartPole-v1", 4).reset(), make_native("CartPole-v1", 4).reset()
+    assert not torch.equal(item, other)
+    assert len(item.unique(dim=0)) == 4
 
 
 def test_bad_seeds():
@@ -104,7 +104,7 @@ def test_generator_against_plain_integers():
     keys = keys_of(np.array(seeds, np.uint64))
     arguments = torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws
     numbers = uniform(*arguments)
-    assert torch.equal(uniform_few(*arguments), numbers)
+    assert torch.equal(uniform_numpy(*arguments), numbers)
     word = 0xFFFFFFFF
 
     def mix(x):
@@ -136,7 +136,7 @@ def test_generator_is_even_and_uncorrelated():
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_state_brings_back_the_same_future(name):
+def test_states_restore_the_same_future(name):
     simulator, other = make_native(name, 5, max_episode_steps=4), make_native(name, 5, max_episode_steps=4)
     simulator.reset(range(5))
     simulator.step_and_reset(idle(simulator))
@@ -146,11 +146,11 @@ def test_state_brings_back_the_same_future(name):
     for which in (simulator, simulator, other):
         which.set_state(state)
         futures.append([which.step_and_reset(idle(which))[2] for _ in range(6)])
-    for again in futures[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(futures[0], again, strict=True))
+    for repeated in futures[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(futures[0], repeated, strict=True))
 
 
-def test_a_state_of_another_size_is_refused():
+def test_states_of_another_size_raise():
     simulator, other = make_native("CartPole-v1", 2), make_native("CartPole-v1", 3)
     simulator.reset()
     other.reset()
@@ -160,21 +160,28 @@ def test_a_state_of_another_size_is_refused():
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("name", NATIVE)
-def test_what_is_returned_is_the_callers(name, num_envs):
+def test_results_are_copies(name, num_envs):
     """Overwriting it changes nothing, and later steps do not change it."""
     clean, spoiled = make_native(name, num_envs, max_episode_steps=3), make_native(name, num_envs, max_episode_steps=3)
-    mine, theirs = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
+    own_value, reference = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
     for _ in range(8):
         actions = idle(clean)
-        kept = mine.clone()
+        saved = own_value.clone()
         step, _, obs = clean.step_and_reset(actions)
-        assert torch.equal(mine, kept)
-        theirs, _, their_obs = spoiled.step_and_reset(actions.clone())
-        assert torch.equal(theirs.next_obs, step.next_obs)
+        assert torch.equal(own_value, saved)
+        reference, _, their_obs = spoiled.step_and_reset(actions.clone())
+        assert torch.equal(reference.next_obs, step.next_obs)
         assert torch.equal(their_obs, obs)
-        for value in (theirs.next_obs, theirs.reward, theirs.terminated, theirs.truncated, their_obs, actions):
+        for value in (
+            reference.next_obs,
+            reference.reward,
+            reference.terminated,
+            reference.truncated,
+            their_obs,
+            actions,
+        ):
             value.fill_(1)
-        mine = obs
+        own_value = obs
 
 
 def test_step_and_reset_is_step_then_reset_where():
@@ -195,7 +202,7 @@ def test_step_and_reset_is_step_then_reset_where():
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_nothing_looks_at_the_data(name):
+def test_no_host_synchronisation(name):
     """The meta device has shapes and no data: whatever asks for a value there raises."""
     simulator = make_native(name, 6, device="meta")
     simulator.reset(range(6))
@@ -210,7 +217,7 @@ def test_nothing_looks_at_the_data(name):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
 @pytest.mark.parametrize("name", NATIVE)
-def test_compiled_steps_are_the_eager_ones(name):
+def test_compiled_steps_equal_eager_steps(name):
     n = 37  # no multiple of a vector's width
     eager = make_native(name, n, max_episode_steps=9)
     compiled = make_native(name, n, max_episode_steps=9, compile=True)
@@ -221,13 +228,13 @@ def test_compiled_steps_are_the_eager_ones(name):
         actions = actions.floor().clamp(max=1).long() if eager._discrete else actions - 1.5
         step, done, obs = eager.step_and_reset(actions)
         if t % 3 or name != "CartPole-v1":  # one task is enough for the regions that are compiled apart
-            got, got_done, got_obs = compiled.step_and_reset(actions)
+            actual, got_done, got_obs = compiled.step_and_reset(actions)
         else:
-            got = compiled.step(actions)
-            got_done = got.terminated | got.truncated
+            actual = compiled.step(actions)
+            got_done = actual.terminated | actual.truncated
             got_obs = compiled.reset_where(got_done)
-        torch.testing.assert_close(got.next_obs, step.next_obs, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(got.reward, step.reward, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(actual.next_obs, step.next_obs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(actual.reward, step.reward, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got_obs, obs, rtol=1e-5, atol=1e-5)
         assert torch.equal(got_done, done)
         compiled.set_state(eager.get_state())  # rounding must not add up to another flag
@@ -238,7 +245,7 @@ def test_compiled_steps_are_the_eager_ones(name):
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_frames_are_gymnasiums(name):
+def test_frames_equal_gymnasium(name):
     simulator = make_native(name, 2, render_mode="rgb_array")
     simulator.reset([0, 1])
     env = gymnasium.make(name, render_mode="rgb_array").unwrapped

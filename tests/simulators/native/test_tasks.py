@@ -41,47 +41,47 @@ def to_action(space, value):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), BOTH)
 @pytest.mark.parametrize("name", NATIVE)
-def test_every_step_is_gymnasiums(name, dtype, tolerance):
+def test_every_step_equals_gymnasium(name, dtype, tolerance):
     """6,400 steps a task: each from our state, in both; angles near a seam count as one."""
     rng = np.random.default_rng(3)
-    ours, theirs = make_native(name, N, dtype=dtype), gymnasium.make(name).unwrapped
-    theirs.reset(seed=0)
-    obs = ours.reset(range(N))
+    actual, reference = make_native(name, N, dtype=dtype), gymnasium.make(name).unwrapped
+    reference.reset(seed=0)
+    obs = actual.reset(range(N))
     ended = 0
-    for actions in draw_actions(ours.action_space, rng, STEPS):
-        before = ours.get_state()["state"].double().numpy()
-        step = ours.step(torch.as_tensor(actions))
-        after = ours.get_state()["state"].double().numpy()
+    for actions in draw_actions(actual.action_space, rng, STEPS):
+        before = actual.get_state()["state"].double().numpy()
+        step = actual.step(torch.as_tensor(actions))
+        after = actual.get_state()["state"].double().numpy()
         for i in range(N):
-            expected = gym_step(theirs, before[i].copy(), to_action(ours.action_space, actions[i]))
+            expected = gym_step(reference, before[i].copy(), to_action(actual.action_space, actions[i]))
             np.testing.assert_allclose(step.next_obs[i].numpy(), expected[0], rtol=tolerance, atol=tolerance)
             np.testing.assert_allclose(step.reward[i].item(), expected[1], rtol=tolerance, atol=tolerance)
             np.testing.assert_allclose(np.cos(after[i]), np.cos(expected[3]), atol=tolerance)
             assert step.terminated[i].item() == expected[2]
         ended += int(step.terminated.sum())
-        obs = ours.reset_where(step.terminated | step.truncated)
+        obs = actual.reset_where(step.terminated | step.truncated)
     assert obs.dtype == dtype
     assert ended > 0 or name != "CartPole-v1"
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
-def test_whole_episodes_in_float64_are_gymnasiums(name):
+def test_float64_episodes_equal_gymnasium(name):
     """Never set back to our state: the error of a whole episode stays at rounding."""
     rng = np.random.default_rng(5)
-    ours = make_native(name, N, dtype=torch.float64)
-    ours.reset(range(N))
-    starts = ours.get_state()["state"].numpy()
-    actions = draw_actions(ours.action_space, rng, 150)
+    actual = make_native(name, N, dtype=torch.float64)
+    actual.reset(range(N))
+    starts = actual.get_state()["state"].numpy()
+    actions = draw_actions(actual.action_space, rng, 150)
     alive = torch.ones(N, dtype=torch.bool)
     envs = [gymnasium.make(name).unwrapped for _ in range(N)]
     for env, start in zip(envs, starts, strict=True):
         env.reset(seed=0)
         env.state = start.copy()
     for row in actions:
-        step = ours.step(torch.as_tensor(row))
-        state = ours.get_state()["state"].numpy()
+        step = actual.step(torch.as_tensor(row))
+        state = actual.get_state()["state"].numpy()
         for i in alive.nonzero().squeeze(-1).tolist():
-            _, reward, terminated, _, _ = envs[i].step(to_action(ours.action_space, row[i]))
+            _, reward, terminated, _, _ = envs[i].step(to_action(actual.action_space, row[i]))
             np.testing.assert_allclose(state[i], envs[i].state, rtol=1e-6, atol=1e-6)  # the acrobot's swing is chaotic
             assert step.reward[i].item() == pytest.approx(float(reward), abs=1e-6)
             assert step.terminated[i].item() == terminated
@@ -98,67 +98,69 @@ def test_hard_states(name):
         "MountainCarContinuous-v0": [[-1.19, -0.07], [0.44, 0.07], [0.59, 0.07], [0.47, -0.07], [-1.2, 0]],
         "Pendulum-v1": [[3.14, 8], [-3.15, -8], [50, 7.9], [-50, -7.9], [0, 0]],
     }[name]
-    theirs = gymnasium.make(name).unwrapped
-    theirs.reset(seed=0)
-    space = theirs.action_space
+    reference = gymnasium.make(name).unwrapped
+    reference.reset(seed=0)
+    space = reference.action_space
     choices = range(int(space.n)) if hasattr(space, "n") else [np.array([v], np.float32) for v in (-3, -1, 0.3, 1, 3)]
-    ours = make_native(name, len(corners), dtype=torch.float64)
-    ours.reset()
+    actual = make_native(name, len(corners), dtype=torch.float64)
+    actual.reset()
     for action in choices:
-        ours.set_state(ours.get_state() | {"state": torch.tensor(corners, dtype=torch.float64)})
-        step = ours.step(np.stack([np.asarray(action)] * len(corners)))
+        actual.set_state(actual.get_state() | {"state": torch.tensor(corners, dtype=torch.float64)})
+        step = actual.step(np.stack([np.asarray(action)] * len(corners)))
         for i, corner in enumerate(corners):
-            obs, reward, terminated, _ = gym_step(theirs, np.array(corner, np.float64), action)
+            obs, reward, terminated, _ = gym_step(reference, np.array(corner, np.float64), action)
             np.testing.assert_allclose(step.next_obs[i].numpy(), obs, rtol=1e-5, atol=1e-6)
             assert step.reward[i].item() == pytest.approx(float(reward), abs=1e-6)
             assert step.terminated[i].item() == terminated
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_spaces_and_limits_are_gymnasiums(name):
-    theirs, ours = gymnasium.make(name), make_native(name, 2)
-    assert ours.observation_space == theirs.observation_space
-    assert ours.action_space == theirs.action_space
-    assert ours.max_episode_steps == theirs.spec.max_episode_steps == LIMITS[name]
-    assert ours.metadata["render_fps"] == theirs.metadata["render_fps"]
+def test_spaces_and_limits_equal_gymnasium(name):
+    reference, actual = gymnasium.make(name), make_native(name, 2)
+    assert actual.observation_space == reference.observation_space
+    assert actual.action_space == reference.action_space
+    assert actual.max_episode_steps == reference.spec.max_episode_steps == LIMITS[name]
+    assert actual.metadata["render_fps"] == reference.metadata["render_fps"]
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_episodes_are_truncated_at_the_limit(name):
     """From a state that does not end of itself, in one row; the other began 7 steps later."""
-    ours = make_native(name, 2, dtype=torch.float64)
-    ours.reset([0, 1])
-    ours.set_state(ours.get_state() | {"steps": torch.tensor([LIMITS[name] - 8, LIMITS[name] - 15], dtype=torch.int32)})
-    idle = torch.tensor([1, 1]) if hasattr(ours.action_space, "n") else torch.zeros(2, 1)
-    flags = [ours.step(idle).truncated.tolist() for _ in range(16)]
+    actual = make_native(name, 2, dtype=torch.float64)
+    actual.reset([0, 1])
+    actual.set_state(
+        actual.get_state() | {"steps": torch.tensor([LIMITS[name] - 8, LIMITS[name] - 15], dtype=torch.int32)}
+    )
+    idle = torch.tensor([1, 1]) if hasattr(actual.action_space, "n") else torch.zeros(2, 1)
+    flags = [actual.step(idle).truncated.tolist() for _ in range(16)]
     assert flags == [[t >= 7, t >= 14] for t in range(16)]
 
 
 def test_a_truncated_step_can_terminate_too():
-    ours = make_native("CartPole-v1", 1, max_episode_steps=1)
-    ours.reset([0])
-    ours.set_state(ours.get_state() | {"state": torch.tensor([[2.39, 5.0, 0.0, 0.0]])})
-    step = ours.step(torch.tensor([1]))
+    actual = make_native("CartPole-v1", 1, max_episode_steps=1)
+    actual.reset([0])
+    actual.set_state(actual.get_state() | {"state": torch.tensor([[2.39, 5.0, 0.0, 0.0]])})
+    step = actual.step(torch.tensor([1]))
     assert step.terminated.item()
     assert step.truncated.item()
 
 
 def test_minus_one_sets_no_limit():
-    ours = make_native("Pendulum-v1", 1, max_episode_steps=-1)
-    ours.reset([0])
-    ours.set_state(ours.get_state() | {"steps": torch.tensor([10**6], dtype=torch.int32)})
-    assert not ours.step(torch.zeros(1, 1)).truncated.item()
+    actual = make_native("Pendulum-v1", 1, max_episode_steps=-1)
+    actual.reset([0])
+    actual.set_state(actual.get_state() | {"steps": torch.tensor([10**6], dtype=torch.int32)})
+    assert not actual.step(torch.zeros(1, 1)).truncated.item()
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_starts_fill_gymnasiums_range(name):
-    ours = make_native(name, 5000, dtype=torch.float64)
-    ours.reset(range(5000))
-    state = ours.get_state()["state"]
-    theirs = gymnasium.make(name).unwrapped
-    theirs.reset(seed=0)
-    drawn = [(theirs.reset(), np.array(theirs.state, np.float64))[1] for _ in range(2000)]
-    low, high = np.min(drawn, 0), np.max(drawn, 0)
+def test_initial_states_cover_gymnasiums_range(name):
+    actual = make_native(name, 5000, dtype=torch.float64)
+    actual.reset(range(5000))
+    state = actual.get_state()["state"]
+    reference = gymnasium.make(name).unwrapped
+    reference.reset(seed=0)
+    samples = [(reference.reset(), np.array(reference.state, np.float64))[1] for _ in range(2000)]
+    low, high = np.min(samples, 0), np.max(samples, 0)
     np.testing.assert_allclose(state.amin(0), low, atol=0.01 * np.pi)
     np.testing.assert_allclose(state.amax(0), high, atol=0.01 * np.pi)
     np.testing.assert_allclose(state.mean(0), (low + high) / 2, atol=0.02 * (high - low).max())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from ..arena import Arena
-from ..layout import Layout
-from ..worker import Command, Report
+from ..batch_buffers import BatchBuffers
+from ..space_layout import Layout
+from ..worker import Command, WorkerReply
 
-Answer = tuple[int, int, Report | None]
+Reply = tuple[int, int, WorkerReply | None]
 """Whose answer it is, the number of the command, and what it says. A number of -1: the worker is gone, and the report
 tells how."""
 
@@ -18,10 +18,10 @@ class Backend(Protocol):
     """Carries commands to workers 0 to `num_workers - 1`. Made with the plans, it begins their construction (seq 0)."""
 
     num_workers: int
-    in_turn: bool
+    runs_inline: bool
     """Whether commands are carried out one after another while answers are waited for, each in its own time."""
 
-    def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
+    def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
         """Make the arena and hand it to every worker (seq 0 again)."""
         ...
 
@@ -29,7 +29,7 @@ class Backend(Protocol):
         """Have workers carry out a command each; never blocks on a busy worker.
 
         Raises:
-            ShipError: where one cannot be sent (what goes with it cannot be pickled); then none is.
+            SerializationError: where one cannot be sent (what goes with it cannot be pickled); then none is.
         """
         ...
 
@@ -37,26 +37,26 @@ class Backend(Protocol):
         """Have every worker carry out the same command."""
         ...
 
-    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
+    def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
         """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by.
 
-        `expect` names workers whose answers the caller cannot do without: a hint.
+        `awaited` names workers whose answers the caller cannot do without: a hint.
         """
         ...
 
-    def stuck(self, waiting: set[int]) -> set[int]:
+    def timed_out(self, overdue: set[int]) -> set[int]:
         """Of those who are waited for and should have answered by now, those who had the time to."""
         ...
 
-    def end(self, worker: int) -> bool:
+    def kill(self, worker: int) -> bool:
         """End one worker by force; whether that could be done. Nothing that it was asked is answered any more."""
         ...
 
-    def replace(self, worker: int) -> None:
+    def respawn(self, worker: int) -> None:
         """Begin to construct another in the place of a worker that is gone (seq 0)."""
         ...
 
-    def rejoin(self, worker: int) -> None:
+    def reattach(self, worker: int) -> None:
         """Hand the arena to a worker that took another's place (seq 0 again)."""
         ...
 

@@ -18,27 +18,27 @@ from typing import Literal
 
 from ...errors import Failure, PendingError
 from ...seeding import seed_for
-from ..arena import Arena, anonymous_file
-from ..layout import Layout
-from ..worker import Command, Op, Plan, Report
-from . import zygote
-from .base import Answer
-from .child import Home, Order
-from .links import Link
-from .nursery import Nursery
-from .shipping import modules_in, pickle_plan, pickle_specs
-from .wire import encode_command
+from ..batch_buffers import BatchBuffers, anonymous_file
+from ..space_layout import Layout
+from ..worker import Command, Op, WorkerReply, WorkerSpec
+from . import forkserver
+from .base import Reply
+from .forkserver_client import ForkserverClient
+from .pickling import modules_in, pickle_plan, pickle_specs
+from .process_worker import ConstructPayload, ProcessContext
+from .protocol import encode_command
+from .worker_connection import WorkerConnection
 
 StartMethod = Literal["forkserver", "spawn"]
-_PATIENCE = 5.0  # seconds until a process that was killed is taken for one that cannot be
-_SOON = 20.0  # milliseconds: so long one worker may be waited for before all are watched
+_KILL_TIMEOUT_S = 5.0  # seconds until a process that was killed is taken for one that cannot be
+_SINGLE_POLL_MS = 20.0  # milliseconds: so long one worker may be waited for before all are watched
 
 
-class Processes:
+class ProcessBackend:
     """See `Backend`.
 
     Args:
-        plans: one a worker; their factories are pickled by value where they must be.
+        worker_specs: one a worker; their factories are pickled by value where they must be.
         start_method: "forkserver" forks a clean process that has the factories' modules imported; "spawn" starts a
             new interpreter a worker, for what must not be imported before a fork (CUDA).
         threads: how many threads numerical libraries may use in a worker.
@@ -46,14 +46,14 @@ class Processes:
         pin: tie worker i to the i-th core, or `threads` cores, of those that this process may use, and so on in turn.
 
     Raises:
-        ShipError: where a plan cannot be pickled.
+        SerializationError: where a plan cannot be pickled.
     """
 
-    in_turn = False
+    runs_inline = False
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        worker_specs: Sequence[WorkerSpec],
         start_method: StartMethod = "forkserver",
         threads: int = 1,
         preload: Sequence[str] = (),
@@ -63,88 +63,98 @@ class Processes:
             raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', but {start_method!r} came.")
         if threads < 1:
             raise ValueError(f"Expected threads_per_worker to be 1 or more, but {threads!r} came.")
-        if missing := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
+        if missing_modules := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
             raise ModuleNotFoundError(
-                f"Expected preload to name modules, but there is none of the name {missing[0]!r}."
+                f"Expected preload to name modules, but there is none of the name {missing_modules[0]!r}."
             )
         if pin and not hasattr(os, "sched_setaffinity"):
             raise ValueError("This platform cannot tie processes to cores: leave pin_workers out.")
-        payloads = [pickle_plan(plan) for plan in plans]
+        payloads = [pickle_plan(worker_spec) for worker_spec in worker_specs]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
-        self.num_workers = len(plans)
+        self.num_workers = len(worker_specs)
         self._threads = threads
         self._poll = select.poll()
-        self._links: list[Link] = []
-        self._by_fd: dict[int, Link] = {}
+        self._connections: list[WorkerConnection] = []
+        self._by_fd: dict[int, WorkerConnection] = {}
         self._owner = os.getpid()
-        home = Home.here(zygote.thread_environment(threads))
-        self._kept: list[Answer] = []  # that came while the end of another was waited for
+        context = ProcessContext.of_this_process(forkserver.thread_environment(threads))
+        self._buffered_replies: list[Reply] = []  # that came while the end of another was waited for
         self._memory = -1  # kept for those who take another's place
-        self._request = {"fork": start_method == "forkserver", "preload": modules, "path": home.path}
-        self._orders: list[Command] = []
-        for plan, payload in zip(plans, payloads, strict=True):
-            own = dataclasses.replace(home, cores=_cores(plan.index, threads)) if pin else home
-            order = Order(own, plan.index, _ids_of(plan), payload, pickle_specs(payload), plan.seed)
-            self._orders.append(Command(Op.CONSTRUCT, extra=order))
+        self._request = {"fork": start_method == "forkserver", "preload": modules, "path": context.path}
+        self._construct_commands: list[Command] = []
+        for worker_spec, payload in zip(worker_specs, payloads, strict=True):
+            worker_context = dataclasses.replace(context, cores=_cores(worker_spec.index, threads)) if pin else context
+            construct_payload = ConstructPayload(
+                worker_context,
+                worker_spec.index,
+                _ids_of(worker_spec),
+                payload,
+                pickle_specs(payload),
+                worker_spec.seed,
+            )
+            self._construct_commands.append(Command(Op.CONSTRUCT, extra=construct_payload))
         try:
             self._memory = anonymous_file()
-            for plan in plans:
-                self._links.append(self._start(plan.index, _ids_of(plan)))
-            self.send(list(enumerate(self._orders)))
+            for worker_spec in worker_specs:
+                self._connections.append(self._start(worker_spec.index, _ids_of(worker_spec)))
+            self.send(list(enumerate(self._construct_commands)))
         except BaseException:  # no more descriptors, or Ctrl-C
             self.shutdown()
             raise
 
-    def _start(self, index: int, ids: tuple[int, ...]) -> Link:
+    def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
         """A new worker process, which waits for its order."""
-        link = Link(index, ids, *Nursery.of(self._threads).start(self._request, self._memory))
-        self._watch_link(link)
-        return link
+        connection = WorkerConnection(
+            index, ids, *ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
+        )
+        self._watch_link(connection)
+        return connection
 
-    def _watch_link(self, link: Link) -> None:
-        for fd in () if link.ended else (link.answers, link.status):
-            self._by_fd[fd] = link
+    def _watch_link(self, connection: WorkerConnection) -> None:
+        for fd in () if connection.exited else (connection.replies_fd, connection.status_fd):
+            self._by_fd[fd] = connection
             self._poll.register(fd, select.POLLIN)
-        if link.kept:
-            self._poll.register(link.commands, select.POLLOUT)
+        if connection.kept:
+            self._poll.register(connection.commands_fd, select.POLLOUT)
 
-    def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> Arena:
-        os.ftruncate(self._memory, Arena.size(obs, action, num_envs, slots))
-        arena = Arena(obs, action, num_envs, slots, self._memory)
+    def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
+        os.ftruncate(self._memory, BatchBuffers.size(obs, action, num_envs, slots))
+        buffers = BatchBuffers(obs, action, num_envs, slots, self._memory)
         self._attach = Command(Op.ATTACH, extra=(obs.space, action.space, num_envs, slots))
         self.broadcast(self._attach)
-        for link in self._links:
-            link.learn_pid()
-        return arena
+        for connection in self._connections:
+            connection.wait_for_pid()
+        return buffers
 
-    def stuck(self, waiting: set[int]) -> set[int]:
-        return waiting
+    def timed_out(self, overdue: set[int]) -> set[int]:
+        return overdue
 
-    def end(self, worker: int) -> bool:
-        link = self._links[worker]
-        if not link.ended:
-            link.learn_pid()
-            link.kill(signal.SIGKILL)
-            self._wait([link], _PATIENCE, self._kept)
+    def kill(self, worker: int) -> bool:
+        connection = self._connections[worker]
+        if not connection.exited:
+            connection.wait_for_pid()
+            connection.kill(signal.SIGKILL)
+            self._wait([connection], _KILL_TIMEOUT_S, self._buffered_replies)
         self._forget_kept(worker)
-        return bool(link.ended)
+        return bool(connection.exited)
 
     def _forget_kept(self, worker: int) -> None:
-        self._kept = [answer for answer in self._kept if answer[0] != worker]
+        self._buffered_replies = [reply for reply in self._buffered_replies if reply[0] != worker]
 
-    def replace(self, worker: int) -> None:
-        old = self._links[worker]
-        self._links[worker] = self._start(worker, old.ids)  # first: Ctrl-C finds one or the other, whole
-        for fd in (old.commands, old.answers, old.status):
+    def respawn(self, worker: int) -> None:
+        previous = self._connections[worker]
+        self._connections[worker] = self._start(worker, previous.ids)  # first: Ctrl-C finds one or the other, whole
+        for fd in (previous.commands_fd, previous.replies_fd, previous.status_fd):
             self._by_fd.pop(fd, None)
-        old.close()
-        order: Order = self._orders[worker].extra
-        order.seed = seed_for(order.seed, worker)  # or it would repeat the random numbers of the old one
+        previous.close()
+        construct_payload: ConstructPayload = self._construct_commands[worker].extra
+        # or it would repeat the random numbers of the old one
+        construct_payload.seed = seed_for(construct_payload.seed, worker)
         self._forget_kept(worker)
-        self.send([(worker, self._orders[worker])])
+        self.send([(worker, self._construct_commands[worker])])
 
-    def rejoin(self, worker: int) -> None:
-        self._links[worker].learn_pid()
+    def reattach(self, worker: int) -> None:
+        self._connections[worker].wait_for_pid()
         self.send([(worker, self._attach)])
 
     def _forget_memory(self) -> None:
@@ -153,119 +163,136 @@ class Processes:
             self._memory = -1
 
     def send(self, commands: Sequence[tuple[int, Command]]) -> None:
-        encoded = [(self._links[worker], encode_command(command)) for worker, command in commands]
-        for link, data in encoded:
-            self._send(link, data)
-            if link.ended:  # what was said of it may have been lost as Ctrl-C came
-                self._kept.append(self._crash(link))
+        encoded = [(self._connections[worker], encode_command(command)) for worker, command in commands]
+        for connection, data in encoded:
+            self._send(connection, data)
+            if connection.exited:  # what was said of it may have been lost as Ctrl-C came
+                self._buffered_replies.append(self._crash(connection))
 
     def broadcast(self, command: Command) -> None:
         data = encode_command(command)
-        for link in self._links:
-            self._send(link, data)
+        for connection in self._connections:
+            self._send(connection, data)
 
-    def _send(self, link: Link, data: bytes) -> None:
-        if link.send(data):
-            self._by_fd[link.commands] = link
-            self._poll.register(link.commands, select.POLLOUT)
+    def _send(self, connection: WorkerConnection, data: bytes) -> None:
+        if connection.send(data):
+            self._by_fd[connection.commands_fd] = connection
+            self._poll.register(connection.commands_fd, select.POLLOUT)
 
-    def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Answer]:
-        answers, self._kept = self._kept, []
-        if answers:
-            return answers
+    def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
+        replies, self._buffered_replies = self._buffered_replies, []
+        if replies:
+            return replies
         try:
-            return self._receive(timeout, expect, answers)
+            return self._receive(timeout, awaited, replies)
         except RuntimeError as error:  # what `poll` says of two that wait at once
             raise PendingError("Expected one thread to wait for these workers, got a second. Use a lock.") from error
 
-    def _receive(self, timeout: float | None, expect: Collection[int], answers: list[Answer]) -> list[Answer]:
+    def _receive(self, timeout: float | None, awaited: Collection[int], replies: list[Reply]) -> list[Reply]:
         limit = None if timeout is None else timeout * 1000
-        if expect and (limit is None or limit > _SOON) and self._links[max(expect)].read_soon(_SOON, answers):
-            if len(self._links) > 3:  # the others are mostly ready by then, and one look at all is enough
-                self._watch(0.0, answers)
-            return answers
-        end = None if timeout is None else time.monotonic() + timeout
-        while not answers and self._links:
-            limit = None if end is None else max(0.0, end - time.monotonic()) * 1000
-            if not self._watch(limit, answers):
+        if (
+            awaited
+            and (limit is None or limit > _SINGLE_POLL_MS)
+            and self._connections[max(awaited)].poll_once(_SINGLE_POLL_MS, replies)
+        ):
+            if len(self._connections) > 3:  # the others are mostly ready by then, and one look at all is enough
+                self._watch(0.0, replies)
+            return replies
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not replies and self._connections:
+            limit = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            if not self._watch(limit, replies):
                 break
-        return answers
+        return replies
 
-    def _watch(self, milliseconds: float | None, answers: list[Answer]) -> bool:
+    def _watch(self, milliseconds: float | None, replies: list[Reply]) -> bool:
         """Wait for all workers at once, and take what comes; whether anything did."""
         ready = self._poll.poll(milliseconds)
-        gone: list[Link] = []
+        exited: list[WorkerConnection] = []
         for fd, _ in ready:
-            link = self._by_fd.get(fd)
-            if link is None:  # all was closed meanwhile, by a signal's handler
+            connection = self._by_fd.get(fd)
+            if connection is None:  # all was closed meanwhile, by a signal's handler
                 return False
-            if fd == link.status:
-                gone.append(link)
-            elif fd == link.commands:
-                if not link.flush():
+            if fd == connection.status_fd:
+                exited.append(connection)
+            elif fd == connection.commands_fd:
+                if not connection.flush():
                     self._poll.unregister(fd)
-            elif not link.read(answers):
+            elif not connection.read(replies):
                 self._poll.unregister(fd)  # its end is told by the status
-        for link in gone:
-            self._hear_status(link, answers)
+        for connection in exited:
+            self._read_status(connection, replies)
         return bool(ready)
 
-    def _hear_status(self, link: Link, answers: list[Answer]) -> None:
+    def _read_status(self, connection: WorkerConnection, replies: list[Reply]) -> None:
         """Read the process id when the worker begins, its exit status when it ends."""
-        if link.pid == 0:
-            link.learn_pid()
+        if connection.pid == 0:
+            connection.wait_for_pid()
             return
-        data = os.read(link.status, zygote.NUMBER.size)
-        how = how_it_ended(zygote.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
-        link.ended = link.ended or how  # where Ctrl-C came between the two, here it is again
-        while link.read(answers) and link.ready(link.answers):  # what it said last
+        data = os.read(connection.status_fd, forkserver.NUMBER.size)
+        description = (
+            describe_exit(forkserver.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
+        )
+        connection.exited = connection.exited or description  # where Ctrl-C came between the two, here it is again
+        while connection.read(replies) and connection.is_readable(connection.replies_fd):  # what it said last
             pass
-        for fd in (link.status, link.answers, link.commands):
+        for fd in (connection.status_fd, connection.replies_fd, connection.commands_fd):
             with contextlib.suppress(KeyError):
                 self._poll.unregister(fd)
-        answers.append(self._crash(link))
+        replies.append(self._crash(connection))
 
-    def _crash(self, link: Link) -> Answer:
-        text = f"its worker process {link.ended}"
-        failure = Failure(link.ids, link.doing, text, "", link.index, link.pid, link.steps, kind="crashed")
-        return link.index, -1, Report(failures=[failure])
+    def _crash(self, connection: WorkerConnection) -> Reply:
+        text = f"its worker process {connection.exited}"
+        failure = Failure(
+            connection.ids,
+            connection.op_name,
+            text,
+            "",
+            connection.index,
+            connection.pid,
+            connection.steps,
+            kind="crashed",
+        )
+        return connection.index, -1, WorkerReply(failures=[failure])
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if os.getpid() != self._owner:  # a fork of the owner must not end the owner's workers
             return []
         self._poll = select.poll()  # the other may be in use, by a thread that does not come back or below a signal
-        for link in self._links:
-            self._watch_link(link)
+        for connection in self._connections:
+            self._watch_link(connection)
         # A worker that its zygote has not come to start ends by itself, as its channel is closed.
-        alive = [link for link in self._links if not link.ended and link.started]
-        for link in alive:
-            self._send(link, encode_command(Command(Op.CLOSE)))
+        alive = [connection for connection in self._connections if not connection.exited and connection.started]
+        for connection in alive:
+            self._send(connection, encode_command(Command(Op.CLOSE)))
         self._wait(alive, grace)
-        for signal_number, patience in ((signal.SIGTERM, 0.2), (signal.SIGKILL, _PATIENCE)):
-            alive = [link for link in alive if not link.ended]
-            for link in alive:
-                link.kill(signal_number)
-            self._wait(alive, patience)
-        for link in self._links:
-            link.close()
-        self._links = []
+        for signal_number, seconds in ((signal.SIGTERM, 0.2), (signal.SIGKILL, _KILL_TIMEOUT_S)):
+            alive = [connection for connection in alive if not connection.exited]
+            for connection in alive:
+                connection.kill(signal_number)
+            self._wait(alive, seconds)
+        for connection in self._connections:
+            connection.close()
+        self._connections = []
         self._by_fd.clear()
         self._forget_memory()
-        return [link.index for link in alive if not link.ended]
+        return [connection.index for connection in alive if not connection.exited]
 
-    def _wait(self, links: Sequence[Link], seconds: float, answers: list[Answer] | None = None) -> None:
+    def _wait(
+        self, connections: Sequence[WorkerConnection], seconds: float, replies: list[Reply] | None = None
+    ) -> None:
         """Wait for workers to end; into `answers` what others say meanwhile."""
-        answers = [] if answers is None else answers
-        end = time.monotonic() + seconds
-        while any(not link.ended for link in links):
-            left = end - time.monotonic()
-            if left <= 0:
+        replies = [] if replies is None else replies
+        deadline = time.monotonic() + seconds
+        while any(not connection.exited for connection in connections):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return
-            self._watch(left * 1000, answers)
+            self._watch(remaining * 1000, replies)
 
 
-def _ids_of(plan: Plan) -> tuple[int, ...]:
-    return tuple(range(plan.start, plan.start + plan.num_envs))
+def _ids_of(worker_spec: WorkerSpec) -> tuple[int, ...]:
+    return tuple(range(worker_spec.start, worker_spec.start + worker_spec.num_envs))
 
 
 def start_method_of(context: str | None) -> StartMethod:
@@ -288,10 +315,10 @@ def _cores(index: int, count: int) -> set[int]:
     return {cores[i % len(cores)] for i in range(index * count, (index + 1) * count)}
 
 
-def how_it_ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """`waitpid`'s status in words.
 
-    >>> how_it_ended(9)
+    >>> describe_exit(9)
     'was killed by SIGKILL (often: out of memory)'
     """
     if os.WIFSIGNALED(status):

@@ -1,7 +1,7 @@
 """Batches of environments: `SerialEnv` and `ParallelEnv` over the engine, and what makes their environments."""
 
-from .env import BatchedEnv, ParallelEnv, SerialEnv
-from .makers import EnvCreator
+from .batched_env import BatchedEnv, ParallelEnv, SerialEnv
+from .env_factories import EnvCreator
 from .metadata import EnvMetaData
 
 __all__ = ["BatchedEnv", "EnvCreator", "EnvMetaData", "ParallelEnv", "SerialEnv"]

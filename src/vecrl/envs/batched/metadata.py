@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from ...specs import Composite
-from ..owner import INPUTS, OUTPUTS
+from ..spec_container import INPUTS, OUTPUTS
 
 if TYPE_CHECKING:
     from ..base import EnvBase
@@ -28,7 +28,7 @@ class EnvMetaData:
         batch_locked: whether only this batch size will do.
         device_map: the device of every leaf, by its key.
         supports_set_state: whether a state can be given to `reset`.
-        draws: whether random actions are more than values of its action specs.
+        has_custom_rand_action: whether random actions are more than values of its action specs.
 
     >>> from vecrl.envs import GymEnv
     >>> meta = EnvMetaData.metadata_from_env(GymEnv("CartPole-v1"))
@@ -44,7 +44,7 @@ class EnvMetaData:
     batch_locked: bool
     device_map: dict[Any, torch.device | None] = field(repr=False)
     supports_set_state: bool = False
-    draws: bool = False
+    has_custom_rand_action: bool = False
 
     @classmethod
     def metadata_from_env(cls, env: EnvBase, *, fake: bool = True) -> EnvMetaData:
@@ -62,7 +62,7 @@ class EnvMetaData:
             device=env.device,
             batch_locked=env.batch_locked,
             supports_set_state=env.supports_set_state,
-            draws=env._draws,
+            has_custom_rand_action=env._has_custom_rand_action,
             device_map={key: None if leaf is None else leaf.device for key, leaf in specs.items(True, True)},
         )
 

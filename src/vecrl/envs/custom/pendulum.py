@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...specs import Bounded, Composite, Unbounded
 from ..base import EnvBase
-from ..derive import make_composite_from_td
+from ..spec_inference import make_composite_from_td
 
 _START_ANGLE, _START_SPEED = math.pi, 1.0  # rad, rad/s: where episodes begin lies between plus and minus these
 
@@ -95,8 +95,8 @@ class PendulumEnv(EnvBase):
         cost = th**2 + 0.1 * thdot**2 + 0.001 * torque**2
         pull = 3 * p["g"] / (2 * p["l"]) * th.sin() + 3 / (p["m"] * p["l"] ** 2) * torque
         thdot = torch.minimum(torch.maximum(thdot + pull * p["dt"], -p["max_speed"]), p["max_speed"])
-        following = {"th": th + thdot * p["dt"], "thdot": thdot, "params": p, "reward": -cost.unsqueeze(-1)}
-        return TensorDict(following, tensordict.batch_size, device=self.device)
+        next_td = {"th": th + thdot * p["dt"], "thdot": thdot, "params": p, "reward": -cost.unsqueeze(-1)}
+        return TensorDict(next_td, tensordict.batch_size, device=self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         self._generator = torch.Generator(self.device or "cpu")

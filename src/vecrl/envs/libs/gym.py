@@ -17,23 +17,23 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...engine.layout import Layout, Leaf
+from ...engine.space_layout import Layout, Leaf
 from ...errors import SpaceError
-from ...simulators.gym_making import dressed, make, make_row, modern
+from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, make, make_wrapped
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
-from ...specs.conversions import spec_from_gym
-from ...specs.conversions.dtypes import numpy_dtype
-from ..gym_like import GymLikeEnv, Outcome, default_info_dict_reader, quick_encoder
-from ..lifting import Lifted
-from ..overriding import overrides
-from ..owner import FLAGS
-from ..partial import Masks
-from ..seeds import next_seed, seed_chain
-from ..tape import record
-from ..tuples import fitted, not_an_outcome, number
+from ...specs.convert import spec_from_gym
+from ...specs.convert.dtypes import numpy_dtype
+from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
+from ..gym_outputs import step_output_error, to_float, to_leaf_array
+from ..gym_trajectory import record_trajectory
+from ..overrides import overrides_any
+from ..row_masks import RowMasks
+from ..seed_chain import next_seed, seed_chain
+from ..spec_container import FLAGS
+from ..unwrapped_gym import UnwrappedGymEnv
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
-from .gym_spaces import as_tuples, observed_keys, register_gym_spec_conversion, with_tuples
-from .gym_vector import VectorSteps, check_env, is_vector, spaces_of, vector_of
+from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
+from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
 
 __all__ = [
     "DEFAULT_GYM",
@@ -78,7 +78,7 @@ class GymWrapper(GymLikeEnv):
 
     libname = "gym"
     _arrays_are_new = True
-    _objectives = False  # whether rewards are vectors
+    _vector_reward = False  # whether rewards are vectors
 
     def __init__(
         self,
@@ -92,61 +92,67 @@ class GymWrapper(GymLikeEnv):
         **kwargs: Any,
     ):
         self._categorical = categorical_action_encoding
-        self._missing = missing_obs_value
+        self._missing_obs_value = missing_obs_value
         self._seed: int | None = None
-        self._rows: VectorSteps | None = None
-        below = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
+        self._vector: VectorEnvAdapter | None = None
+        pixel_options = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": 1}
         if from_pixels and frame_skip is not None and frame_skip > 1:  # so that skipped frames are not rendered
-            below["frame_skip"], frame_skip = frame_skip, None
-        super().__init__(env=env, frame_skip=frame_skip, below=below, **kwargs)
+            pixel_options["frame_skip"], frame_skip = frame_skip, None
+        super().__init__(env=env, frame_skip=frame_skip, pixel_options=pixel_options, **kwargs)
 
-    def _build_env(self, below: dict[str, Any], env: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        check_env(env)
+    def _build_env(self, pixel_options: dict[str, Any], env: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_gym_env(env)
         if not is_vector(env):
             if self.batch_size:
                 raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
-            return dressed(modern(env), **below)
+            return apply_pixel_wrappers(as_gymnasium(env), **pixel_options)
         if self.batch_size not in ((), (env.num_envs,)):
             raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, but {tuple(self.batch_size)} came.")
-        if below["from_pixels"] or below["frame_skip"] > 1 or self.frame_skip > 1:
+        if pixel_options["from_pixels"] or pixel_options["frame_skip"] > 1 or self.frame_skip > 1:
             raise SpaceError(
                 "from_pixels and frame_skip are for single environments: let those of the vector do it themselves, as "
                 "GymEnv(name, num_envs=n, frame_skip=k) has them do."
             )
         self.batch_size = [env.num_envs]
-        self._rows = VectorSteps(env, self._output_transform, self._missing)
+        self._vector = VectorEnvAdapter(env, self._output_transform, self._missing_obs_value)
         return env
 
     def _make_specs(self, env: Any) -> None:
-        rows = self._rows
-        where = self.device or torch.device("cpu")
-        how: dict[str, Any] = {"device": where, "categorical": self._categorical}
-        observed, acted = spaces_of(env)
-        self._layout = Layout(observed) if rows is None else rows.layout
-        seen = spec_from_gym(env.observation_space if rows is None else env.single_observation_space, **how)
-        self.observation_spec = self._batched(seen if isinstance(seen, Composite) else Composite(observation=seen))
-        action_spec = spec_from_gym(acted, **how)
+        vector = self._vector
+        spec_device = self.device or torch.device("cpu")
+        conversion_options: dict[str, Any] = {"device": spec_device, "categorical": self._categorical}
+        obs_space, action_space = single_spaces_of(env)
+        self._layout = Layout(obs_space) if vector is None else vector.layout
+        obs_spec = spec_from_gym(
+            env.observation_space if vector is None else env.single_observation_space, **conversion_options
+        )
+        self.observation_spec = self._batched(
+            obs_spec if isinstance(obs_spec, Composite) else Composite(observation=obs_spec)
+        )
+        action_spec = spec_from_gym(action_space, **conversion_options)
         self.action_spec = self._batched(action_spec)
-        self._keyed_actions = isinstance(action_spec, Composite)
-        self._tuples = with_tuples(acted)
-        self.reward_spec = self._batched(self._reward_spec(where))
-        flags = {flag: Categorical(2, (1,), device=where, dtype=torch.bool) for flag in FLAGS}
+        self._dict_actions = isinstance(action_spec, Composite)
+        self._tuples = find_tuple_spaces(action_space)
+        self.reward_spec = self._batched(self._reward_spec(spec_device))
+        flags = {flag: Categorical(2, (1,), device=spec_device, dtype=torch.bool) for flag in FLAGS}
         self.full_done_spec = self._batched(Composite(flags))
-        keys = observed_keys(self._layout)
+        keys = observation_keys_of(self._layout)
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         self._action_key = next(iter(self.action_keys), "action")
-        own = not overrides(self, GymWrapper, _READ)
-        plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._keyed_actions
-        self._quick = own and plain and rows is None  # whether a step may go without detours
+        not_overridden = not overrides_any(self, GymWrapper, _READ_METHODS)
+        is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
+        self._fast_path = not_overridden and is_plain and vector is None  # whether a step may go without detours
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
         pairs = zip(self._leaves, self._layout.leaves, strict=True)
         self._encoders = [(key, self._encoder(spec.to("cpu"), leaf)) for (key, spec), leaf in pairs]
 
     def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
         """From an observation's leaf, of all rows where there are several, to its tensor."""
-        rows = self._rows
-        count = () if rows is None else (rows.num_envs,)
-        return quick_encoder(spec, leaf.dtype, rows is None or not rows.fresh, partial(_checked, spec, leaf, count))
+        vector = self._vector
+        count = () if vector is None else (vector.num_envs,)
+        return fast_encoder(
+            spec, leaf.dtype, vector is None or not vector.returns_copies, partial(_encode_checked, spec, leaf, count)
+        )
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
@@ -158,57 +164,58 @@ class GymWrapper(GymLikeEnv):
         entries: dict[str, Any] = {}
         for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
             branch = entries
-            for step in path[:-1]:
-                branch = branch.setdefault(step, {})
+            for name_part in path[:-1]:
+                branch = branch.setdefault(name_part, {})
             branch[path[-1]] = encode(value)
         return entries
 
     def read_action(self, action: Any) -> Any:
         """An action's tensor (of several, a TensorDict) as the environment wants it."""
-        ready = super().read_action(action)
-        return as_tuples(ready, self._tuples) if self._tuples else ready
+        numpy_action = super().read_action(action)
+        return restore_tuples(numpy_action, self._tuples) if self._tuples else numpy_action
 
-    def _begin(self, **kwargs: Any) -> Any:
+    def _reset_env(self, **kwargs: Any) -> Any:
         seed, self._seed = self._seed, None
         return self._reset_output_transform(self._env.reset(**{"seed": seed, **kwargs}))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        if self._rows is None:
-            obs, info = self._begin(**kwargs)
+        if self._vector is None:
+            obs, info = self._reset_env(**kwargs)
         else:
             mask = None if tensordict is None else tensordict.get("_reset", None)
-            mask = None if mask is None else mask.reshape(self._rows.num_envs, -1).any(-1).cpu().numpy()
-            obs, info = self._rows.reset(mask, self._row_seeds(), **kwargs)
+            mask = None if mask is None else mask.reshape(self._vector.num_envs, -1).any(-1).cpu().numpy()
+            obs, info = self._vector.reset(mask, self._row_seeds(), **kwargs)
         return self._with_info(self.read_obs(obs), info)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self.info_dict_reader or not self._quick:
+        if self.info_dict_reader or not self._fast_path:
             return super()._step(tensordict)
-        obs, reward, terminated, truncated = self._taped(self.read_action(tensordict.get(self._action_key)))
+        obs, reward, terminated, truncated = self._step_recorded(self.read_action(tensordict.get(self._action_key)))
         entries = self.read_obs(obs)
         entries["reward"] = torch.from_numpy(np.array((reward,), self._reward_dtype))
-        entries["done"] = torch.from_numpy(_ONE[terminated or truncated].copy())
-        entries["terminated"] = torch.from_numpy(_ONE[terminated].copy())
-        entries["truncated"] = torch.from_numpy(_ONE[truncated].copy())
+        entries["done"] = torch.from_numpy(_FLAG_ARRAYS[terminated or truncated].copy())
+        entries["terminated"] = torch.from_numpy(_FLAG_ARRAYS[terminated].copy())
+        entries["truncated"] = torch.from_numpy(_FLAG_ARRAYS[truncated].copy())
         return TensorDict(entries, self._batch_size, device=self._device)
 
-    def _advance(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """See `EnvBase._advance`: what a quick step gives has all flags, and all in the shapes of the specs."""
-        plain = not (self.run_type_checks or self.info_dict_reader) and self._begun is None
-        if plain and self._cached("whole", self._is_whole):
+    def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """See `EnvBase._step_and_complete`: what a quick step gives has all flags, and all in the shapes of the
+        specs."""
+        is_plain = not (self.run_type_checks or self.info_dict_reader) and self._self_reset is None
+        if is_plain and self._cached("whole", self._has_default_shapes):
             return self._step(tensordict)
-        return super()._advance(tensordict)
+        return super()._step_and_complete(tensordict)
 
-    def _is_whole(self) -> bool:
+    def _has_default_shapes(self) -> bool:
         """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
-        usual = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
-        return usual and self._quick and not overrides(self, GymWrapper, ("_step",))
+        default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
+        return default_shapes and self._fast_path and not overrides_any(self, GymWrapper, ("_step",))
 
-    def _act(self, action: Any) -> Outcome:
-        if self._rows is not None:
-            return self._rows.step(action, self._objectives or bool(self.info_dict_reader))
-        return super()._act(action)
+    def _step_env(self, action: Any) -> StepOutput:
+        if self._vector is not None:
+            return self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
+        return super()._step_env(action)
 
     # -- vectors
 
@@ -223,27 +230,27 @@ class GymWrapper(GymLikeEnv):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
-        if self._rows is None:
+        if self._vector is None:
             return super().maybe_reset(tensordict)
-        begun = self._rows.begun
-        own = not overrides(self, GymWrapper, ("_reset", "reset"))
-        if begun is None or not own or self.info_dict_reader or self._begun is not None:
+        self_reset_rows = self._vector.self_reset_rows
+        not_overridden = not overrides_any(self, GymWrapper, ("_reset", "reset"))
+        if self_reset_rows is None or not not_overridden or self.info_dict_reader or self._self_reset is not None:
             return super().maybe_reset(tensordict)
         done = tensordict.get("done")
-        mask = torch.from_numpy(begun).unsqueeze(-1).to(done.device)
+        mask = torch.from_numpy(self_reset_rows).unsqueeze(-1).to(done.device)
         if not mask.equal(done):
             return super().maybe_reset(tensordict)
-        first = self._with_info(self.read_obs(self._rows.reset(begun)[0]), {})
-        Masks({(): mask}, [()]).merge(first, tensordict)
-        return tensordict.update(first).update({flag: torch.zeros_like(mask) for flag in FLAGS})
+        reset_td = self._with_info(self.read_obs(self._vector.reset(self_reset_rows)[0]), {})
+        RowMasks({(): mask}, [()]).select(reset_td, tensordict)
+        return tensordict.update(reset_td).update({flag: torch.zeros_like(mask) for flag in FLAGS})
 
-    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        if self._rows is not None and not bool((mask.reshape(-1, 1) | tensordict.get("done")).all()):
+    def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        if self._vector is not None and not bool((mask.reshape(-1, 1) | tensordict.get("done")).all()):
             raise SpaceError(
                 "A vector environment steps all of its rows: a '_step' mask may only leave out those that are done. "
                 "Put the environments into a SerialEnv or a ParallelEnv to step some of them."
             )
-        return super()._step_some(tensordict, mask)
+        return super()._step_masked(tensordict, mask)
 
     # -- seeds
 
@@ -256,59 +263,69 @@ class GymWrapper(GymLikeEnv):
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
-        following = super().set_seed(seed, static_seed)
-        if self._rows is None or static_seed or seed is None:
-            return following
+        last_seed = super().set_seed(seed, static_seed)
+        if self._vector is None or static_seed or seed is None:
+            return last_seed
         return next_seed(seed_chain(seed, self.numel())[-1])
 
     # -- a rollout at once
 
-    def _taped(self, action: Any) -> tuple[Any, float, bool, bool]:
-        result, paid, skipped = self._acted(action), 0.0, self.frame_skip - 1
-        while skipped and not (result[2] or result[3]):
-            paid, skipped = paid + result[1], skipped - 1
-            result = self._acted(action)
-        return (result[0], paid + result[1], *result[2:]) if paid else result
+    def _step_recorded(self, action: Any) -> tuple[Any, float, bool, bool]:
+        result, reward_so_far, frames_left = self._checked_step(action), 0.0, self.frame_skip - 1
+        while frames_left and not (result[2] or result[3]):
+            reward_so_far, frames_left = reward_so_far + result[1], frames_left - 1
+            result = self._checked_step(action)
+        return (result[0], reward_so_far + result[1], *result[2:]) if reward_so_far else result
 
-    def _acted(self, action: Any) -> tuple[Any, float, bool, bool]:
-        outcome = self._env.step(action)
+    def _checked_step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        output = self._env.step(action)
         try:
-            obs, reward, terminated, truncated, _ = outcome
+            obs, reward, terminated, truncated, _ = output
         except (TypeError, ValueError):
-            raise not_an_outcome(outcome) from None
-        return obs, reward if type(reward) is float else number(reward), bool(terminated), bool(truncated)
+            raise step_output_error(output) from None
+        return obs, reward if type(reward) is float else to_float(reward), bool(terminated), bool(truncated)
 
-    def _lifted(self) -> Lifted | None:
-        overridden = overrides(self, GymWrapper, (*_TAPED, *_LIFTED))
-        plain = self._quick and self.frame_skip == 1 and self._begun is None and not self.run_type_checks
-        if overridden or not plain or self._tuples or self._layout.opaque or self.info_dict_reader:
+    def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
+        is_overridden = overrides_any(self, GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
+        is_plain = self._fast_path and self.frame_skip == 1 and self._self_reset is None and not self.run_type_checks
+        if is_overridden or not is_plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
-        return Lifted(self._env, tuple(key for key, _ in self._leaves))
+        return UnwrappedGymEnv(self._env, tuple(key for key, _ in self._leaves))
 
-    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
-        plain = self._quick and not self.info_dict_reader and not self._layout.opaque and self._begun is None
-        if not plain or overrides(self, GymWrapper, _TAPED):
+    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+        is_plain = (
+            self._fast_path and not self.info_dict_reader and not self._layout.opaque and self._self_reset is None
+        )
+        if not is_plain or overrides_any(self, GymWrapper, _RECORD_METHODS):
             return None
         spec = self.action_spec
         actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
-        ready = spec.expand(len(actions), *spec.shape).to_numpy(actions)
-        tape = record(lambda: self._begin()[0], self._taped, list(ready), self._layout, stop)
-        n = len(tape.reward)
-        ends = torch.from_numpy(tape.terminated), torch.from_numpy(tape.truncated)
-        flags = dict(zip(FLAGS, (ends[0] | ends[1], *ends), strict=True))
-        following = self._unrolled(tape.next_obs, n, {flag: value.unsqueeze(-1) for flag, value in flags.items()})
-        following.set("reward", torch.from_numpy(tape.reward).to(self.reward_spec.dtype).unsqueeze(-1))
-        root = self._unrolled(tape.obs, n, {flag: torch.zeros(n, 1, dtype=torch.bool) for flag in FLAGS})
-        root.set(self.action_key, actions[:n])
-        root.set("next", following)
+        numpy_action = spec.expand(len(actions), *spec.shape).to_numpy(actions)
+        trajectory = record_trajectory(
+            lambda: self._reset_env()[0], self._step_recorded, list(numpy_action), self._layout, break_when_any_done
+        )
+        num_steps = len(trajectory.reward)
+        end_flags = torch.from_numpy(trajectory.terminated), torch.from_numpy(trajectory.truncated)
+        flags = dict(zip(FLAGS, (end_flags[0] | end_flags[1], *end_flags), strict=True))
+        next_td = self._steps_to_tensordict(
+            trajectory.next_obs, num_steps, {flag: value.unsqueeze(-1) for flag, value in flags.items()}
+        )
+        next_td.set("reward", torch.from_numpy(trajectory.reward).to(self.reward_spec.dtype).unsqueeze(-1))
+        root = self._steps_to_tensordict(
+            trajectory.obs, num_steps, {flag: torch.zeros(num_steps, 1, dtype=torch.bool) for flag in FLAGS}
+        )
+        root.set(self.action_key, actions[:num_steps])
+        root.set("next", next_td)
         root.names = ["time"]
         return root
 
-    def _unrolled(self, leaves: Any, n: int, more: dict[str, Any]) -> TensorDict:
-        data = TensorDict(more, [n], device=self.device)
+    def _steps_to_tensordict(self, leaves: Any, num_steps: int, entries: dict[str, Any]) -> TensorDict:
+        data = TensorDict(entries, [num_steps], device=self.device)
         for (key, spec), values in zip(self._leaves, leaves, strict=True):
-            whole = _as_it_is(spec, values)
-            data.set(key, torch.from_numpy(values) if whole else spec.expand(n, *spec.shape).encode(values))
+            same_layout = _same_memory_layout(spec, values)
+            data.set(
+                key, torch.from_numpy(values) if same_layout else spec.expand(num_steps, *spec.shape).encode(values)
+            )
         return data
 
     # -- the library's environment
@@ -321,11 +338,11 @@ class GymWrapper(GymLikeEnv):
     def get_library_name(self, env: Any = None) -> str:
         """Which library an environment (this one by default) comes from: "gymnasium" or "gym"."""
         env = self._env if env is None else env
-        kinds = type(getattr(env, "old", env)).__mro__
-        return "gym" if any(kind.__module__.partition(".")[0] == "gym" for kind in kinds) else "gymnasium"
+        classes = type(getattr(env, "legacy_env", env)).__mro__
+        return "gym" if any(cls.__module__.partition(".")[0] == "gym" for cls in classes) else "gymnasium"
 
-    def _look_up(self, name: str) -> Any:
-        if self._rows is None:
+    def _lookup_attribute(self, name: str) -> Any:
+        if self._vector is None:
             return self._env.get_wrapper_attr(name)
         if hasattr(self._env, name):
             return getattr(self._env, name)
@@ -335,11 +352,11 @@ class GymWrapper(GymLikeEnv):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from error
 
 
-class _Names:
-    """A class's `_names()`, as an attribute of the class."""
+class _AvailableEnvs:
+    """A class's `_env_names()`, as an attribute of the class."""
 
-    def __get__(self, owner: Any, kind: Any = None) -> list[str]:
-        return kind._names()
+    def __get__(self, owner: Any, cls: Any = None) -> list[str]:
+        return cls._env_names()
 
 
 class GymEnv(GymWrapper):
@@ -363,8 +380,8 @@ class GymEnv(GymWrapper):
     torch.Size([3, 5])
     """
 
-    available_envs: Any = _Names()
-    _OWN = (
+    available_envs: Any = _AvailableEnvs()
+    _WRAPPER_ARGUMENTS = (
         *("device", "batch_size", "run_type_checks", "allow_done_after_reset", "spec_locked", "auto_reset"),
         *("auto_reset_replace", "convert_actions_to_numpy", "missing_obs_value"),
     )
@@ -383,19 +400,23 @@ class GymEnv(GymWrapper):
         ray_options: Any = None,
         **kwargs: Any,
     ):
-        own = {name: kwargs.pop(name) for name in self._OWN if name in kwargs}
-        below: dict[str, Any] = {"from_pixels": from_pixels, "pixels_only": pixels_only, "frame_skip": frame_skip}
+        wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
+        pixel_options: dict[str, Any] = {
+            "from_pixels": from_pixels,
+            "pixels_only": pixels_only,
+            "frame_skip": frame_skip,
+        }
         kwargs.update(library=self._library(), from_pixels=from_pixels)
-        many = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
-        if many is not None:
-            make_env = partial(make_row, env_name, kwargs, below, self._objectives)
-            env, below = vector_of(make_env, many, backend, num_workers, ray_options), {}
+        num_rows = num_envs if num_envs is not None or (num_workers or 1) < 2 else num_workers
+        if num_rows is not None:
+            make_env = partial(make_wrapped, env_name, kwargs, pixel_options, self._vector_reward)
+            env, pixel_options = make_gym_vector(make_env, num_rows, backend, num_workers, ray_options), {}
         else:
             env = make(env_name, **kwargs)
-        super().__init__(env, categorical_action_encoding, **below, **own)
+        super().__init__(env, categorical_action_encoding, **pixel_options, **wrapper_kwargs)
 
     @classmethod
-    def _names(cls) -> list[str]:
+    def _env_names(cls) -> list[str]:
         registry: Any = gym_backend("envs").registry
         return sorted(registry if isinstance(registry, dict) else [spec.id for spec in registry.all()])
 
@@ -405,15 +426,24 @@ class GymEnv(GymWrapper):
         return gym_backend().__name__
 
 
-_ONE = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # quicker to copy than tensors are
-_LIFTED = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
-_READ = ("_act", "_output_transform", "read_reward", "read_done", "read_info", "_with_info", "_flag", "_reward_spec")
-_TAPED = ("_begin", "_taped", "_reset_output_transform", "read_obs", "read_action")
+_FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # quicker to copy than tensors are
+_UNWRAP_METHODS = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
+_READ_METHODS = (
+    "_step_env",
+    "_output_transform",
+    "read_reward",
+    "read_done",
+    "read_info",
+    "_with_info",
+    "_flag",
+    "_reward_spec",
+)
+_RECORD_METHODS = ("_reset_env", "_step_recorded", "_reset_output_transform", "read_obs", "read_action")
 
 
-def _checked(spec: TensorSpec, leaf: Leaf, rows: tuple[int, ...], value: Any) -> Any:
-    return spec.encode(fitted(value, leaf, *rows))
+def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: Any) -> Any:
+    return spec.encode(to_leaf_array(value, leaf, *batch_shape))
 
 
-def _as_it_is(spec: TensorSpec, values: Any) -> bool:
+def _same_memory_layout(spec: TensorSpec, values: Any) -> bool:
     return spec.shape == values.shape[1:] and torch.from_numpy(values[:0]).dtype == spec.dtype

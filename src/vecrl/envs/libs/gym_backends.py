@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import gymnasium
 
-from ..._utils import set_aside
+from ..._utils import ignore_modules
 
 Backend = str | ModuleType | Callable[[], Any]
 
 DEFAULT_GYM: ModuleType = gymnasium
 """The library that is meant where nothing was said."""
-_FAMILY = ("gymnasium", "gym")
-_set: ModuleType | None = None
+_GYM_LIBRARIES = ("gymnasium", "gym")
+_current_backend: ModuleType | None = None
 
 
 def gym_backend(submodule: str | None = None) -> ModuleType:
@@ -32,7 +32,7 @@ def gym_backend(submodule: str | None = None) -> ModuleType:
     >>> gym_backend().__name__, gym_backend("wrappers").__name__
     ('gymnasium', 'gymnasium.wrappers')
     """
-    module = _set or DEFAULT_GYM
+    module = _current_backend or DEFAULT_GYM
     return module if submodule is None else import_module(f"{module.__name__}.{submodule.lstrip('.')}")
 
 
@@ -58,49 +58,51 @@ class set_gym_backend:
     """
 
     def __init__(self, backend: Backend):
-        self._given = backend
-        self._before: list[ModuleType | None] = []
+        self._backend = backend
+        self._previous: list[ModuleType | None] = []
 
     @property
     def backend(self) -> ModuleType:
         """The library; imported here."""
-        found: Any = self._given
-        if not isinstance(found, str | ModuleType) and callable(found):
-            found = found()
-        if not isinstance(found, str):
-            return found
+        module: Any = self._backend
+        if not isinstance(module, str | ModuleType) and callable(module):
+            module = module()
+        if not isinstance(module, str):
+            return module
         try:
-            return import_module(found)
+            return import_module(module)
         except ModuleNotFoundError as error:
-            if error.name != found:
+            if error.name != module:
                 raise
-            what = '"gym<=0.26.2"' if found == "gym" else found
-            told = f"Expected {found} to be installed: pip install {what}, or choose set_gym_backend('gymnasium')."
-            raise ModuleNotFoundError(told, name=found) from error
+            requirement = '"gym<=0.26.2"' if module == "gym" else module
+            message = (
+                f"Expected {module} to be installed: pip install {requirement}, or choose set_gym_backend('gymnasium')."
+            )
+            raise ModuleNotFoundError(message, name=module) from error
 
     def set(self) -> None:
         """From now on."""
-        _use(self.backend)
+        _activate(self.backend)
 
     def __enter__(self) -> Self:
         backend = self.backend
-        self._before.append(_set)
-        _use(backend)
+        self._previous.append(_current_backend)
+        _activate(backend)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _use(self._before.pop())
+        _activate(self._previous.pop())
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(fn)
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with set_gym_backend(self._given):
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with set_gym_backend(self._backend):
                 return fn(*args, **kwargs)
 
-        return within
+        return wrapped
 
 
-def _use(module: ModuleType | None) -> None:
-    global _set
-    _set = module
-    set_aside([] if module is None else [name for name in _FAMILY if name != module.__name__])
+def _activate(module: ModuleType | None) -> None:
+    global _current_backend
+    _current_backend = module
+    ignore_modules([] if module is None else [name for name in _GYM_LIBRARIES if name != module.__name__])

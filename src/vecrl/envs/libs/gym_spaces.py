@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...engine.layout import Layout
+from ...engine.space_layout import Layout
 from ...errors import SpaceError
 from ...specs import TensorSpec
-from ...specs.conversions import space_from_spec
-from ...specs.conversions.from_gym import How, register
-from ..owner import FLAGS
+from ...specs.convert import space_from_spec
+from ...specs.convert.from_gym import ConversionOptions, register_space
+from ..spec_container import FLAGS
 
-Rule = Callable[..., Any]
+Converter = Callable[..., Any]
 
 
-def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Rule], Rule]:
+def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Converter], Converter]:
     """Decorator: how spaces of a type become specs, or, for a type of specs, how these become spaces.
 
     Args:
@@ -28,7 +28,7 @@ def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Rule], Rule
 
     >>> from gymnasium import spaces
     >>> from vecrl.specs import Bounded
-    >>> from vecrl.specs.conversions import spec_from_gym
+    >>> from vecrl.specs.convert import spec_from_gym
     >>> class Angle(spaces.Space): ...
     >>> @register_gym_spec_conversion(Angle)
     ... def convert_angle(space, device=None, **kwargs):
@@ -39,61 +39,62 @@ def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Rule], Rule
     if not isinstance(spec_type, type | str):
         raise SpaceError(f"Expected a class, or the name of one, but {spec_type!r:.80} came.")
 
-    def keep(fn: Rule) -> Rule:
+    def add(fn: Converter) -> Converter:
         if isinstance(spec_type, type) and issubclass(spec_type, TensorSpec):
             space_from_spec.register(spec_type, fn)
         else:
-            register(spec_type)(_as_rule(fn))
+            register_space(spec_type)(_as_converter(fn))
         return fn
 
-    return keep
+    return add
 
 
-def _as_rule(fn: Rule) -> Callable[[Any, How], Any]:
-    taken = inspect.signature(fn).parameters
-    anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+def _as_converter(fn: Converter) -> Callable[[Any, ConversionOptions], Any]:
+    parameters = inspect.signature(fn).parameters
+    takes_any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
-    def rule(space: Any, how: How) -> Any:
+    def converter(space: Any, options: ConversionOptions) -> Any:
         keywords = {
-            "dtype": how.dtype,
-            "device": how.device,
-            "categorical_action_encoding": how.categorical,
+            "dtype": options.dtype,
+            "device": options.device,
+            "categorical_action_encoding": options.categorical,
             "remap_state_to_observation": False,
             "batch_size": (),
         }
-        return fn(space, **{name: value for name, value in keywords.items() if anything or name in taken})
+        return fn(space, **{name: value for name, value in keywords.items() if takes_any_keyword or name in parameters})
 
-    return rule
+    return converter
 
 
-def observed_keys(layout: Layout) -> list[tuple[str, ...]]:
+def observation_keys_of(layout: Layout) -> list[tuple[str, ...]]:
     """Where the leaves of observations lie in TensorDicts.
 
     Raises:
         SpaceError: a name is taken by what a step gives beside observations.
     """
     keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in layout.leaves]
-    taken = sorted({key[0] for key in keys} & {*FLAGS, "next", "reward"})
-    if taken:
+    conflicts = sorted({key[0] for key in keys} & {*FLAGS, "next", "reward"})
+    if conflicts:
         raise SpaceError(
-            f"Expected observations of other names than {', '.join(map(repr, taken))}, which TensorDicts have for the "
+            f"Expected observations of other names than {', '.join(map(repr, conflicts))}, which TensorDicts have for "
+            f"the "
             "rest of a step. Rename them, as by gymnasium.wrappers.TransformObservation."
         )
     return keys
 
 
-def with_tuples(space: Any) -> Any:
+def find_tuple_spaces(space: Any) -> Any:
     """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
     parts: Any = getattr(space, "spaces", ())
-    below = parts.values() if hasattr(parts, "values") else parts
-    within = any(with_tuples(part) is not None for part in below)
-    return space if within or type(space).__name__ == "Tuple" else None
+    subspaces = parts.values() if hasattr(parts, "values") else parts
+    has_tuples = any(find_tuple_spaces(part) is not None for part in subspaces)
+    return space if has_tuples or type(space).__name__ == "Tuple" else None
 
 
-def as_tuples(value: Any, space: Any) -> Any:
+def restore_tuples(value: Any, space: Any) -> Any:
     """An action with the keys "0", "1", … as the tuple that a Tuple space holds."""
     if type(space).__name__ == "Tuple":
-        return tuple(as_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
+        return tuple(restore_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
     if isinstance(value, dict):
-        return {name: as_tuples(part, space.spaces[name]) for name, part in value.items()}
+        return {name: restore_tuples(part, space.spaces[name]) for name, part in value.items()}
     return value

@@ -20,16 +20,18 @@ import gymnasium
 import numpy as np
 
 from ...engine.infos import merge
-from ...engine.layout import Layout
-from ...engine.transitions import AutoresetMode, autoreset_mode
+from ...engine.space_layout import Layout
+from ...engine.transition import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
-from ...simulators.old_gym import modern_space
+from ...simulators.legacy_gym import as_gymnasium_space
 
-_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # which came together with partial resets
+_HAS_AUTORESET_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # which came together with partial resets
 Info = dict[str, Any]
 Seeds = list[int | None] | None
-_HEEDFUL = (gymnasium.vector.SyncVectorEnv.reset, gymnasium.vector.AsyncVectorEnv.reset) if _MODES else ()
-_FINAL = ("final_obs", "final_observation", "final_info")
+_MASKED_RESETS = (
+    (gymnasium.vector.SyncVectorEnv.reset, gymnasium.vector.AsyncVectorEnv.reset) if _HAS_AUTORESET_MODES else ()
+)
+_FINAL_KEYS = ("final_obs", "final_observation", "final_info")
 
 
 def is_vector(env: Any) -> bool:
@@ -39,10 +41,12 @@ def is_vector(env: Any) -> bool:
     )
 
 
-def check_env(env: Any) -> None:
+def check_gym_env(env: Any) -> None:
     """Raise a `TypeError` unless this is an environment, single or a vector, of gymnasium's or gym's kind."""
-    kinds = ("observation", "action")
-    spaces = all(hasattr(env, f"{kind}_space") or hasattr(env, f"single_{kind}_space") for kind in kinds)
+    space_kinds = ("observation", "action")
+    spaces = all(
+        hasattr(env, f"{space_kind}_space") or hasattr(env, f"single_{space_kind}_space") for space_kind in space_kinds
+    )
     if isinstance(env, type) or not spaces:
         raise TypeError(
             f"Expected an environment of gymnasium, or a vector of them, but {env!r:.80} came. GymEnv makes one by its "
@@ -54,14 +58,14 @@ def check_env(env: Any) -> None:
         )
 
 
-def spaces_of(env: Any) -> tuple[Any, Any]:
+def single_spaces_of(env: Any) -> tuple[Any, Any]:
     """The spaces of observations and actions of a single environment, or of one row of a vector."""
     if is_vector(env):
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
 
 
-def vector_of(
+def make_gym_vector(
     make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None, ray_options: Any = None
 ) -> Any:
     """`count` environments as a vector, over worker processes where there are to be several workers."""
@@ -71,52 +75,52 @@ def vector_of(
         raise ValueError(f"Expected one environment or more, but num_envs={count} came.")
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
-    there = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
-    return VectorEnv([make_env] * count, autoreset_mode="same_step", **there)
+    vector_options = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
+    return VectorEnv([make_env] * count, autoreset_mode="same_step", **vector_options)
 
 
-def mode_of(env: Any) -> AutoresetMode:
+def autoreset_mode_of(env: Any) -> AutoresetMode:
     """When rows of a vector environment begin anew; those that do not say are as gymnasium's were at the time."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
     if mode is not None:
         return autoreset_mode(getattr(mode, "value", mode))
-    first = isinstance(env, gymnasium.vector.VectorEnv) and gymnasium.__version__.startswith("1.0")
-    return AutoresetMode.NEXT_STEP if first else AutoresetMode.SAME_STEP
+    is_first_version = isinstance(env, gymnasium.vector.VectorEnv) and gymnasium.__version__.startswith("1.0")
+    return AutoresetMode.NEXT_STEP if is_first_version else AutoresetMode.SAME_STEP
 
 
-class VectorSteps:
+class VectorEnvAdapter:
     """A vector environment whose rows begin anew when they are asked to.
 
     Args:
         env: the vector environment.
-        read: makes obs, reward, terminated, truncated, done and info of what its `step` returns.
-        missing: what stands for final observations that it loses, where they are floats; zeros elsewhere.
+        read_output: makes obs, reward, terminated, truncated, done and info of what its `step` returns.
+        missing_value: what stands for final observations that it loses, where they are floats; zeros elsewhere.
 
     Attributes:
         mode: of its auto-reset.
         layout: of one row's observations.
-        fresh: whether the arrays that it gives are the caller's to keep.
+        returns_copies: whether the arrays that it gives are the caller's to keep.
     """
 
-    def __init__(self, env: Any, read: Callable[[Any], Any], missing: Any = np.nan):
-        taken = inspect.signature(env.reset).parameters
-        if "seed" not in taken and "kwargs" not in taken:
+    def __init__(self, env: Any, read_output: Callable[[Any], Any], missing_value: Any = np.nan):
+        parameters = inspect.signature(env.reset).parameters
+        if "seed" not in parameters and "kwargs" not in parameters:
             raise SpaceError(
                 f"Expected a vector environment of gymnasium, or of gym 0.26, but {type(env).__name__} takes no seed "
                 "at a reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
             )
         self.env = env
         self.num_envs: int = env.num_envs
-        self.mode = mode_of(env)
-        self.layout = Layout(modern_space(env.single_observation_space))
-        wrapped = isinstance(env, getattr(gymnasium.vector, "VectorWrapper", ()))
-        self.fresh = getattr(env, "copy", False) is True and not wrapped
-        self._read = read
-        self._missing = missing
-        self._begun: tuple[np.ndarray, Any, Info] | None = None  # which rows, observations of all, infos
-        self._over: np.ndarray | None = None  # rows that ended and are not begun
-        self._latest: Any = None  # observations, until it is known that partial resets leave other rows alone
-        self._sure = self.mode == AutoresetMode.SAME_STEP or type(env).reset in _HEEDFUL
+        self.mode = autoreset_mode_of(env)
+        self.layout = Layout(as_gymnasium_space(env.single_observation_space))
+        is_wrapped = isinstance(env, getattr(gymnasium.vector, "VectorWrapper", ()))
+        self.returns_copies = getattr(env, "copy", False) is True and not is_wrapped
+        self._read = read_output
+        self._missing = missing_value
+        self._self_reset: tuple[np.ndarray, Any, Info] | None = None  # which rows, observations of all, infos
+        self._pending_reset: np.ndarray | None = None  # rows that ended and are not begun
+        self._latest_obs: Any = None  # observations, until it is known that partial resets leave other rows alone
+        self._resets_by_mask = self.mode == AutoresetMode.SAME_STEP or type(env).reset in _MASKED_RESETS
 
     def reset(
         self, mask: np.ndarray | None = None, seeds: Seeds = None, options: Mapping[str, Any] | None = None
@@ -126,39 +130,39 @@ class VectorSteps:
         Returns:
             Observations of all rows, of which only those of `mask` matter, and infos.
         """
-        begun, self._begun = self._begun, None
+        self_reset, self._self_reset = self._self_reset, None
         if mask is None:
-            self._over = None
-            return self._send(seeds, options)
-        if self._over is not None:
-            self._over = self._over & ~mask
-        if begun is None:
-            return self._reset_some(mask, seeds, options)
-        rows, obs, info = begun
-        rest = mask & ~rows
-        if rest.any():
-            obs, further = self._reset_some(rest, seeds, options)
-            info = overlaid(info, further, rest)
+            self._pending_reset = None
+            return self._reset_vector(seeds, options)
+        if self._pending_reset is not None:
+            self._pending_reset = self._pending_reset & ~mask
+        if self_reset is None:
+            return self._reset_rows(mask, seeds, options)
+        rows, obs, info = self_reset
+        remaining = mask & ~rows
+        if remaining.any():
+            obs, remaining_info = self._reset_rows(remaining, seeds, options)
+            info = merge_infos_by_row(info, remaining_info, remaining)
         if (rows & ~mask).any():
-            self._begun = rows & ~mask, obs, info
+            self._self_reset = rows & ~mask, obs, info
         return obs, info
 
     @property
-    def begun(self) -> np.ndarray | None:
+    def self_reset_rows(self) -> np.ndarray | None:
         """The rows, bool `[n]`, that have begun anew and wait to be asked to; None for none."""
-        return None if self._begun is None else self._begun[0]
+        return None if self._self_reset is None else self._self_reset[0]
 
-    def _reset_some(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
+    def _reset_rows(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
         if mask.all():  # known to all of them, which reset masks are not
-            return self._send(seeds, options)
-        latest, self._sure = self._latest, self._sure or self._latest is not None
-        found = self._send(seeds, {**(options or {}), "reset_mask": mask.copy()})
-        if latest is not None:
-            self._check_left_alone(latest, found[0], ~mask)
-        return found
+            return self._reset_vector(seeds, options)
+        latest_obs, self._resets_by_mask = self._latest_obs, self._resets_by_mask or self._latest_obs is not None
+        result = self._reset_vector(seeds, {**(options or {}), "reset_mask": mask.copy()})
+        if latest_obs is not None:
+            self._check_other_rows_unchanged(latest_obs, result[0], ~mask)
+        return result
 
-    def _send(self, seeds: Seeds, options: Any) -> tuple[Any, Info]:
-        self._latest = None
+    def _reset_vector(self, seeds: Seeds, options: Any) -> tuple[Any, Info]:
+        self._latest_obs = None
         arguments = {} if options is None else {"options": options}
         try:
             return _as_arrays(self.env.reset(seed=seeds, **arguments))
@@ -167,9 +171,9 @@ class VectorSteps:
                 raise
             return _as_arrays(self.env.reset(seed=seeds[0], **arguments))
 
-    def _check_left_alone(self, before: Any, after: Any, rows: np.ndarray) -> None:
+    def _check_other_rows_unchanged(self, obs_before: Any, obs_after: Any, rows: np.ndarray) -> None:
         """Raise where a partial reset has begun other rows anew as well, which would go unnoticed."""
-        for leaf, old, new in zip(self.layout.leaves, *map(self.layout.split, (before, after)), strict=True):
+        for leaf, old, new in zip(self.layout.leaves, *map(self.layout.split, (obs_before, obs_after)), strict=True):
             if leaf.dtype is not None and not np.array_equal(old[rows], new[rows], equal_nan=leaf.dtype.kind in "fc"):
                 raise SpaceError(
                     f"{type(self.env).__name__} begins all rows anew when only some are meant: its reset pays no heed "
@@ -187,48 +191,50 @@ class VectorSteps:
         Returns:
             True successors, reward, terminated, truncated, done, infos.
         """
-        if self._over is not None and self._over.any() and self.mode == AutoresetMode.DISABLED:
-            self.reset(self._over)  # somebody goes on without these rows: they must do something
+        if self._pending_reset is not None and self._pending_reset.any() and self.mode == AutoresetMode.DISABLED:
+            self.reset(self._pending_reset)  # somebody goes on without these rows: they must do something
         obs, reward, terminated, truncated, done, info = self._read(_as_arrays(self.env.step(actions)))
-        self._begun = self._over = None
-        if not self._sure:
-            self._latest = deepcopy(obs)
+        self._self_reset = self._pending_reset = None
+        if not self._resets_by_mask:
+            self._latest_obs = deepcopy(obs)
         if not done.any():
             return obs, reward, terminated, truncated, done, info
         if self.mode == AutoresetMode.SAME_STEP:
-            obs, info = self._part(obs, info, done, infos)
+            obs, info = self._split_final(obs, info, done, infos)
         else:
-            self._over = done
+            self._pending_reset = done
         return obs, reward, terminated, truncated, done, info
 
-    def _part(self, obs: Any, info: Info, done: np.ndarray, infos: bool) -> tuple[Any, Info]:
+    def _split_final(self, obs: Any, info: Info, done: np.ndarray, infos: bool) -> tuple[Any, Info]:
         """What a same-step environment says of the end of an episode, apart from the beginning of the next."""
-        begun = {key: value for key, value in info.items() if key.removeprefix("_") not in _FINAL}
-        self._begun = done, obs, begun
-        finals = next((info[key] for key in _FINAL[:2] if info.get(key) is not None), None)
+        info_after_reset = {key: value for key, value in info.items() if key.removeprefix("_") not in _FINAL_KEYS}
+        self._self_reset = done, obs, info_after_reset
+        final_obs = next((info[key] for key in _FINAL_KEYS[:2] if info.get(key) is not None), None)
         rows = np.flatnonzero(done)
         leaves = self.layout.split(obs)
-        if finals is None:
-            after = [_blank(leaf, rows, self._missing) for leaf in leaves]
+        if final_obs is None:
+            next_obs_leaves = [_fill_missing_rows(leaf, rows, self._missing) for leaf in leaves]
         else:
-            ends = self.layout.columns([_row(finals, row) for row in rows.tolist()])
-            after = [_with_rows(leaf, rows, end) for leaf, end in zip(leaves, ends, strict=True)]
+            final_leaves = self.layout.columns([_final_row(final_obs, row) for row in rows.tolist()])
+            next_obs_leaves = [
+                _with_rows(leaf, rows, final_values) for leaf, final_values in zip(leaves, final_leaves, strict=True)
+            ]
         if infos:
-            begun = overlaid(begun, info.get("final_info"), done)
-        return self.layout.build(after), begun
+            info_after_reset = merge_infos_by_row(info_after_reset, info.get("final_info"), done)
+        return self.layout.build(next_obs_leaves), info_after_reset
 
 
-def overlaid(info: Info, further: Any, rows: np.ndarray) -> Info:
+def merge_infos_by_row(info: Info, new_info: Any, rows: np.ndarray) -> Info:
     """Infos of many rows: of `rows` what `further` says, be it nothing, of the others what `info` says."""
-    if further is None:
-        further = {}
-    elif not isinstance(further, Mapping):  # an array of dicts
-        further = merge(((i, further[i]) for i in np.flatnonzero(rows).tolist() if further[i]), len(rows))
+    if new_info is None:
+        new_info = {}
+    elif not isinstance(new_info, Mapping):  # an array of dicts
+        new_info = merge(((i, new_info[i]) for i in np.flatnonzero(rows).tolist() if new_info[i]), len(rows))
     result: Info = {}
-    for key in {**info, **further}:
-        old, new = info.get(key), further.get(key)
+    for key in {**info, **new_info}:
+        old, new = info.get(key), new_info.get(key)
         if isinstance(old, Mapping) or isinstance(new, Mapping):
-            result[key] = overlaid(old or {}, new or {}, rows)  # pyright: ignore[reportArgumentType]
+            result[key] = merge_infos_by_row(old or {}, new or {}, rows)  # pyright: ignore[reportArgumentType]
         elif old is None or new is None:
             value = np.array(new if old is None else old)
             value[~rows if old is None else rows] = None if value.dtype == object else 0
@@ -239,23 +245,23 @@ def overlaid(info: Info, further: Any, rows: np.ndarray) -> Info:
     return result
 
 
-def _as_arrays(given: Any) -> Any:
+def _as_arrays(value: Any) -> Any:
     """What a vector environment returned, with arrays in the place of tensors."""
-    if isinstance(given, np.ndarray):
-        return given
-    if isinstance(given, tuple):
-        made = map(_as_arrays, given)
-        return type(given)(*made) if hasattr(given, "_fields") else tuple(made)  # graphs are tuples with names
-    if isinstance(given, dict):
-        return {key: _as_arrays(value) for key, value in given.items()}
-    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, tuple):
+        items = map(_as_arrays, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # graphs are tuples with names
+    if isinstance(value, dict):
+        return {key: _as_arrays(value) for key, value in value.items()}
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
-def _row(finals: Any, row: int) -> Any:
+def _final_row(final_obs: Any, row: int) -> Any:
     """One row of final observations: an array of them, or a dict of such."""
-    if isinstance(finals, Mapping):
-        return {key: _row(value, row) for key, value in finals.items() if f"_{key}" in finals}
-    return finals[row]
+    if isinstance(final_obs, Mapping):
+        return {key: _final_row(value, row) for key, value in final_obs.items() if f"_{key}" in final_obs}
+    return final_obs[row]
 
 
 def _with_rows(leaf: Any, rows: np.ndarray, values: list[Any]) -> Any:
@@ -265,6 +271,8 @@ def _with_rows(leaf: Any, rows: np.ndarray, values: list[Any]) -> Any:
     return leaf
 
 
-def _blank(leaf: Any, rows: np.ndarray, missing: Any) -> Any:
-    kind = leaf.dtype.kind if isinstance(leaf, np.ndarray) else "O"
-    return _with_rows(leaf, rows, [missing if kind == "f" else None if kind == "O" else 0] * len(rows))
+def _fill_missing_rows(leaf: Any, rows: np.ndarray, missing_value: Any) -> Any:
+    dtype_kind = leaf.dtype.kind if isinstance(leaf, np.ndarray) else "O"
+    return _with_rows(
+        leaf, rows, [missing_value if dtype_kind == "f" else None if dtype_kind == "O" else 0] * len(rows)
+    )

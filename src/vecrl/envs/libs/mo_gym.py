@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from ...errors import VersionError
-from ...simulators.gym_making import RewardInInfo
+from ...simulators.gym_factory import RewardInInfo
 from ...specs import TensorSpec, Unbounded
-from ...specs.conversions.dtypes import torch_dtype
-from ..gym_like import Outcome
+from ...specs.convert.dtypes import torch_dtype
+from ..gym_like import StepOutput
 from .gym import GymEnv, GymWrapper
 
 
@@ -33,18 +33,18 @@ class MOGymWrapper(GymWrapper):
     """
 
     libname = "mo-gymnasium"
-    _objectives = True
+    _vector_reward = True
 
     def _reward_spec(self, device: torch.device) -> TensorSpec:
-        space = self._look_up("reward_space")
+        space = self._lookup_attribute("reward_space")
         space = space[0] if isinstance(space, list) else space
         return Unbounded(space.shape, device, torch_dtype(space.dtype))  # its bounds are not those of several frames
 
-    def _act(self, action: Any) -> Outcome:
-        outcome = super()._act(action)
-        if self._rows is None or RewardInInfo.KEY not in outcome[5]:
-            return outcome
-        return outcome[0], outcome[5][RewardInInfo.KEY], *outcome[2:]
+    def _step_env(self, action: Any) -> StepOutput:
+        output = super()._step_env(action)
+        if self._vector is None or RewardInInfo.KEY not in output[5]:
+            return output
+        return output[0], output[5][RewardInInfo.KEY], *output[2:]
 
     def read_reward(self, reward: Any) -> torch.Tensor:
         """The vectors of rewards as a tensor."""
@@ -63,6 +63,6 @@ class MOGymEnv(GymEnv, MOGymWrapper):
         return _library().__name__
 
     @classmethod
-    def _names(cls) -> list[str]:
-        home = cls._library()
-        return sorted(name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(home))
+    def _env_names(cls) -> list[str]:
+        library = cls._library()
+        return sorted(name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(library))

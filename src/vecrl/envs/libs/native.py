@@ -16,15 +16,15 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
-from ...simulators.native.base import Rows, leading
+from ...simulators.native.base import NativeState, env_first
 from ...simulators.native.counter_rng import keys_of
-from ...simulators.native.tape import record
+from ...simulators.native.trajectory import record_trajectory
 from ...specs import Categorical, Composite, OneHot, Unbounded
-from ...specs.conversions import spec_from_gym
+from ...specs.convert import spec_from_gym
 from ..base import EnvBase
-from ..overriding import overrides
-from ..owner import FLAGS
-from ..partial import Masks
+from ..overrides import overrides_any
+from ..row_masks import RowMasks
+from ..spec_container import FLAGS
 
 
 class NativeEnv(EnvBase):
@@ -60,8 +60,8 @@ class NativeEnv(EnvBase):
     torch.Size([2, 7, 3])
     """
 
-    not_state = ("simulator",)  # of whose functions only use is made
-    state_classes = (Rows,)
+    excluded_from_state = ("simulator",)  # of whose functions only use is made
+    state_classes = (NativeState,)
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class NativeEnv(EnvBase):
             raise ValueError(
                 f"num_envs={num_envs} and batch_size={batch_size} contradict each other: give one of them."
             )
-        free = num_envs is None and batch_size is None
-        if free and kwargs.get("compile"):
+        is_free = num_envs is None and batch_size is None
+        if is_free and kwargs.get("compile"):
             raise ValueError(
                 "What is compiled is compiled for one size: give num_envs or batch_size with compile=True."
             )
@@ -92,89 +92,92 @@ class NativeEnv(EnvBase):
             spec_locked=spec_locked,
             allow_done_after_reset=True,  # no task begins at its end, and to look whether one did would be to wait
         )
-        self.batch_locked, self.supports_set_state = not free, free
+        self.batch_locked, self.supports_set_state = not is_free, is_free
         self.env_name = env_name
         self._kwargs = kwargs
         self._one_hot = not categorical_action_encoding
-        self._rows: Rows | None = None
-        self.simulator = self._made()
+        self._state: NativeState | None = None
+        self.simulator = self._make_simulator()
         self._set_seed(None)
         self._set_specs()
 
-    def _made(self) -> NativeSimulator:
+    def _make_simulator(self) -> NativeSimulator:
         device = self.device or torch.device("cpu")
         return make_native(self.env_name, self.batch_size.numel(), device=device, **self._kwargs)
 
     def _set_specs(self) -> None:
-        simulator, batch, where = self.simulator, self.batch_size, self.simulator.device
-        seen = spec_from_gym(simulator.observation_space, device=where)
-        entries: dict[str, Any] = {"observation": seen.expand(*batch, *seen.shape)}
+        simulator, batch, spec_device = self.simulator, self.batch_size, self.simulator.device
+        obs_spec = spec_from_gym(simulator.observation_space, device=spec_device)
+        entries: dict[str, Any] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
         if not self.batch_locked:
-            width = len(simulator.rows_begun(*self._streams(1)).state)
-            whole = {"dtype": torch.int32, "device": where}
+            state_size = len(simulator.start_rows(*self._streams(1)).state)
+            int_options = {"dtype": torch.int32, "device": spec_device}
             entries["rows"] = Composite(
-                state=Unbounded((width,), dtype=simulator.dtype, device=where),
-                steps=Unbounded((), **whole),
-                episodes=Unbounded((), **whole),
-                keys=Unbounded((2,), **whole),
+                state=Unbounded((state_size,), dtype=simulator.dtype, device=spec_device),
+                steps=Unbounded((), **int_options),
+                episodes=Unbounded((), **int_options),
+                keys=Unbounded((2,), **int_options),
             )
             self.state_spec = Composite(rows=entries["rows"])
         self.observation_spec = Composite(entries, shape=batch)
-        act = spec_from_gym(simulator.action_space, device=where, categorical=not self._one_hot)
-        self._one_hot = isinstance(act, OneHot)
-        self.action_spec = act.expand(*batch, *act.shape)
-        self.reward_spec = Unbounded((*batch, 1), dtype=simulator.dtype, device=where)
-        flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=where)
+        action_spec = spec_from_gym(simulator.action_space, device=spec_device, categorical=not self._one_hot)
+        self._one_hot = isinstance(action_spec, OneHot)
+        self.action_spec = action_spec.expand(*batch, *action_spec.shape)
+        self.reward_spec = Unbounded((*batch, 1), dtype=simulator.dtype, device=spec_device)
+        flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=spec_device)
         self.full_done_spec = Composite({name: flag.clone() for name in FLAGS}, shape=batch)
 
     # -- rows: their own, or those of a TensorDict
 
-    def _rows_of(self, tensordict: TensorDictBase | None) -> Rows | None:
+    def _rows_of(self, tensordict: TensorDictBase | None) -> NativeState | None:
         if self.batch_locked:
-            return self._rows
+            return self._state
         if tensordict is None or tensordict.get("rows", None) is None:
             return None
-        found = tensordict.get("rows")
-        n = tensordict.batch_size.numel()
-        return Rows(*(leading(found.get(name).reshape(n, *_width(name))) for name in Rows._fields))
+        rows_td = tensordict.get("rows")
+        num_rows = tensordict.batch_size.numel()
+        return NativeState(
+            *(env_first(rows_td.get(name).reshape(num_rows, *_width(name))) for name in NativeState._fields)
+        )
 
-    def _told(self, obs: Tensor, rows: Rows, shape: torch.Size, **more: Tensor) -> TensorDict:
+    def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
         """What is handed out of rows, which are kept or go along."""
         entries: dict[str, Any] = {"observation": obs.reshape((*shape, -1))}
-        entries |= {name: value.reshape((*shape, 1)) for name, value in more.items()}
+        entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
         if not self.batch_locked:
-            parts = {name: leading(value) for name, value in rows._asdict().items()}
+            parts = {name: env_first(value) for name, value in state._asdict().items()}
             parts = {name: value.reshape((*shape, *value.shape[1:])) for name, value in parts.items()}
             entries["rows"] = TensorDict(parts, shape, device=self.device)
         else:
-            self._rows = rows
+            self._state = state
         return TensorDict(entries, shape, device=self.device)
 
-    def _streams(self, n: int) -> tuple[Tensor, Tensor]:
+    def _streams(self, num_rows: int) -> tuple[Tensor, Tensor]:
         """The keys of the next n seeds, and the number of their first episode."""
-        seeds = np.uint64(self._seed) + np.arange(n, dtype=np.uint64)  # which wraps around
+        seeds = np.uint64(self._seed) + np.arange(num_rows, dtype=np.uint64)  # which wraps around
         keys = torch.from_numpy(keys_of(seeds)).to(self.simulator.device)
-        return keys, torch.zeros(n, dtype=torch.int32, device=self.simulator.device)
+        return keys, torch.zeros(num_rows, dtype=torch.int32, device=self.simulator.device)
 
-    def _begin(self, n: int, rows: Rows | None, options: Any = None) -> Rows:
+    def _start_rows(self, num_rows: int, state: NativeState | None, options: Any = None) -> NativeState:
         """Episodes in n rows: the next of their streams, or the first of new ones where there are none yet."""
-        if rows is not None and not self._reseeded:
-            return self.simulator.rows_begun(rows.keys, rows.episodes + 1, options)
-        return self.simulator.rows_begun(*self._next_streams(n), options)
+        if state is not None and not self._reseeded:
+            return self.simulator.start_rows(state.keys, state.episodes + 1, options)
+        return self.simulator.start_rows(*self._next_streams(num_rows), options)
 
-    def _restarted(self, mask: Tensor, rows: Rows, options: Any = None) -> tuple[Tensor, Rows]:
-        """Observations and rows, of which those in `mask` `[n]` begin anew; a seed waits for the reset of its row."""
+    def _restart_rows(self, mask: Tensor, state: NativeState, options: Any = None) -> tuple[Tensor, NativeState]:
+        """Observations and rows, of which those in `mask` `[num_rows]` begin anew; a seed waits for the reset of its
+        row."""
         if self._reseeded and self.batch_locked:
-            keys, first = self._next_streams(len(mask))
-            rows = rows._replace(keys=keys, episodes=first - 1)
+            keys, first_episodes = self._next_streams(len(mask))
+            state = state._replace(keys=keys, episodes=first_episodes - 1)
         if not options:
-            return self.simulator.rows_restarted(mask, rows)
-        rows = _either(mask, self.simulator.rows_begun(rows.keys, rows.episodes + 1, options), rows)
-        return self.simulator.rows_obs(rows), rows
+            return self.simulator.restart_rows(mask, state)
+        state = _where(mask, self.simulator.start_rows(state.keys, state.episodes + 1, options), state)
+        return self.simulator.rows_obs(state), state
 
-    def _next_streams(self, n: int) -> tuple[Tensor, Tensor]:
-        streams = self._streams(n)
-        self._seed = (self._seed + n) % 2**64
+    def _next_streams(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        streams = self._streams(num_rows)
+        self._seed = (self._seed + num_rows) % 2**64
         self._reseeded = False
         return streams
 
@@ -188,90 +191,98 @@ class NativeEnv(EnvBase):
         self, tensordict: TensorDictBase | None = None, *, options: Any = None, set_state: bool | None = None
     ) -> TensorDictBase:
         shape = self.batch_size if tensordict is None else tensordict.batch_size
-        rows = self._rows_of(tensordict)
+        state = self._rows_of(tensordict)
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        if mask is None or rows is None:
-            if rows is None or not set_state:
-                rows = self._begin(shape.numel(), rows, options)
-            return self._told(self.simulator.rows_obs(rows), rows, shape)
-        return self._told(*self._restarted(_by_row(mask, shape), rows, options), shape)
+        if mask is None or state is None:
+            if state is None or not set_state:
+                state = self._start_rows(shape.numel(), state, options)
+            return self._to_tensordict(self.simulator.rows_obs(state), state, shape)
+        return self._to_tensordict(*self._restart_rows(_row_mask(mask, shape), state, options), shape)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tensordict.batch_size
-        rows = self._rows_of(tensordict)
-        if rows is None:
-            where = "was no reset" if self.batch_locked else 'are no "rows" in the TensorDict'
-            raise SpaceError(f"There {where}: step what env.reset() or a step before gave.")
-        step, rows = self.simulator.rows_stepped(self._numbers(tensordict.get("action"), shape), rows)
-        ends = {"terminated": step.terminated, "truncated": step.truncated}
+        state = self._rows_of(tensordict)
+        if state is None:
+            missing_text = "was no reset" if self.batch_locked else 'are no "rows" in the TensorDict'
+            raise SpaceError(f"There {missing_text}: step what env.reset() or a step before gave.")
+        step, state = self.simulator.step_rows(self._numeric_actions(tensordict.get("action"), shape), state)
+        end_flags = {"terminated": step.terminated, "truncated": step.truncated}
         done = torch.logical_or(step.terminated, step.truncated)
-        return self._told(step.next_obs, rows, shape, reward=step.reward, done=done, **ends)
+        return self._to_tensordict(step.next_obs, state, shape, reward=step.reward, done=done, **end_flags)
 
-    def _numbers(self, action: Tensor, shape: torch.Size) -> Tensor:
+    def _numeric_actions(self, action: Tensor, shape: torch.Size) -> Tensor:
         """Actions of `shape` as the simulator takes them, in one batch dimension."""
-        n, inner = shape.numel(), self.action_spec.shape[self.ndim :]
-        if action.shape != (*shape, *inner):
-            raise SpaceError(f"Expected actions of shape {(*shape, *inner)}, but {tuple(action.shape)} came.")
-        action = action.reshape(n, *inner)
+        num_rows, action_shape = shape.numel(), self.action_spec.shape[self.ndim :]
+        if action.shape != (*shape, *action_shape):
+            raise SpaceError(f"Expected actions of shape {(*shape, *action_shape)}, but {tuple(action.shape)} came.")
+        action = action.reshape(num_rows, *action_shape)
         if self.batch_locked:
             action = action.detach()
         if not self._one_hot:
-            return self.simulator.as_actions(action, n)
+            return self.simulator.as_actions(action, num_rows)
         # Elementwise, as a reduction over two or three options is slow; in range whatever the rows hold.
-        number = action[:, 1].to(self.simulator.dtype)
+        action_index = action[:, 1].to(self.simulator.dtype)
         for option in range(2, action.shape[-1]):
-            number = torch.maximum(number, action[:, option].to(number.dtype) * option)
-        return number
+            action_index = torch.maximum(action_index, action[:, option].to(action_index.dtype) * option)
+        return action_index
 
-    def _step_some(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        before = self._rows
-        following = self._advance(tensordict)
-        if before is not None and self._rows is not None:
-            some = _by_row(mask, self.batch_size)
-            self._rows = _either(some, self._rows, before)
-        return following
+    def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        state_before = self._state
+        next_td = self._step_and_complete(tensordict)
+        if state_before is not None and self._state is not None:
+            row_mask = _row_mask(mask, self.batch_size)
+            self._state = _where(row_mask, self._state, state_before)
+        return next_td
 
-    def _nobody(self, masks: Masks) -> bool:
-        return self.simulator.may_look() and masks.nobody
+    def _none_selected(self, masks: RowMasks) -> bool:
+        return self.simulator.can_sync_host() and masks.none_selected
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
-        rows = self._rows_of(tensordict)
-        if rows is None or overrides(self, NativeEnv, ("_reset", "_step")):
+        state = self._rows_of(tensordict)
+        if state is None or overrides_any(self, NativeEnv, ("_reset", "_step")):
             return super().maybe_reset(tensordict)
         # What is given of all rows is right for all of them, so that nothing needs to be merged.
         shape, done = tensordict.batch_size, tensordict.get("done")
-        obs, rows = self._restarted(_by_row(done, shape), rows)
+        obs, state = self._restart_rows(_row_mask(done, shape), state)
         flags = {name: torch.zeros_like(done) for name in FLAGS}
-        return tensordict.update(self._told(obs, rows, shape, **flags))
+        return tensordict.update(self._to_tensordict(obs, state, shape, **flags))
 
     # -- a rollout at once
 
-    def _play(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
         if not self.batch_locked:
             return None
         batch = self.batch_size
-        given = self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps].clone()
-        whole = torch.Size([len(given), *batch])
-        numbers = self._numbers(given, whole)
-        numbers = numbers.reshape(whole[0], -1, *numbers.shape[1:])
-        tape, rows = record(self.simulator, self._begin(batch.numel(), self._rows), numbers, stop)
-        self._rows = rows
-        whole = torch.Size([len(tape.reward), *batch])
-        ends = {"terminated": tape.terminated, "truncated": tape.truncated}
-        following = {"reward": tape.reward, "done": tape.terminated | tape.truncated, **ends}
-        none = {name: torch.zeros_like(tape.terminated) for name in FLAGS}
-        root = self._unrolled(whole, tape.obs, none)
-        root.set("action", given[: len(tape.reward)].movedim(0, self.ndim))
-        root.set("next", self._unrolled(whole, tape.next_obs, following))
+        action_steps = (
+            self.action_spec.rand((steps,)) if actions is None else actions.movedim(self.ndim, 0)[:steps].clone()
+        )
+        steps_shape = torch.Size([len(action_steps), *batch])
+        numeric_actions = self._numeric_actions(action_steps, steps_shape)
+        numeric_actions = numeric_actions.reshape(steps_shape[0], -1, *numeric_actions.shape[1:])
+        trajectory, state = record_trajectory(
+            self.simulator, self._start_rows(batch.numel(), self._state), numeric_actions, break_when_any_done
+        )
+        self._state = state
+        steps_shape = torch.Size([len(trajectory.reward), *batch])
+        end_flags = {"terminated": trajectory.terminated, "truncated": trajectory.truncated}
+        next_td = {"reward": trajectory.reward, "done": trajectory.terminated | trajectory.truncated, **end_flags}
+        no_flags = {name: torch.zeros_like(trajectory.terminated) for name in FLAGS}
+        root = self._steps_to_tensordict(steps_shape, trajectory.obs, no_flags)
+        root.set("action", action_steps[: len(trajectory.reward)].movedim(0, self.ndim))
+        root.set("next", self._steps_to_tensordict(steps_shape, trajectory.next_obs, next_td))
         root.names = [*[None] * self.ndim, "time"]
         return root
 
-    def _unrolled(self, whole: torch.Size, obs: Tensor, more: dict[str, Tensor]) -> TensorDict:
+    def _steps_to_tensordict(
+        self, steps_shape: torch.Size, obs: Tensor, extra_entries: dict[str, Tensor]
+    ) -> TensorDict:
         """Leaves with time in front as entries with time behind the batch."""
-        flat = {"observation": obs.reshape(*whole, -1)} | {name: leaf.reshape(*whole, 1) for name, leaf in more.items()}
-        turned = {name: leaf.movedim(0, self.ndim) for name, leaf in flat.items()}
-        return TensorDict(turned, [*self.batch_size, whole[0]], device=self.device)
+        flat = {"observation": obs.reshape(*steps_shape, -1)} | {
+            name: leaf.reshape(*steps_shape, 1) for name, leaf in extra_entries.items()
+        }
+        batch_first = {name: leaf.movedim(0, self.ndim) for name, leaf in flat.items()}
+        return TensorDict(batch_first, [*self.batch_size, steps_shape[0]], device=self.device)
 
     # -- the rest
 
@@ -279,16 +290,16 @@ class NativeEnv(EnvBase):
         """Compute and live on another device from now on, rows included; returns the environment."""
         super().to(device)
         self.simulator.close()
-        self.simulator = self._made()
-        if self._rows is not None:
-            self._rows = Rows(*(value.to(self.device) for value in self._rows))
+        self.simulator = self._make_simulator()
+        if self._state is not None:
+            self._state = NativeState(*(value.to(self.device) for value in self._state))
         return self
 
     def render(self, row: int = 0) -> np.ndarray | None:
-        """A frame `[height, width, 3]` uint8 of one row, counted through the batch; None without a render mode."""
-        if self._rows is None:
+        """A frame `[height, state_size, 3]` uint8 of one row, counted through the batch; None without a render mode."""
+        if self._state is None:
             raise SpaceError("There is nothing to render: it takes a batch size, and a reset before.")
-        self.simulator.rows = self._rows
+        self.simulator.rows = self._state
         return self.simulator.render(row)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
@@ -304,10 +315,12 @@ def _width(name: str) -> tuple[int, ...]:
     return (-1,) if name in ("state", "keys") else ()
 
 
-def _either(mask: Tensor, new: Rows, old: Rows) -> Rows:
-    return Rows(*(torch.where(mask, one, other) for one, other in zip(new, old, strict=True)))
+def _where(mask: Tensor, new: NativeState, old: NativeState) -> NativeState:
+    return NativeState(
+        *(torch.where(mask, new_value, old_value) for new_value, old_value in zip(new, old, strict=True))
+    )
 
 
-def _by_row(mask: Tensor, shape: torch.Size) -> Tensor:
+def _row_mask(mask: Tensor, shape: torch.Size) -> Tensor:
     """A mask of `shape`, with or without a dimension behind it, in one dimension."""
     return mask.reshape(shape.numel(), -1).any(-1)

@@ -1,24 +1,24 @@
 """Transforms: what lies between an environment and its user. By theme, one module each."""
 
+from .action_mask import ActionMask
+from .auto_reset import AutoResetEnv, AutoResetTransform, VecGymEnvTransform
 from .base import Transform
-from .casts import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
-from .checks import FiniteTensorDictCheck
 from .compose import Compose
-from .counting import InitTracker, RewardSum, StepCounter
-from .env import TransformedEnv
-from .episodes import FrameSkipTransform, NoopResetEnv
+from .counters import InitTracker, RewardSum, StepCounter
+from .dtype_device import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
+from .elementwise import ClipTransform, ObservationNorm, SignTransform, UnaryTransform
+from .finite_check import FiniteTensorDictCheck
+from .frame_skip import FrameSkipTransform, NoopResetEnv
 from .frames import CatFrames
-from .functions import FunctionTransform
+from .function_transform import FunctionTransform
 from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from .keys import CatTensors, ExcludeTransform, RenameTransform, SelectTransform
-from .masking import ActionMask
-from .numbers import ClipTransform, ObservationNorm, SignTransform, UnaryTransform
-from .priming import TensorDictPrimer
-from .renewing import AutoResetEnv, AutoResetTransform, VecGymEnvTransform
+from .primer import TensorDictPrimer
 from .rewards import BinarizeReward, RewardClipping, RewardScaling
 from .shapes import FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform
-from .throughout import ObservationTransform
+from .stateless import ObservationTransform
 from .timing import Timer, TrajCounter
+from .transformed_env import TransformedEnv
 from .vecnorm import VecNorm
 
 __all__ = [

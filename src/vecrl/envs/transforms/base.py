@@ -18,27 +18,27 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec
-from ..owner import Key
-from ..successor import as_keys
-from .trying import inferred
+from ..spec_container import Key
+from ..step_mdp import as_keys
+from .spec_probe import infer_spec
 
 if TYPE_CHECKING:
-    from .env import TransformedEnv
+    from .transformed_env import TransformedEnv
 
 
-class Part:
+class SubmoduleAttribute:
     """A submodule as an attribute that is found at once, where torch would look everywhere else before."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Any, kind: Any = None) -> Any:
+    def __get__(self, owner: Any, class_name: Any = None) -> Any:
         return self if owner is None else owner._modules[self._name]
 
 
 def owned(specs: Composite) -> Composite:
     """An unlocked copy of `specs`, with the same leaves: a transform may return what another object holds."""
-    return specs._copied(specs.shape)
+    return specs._copy_with_shape(specs.shape)
 
 
 class Transform(nn.Module):
@@ -73,9 +73,9 @@ class Transform(nn.Module):
     tensor([1., 1.])
     """
 
-    keeps_done = False
+    preserves_done = False
     """Whether done flags are never taken back, so that a batch may begin anew in the same round trip as the step."""
-    pointwise = False
+    elementwise = False
     """Whether each value depends on its own input alone, so that it may be applied to a whole rollout at once."""
 
     def __init__(
@@ -86,9 +86,9 @@ class Transform(nn.Module):
         out_keys_inv: Any = None,
     ):
         super().__init__()
-        self._tolerant = False
-        self._holder: Any = None  # a weak reference: who holds a transform owns it, not the other way round
-        self._derived: dict[str, Any] = {}
+        self._allow_missing = False
+        self._container_ref: Any = None  # a weak reference: who holds a transform owns it, not the other way round
+        self._cache: dict[str, Any] = {}
         self.in_keys = in_keys
         self.out_keys = out_keys
         self.in_keys_inv = in_keys_inv
@@ -99,12 +99,12 @@ class Transform(nn.Module):
     @property
     def in_keys(self) -> list[Key]:
         """What it reads, of what comes out of the environment."""
-        return self._once("in_keys", self._default_in_keys) if self._in_keys is None else self._in_keys
+        return self._cached("in_keys", self._default_in_keys) if self._in_keys is None else self._in_keys
 
     @in_keys.setter
     def in_keys(self, keys: Any) -> None:
         self._in_keys = None if keys is None else as_keys(keys)
-        self._tell()
+        self._invalidate()
 
     @property
     def out_keys(self) -> list[Key]:
@@ -113,18 +113,22 @@ class Transform(nn.Module):
 
     @out_keys.setter
     def out_keys(self, keys: Any) -> None:
-        self._out_keys = None if keys is None else self._paired(as_keys(keys), self._in_keys, "out_keys", "in_keys")
-        self._tell()
+        self._out_keys = (
+            None if keys is None else self._validate_pairs(as_keys(keys), self._in_keys, "out_keys", "in_keys")
+        )
+        self._invalidate()
 
     @property
     def in_keys_inv(self) -> list[Key]:
         """What it writes, for the environment to read."""
-        return self._once("in_keys_inv", self._default_in_keys_inv) if self._in_keys_inv is None else self._in_keys_inv
+        return (
+            self._cached("in_keys_inv", self._default_in_keys_inv) if self._in_keys_inv is None else self._in_keys_inv
+        )
 
     @in_keys_inv.setter
     def in_keys_inv(self, keys: Any) -> None:
         self._in_keys_inv = None if keys is None else as_keys(keys)
-        self._tell()
+        self._invalidate()
 
     @property
     def out_keys_inv(self) -> list[Key]:
@@ -133,9 +137,13 @@ class Transform(nn.Module):
 
     @out_keys_inv.setter
     def out_keys_inv(self, keys: Any) -> None:
-        paired = None if keys is None else self._paired(as_keys(keys), self._in_keys_inv, "out_keys_inv", "in_keys_inv")
-        self._out_keys_inv = paired
-        self._tell()
+        paired_keys = (
+            None
+            if keys is None
+            else self._validate_pairs(as_keys(keys), self._in_keys_inv, "out_keys_inv", "in_keys_inv")
+        )
+        self._out_keys_inv = paired_keys
+        self._invalidate()
 
     def _default_in_keys(self) -> list[Key]:
         """The `in_keys` where none are given; may ask the `parent`."""
@@ -145,33 +153,36 @@ class Transform(nn.Module):
         """The `in_keys_inv` where none are given; may ask the `parent`."""
         return []
 
-    def _tell(self) -> None:
+    def _invalidate(self) -> None:
         """Have all that follows from its keys and values be derived anew, where it belongs too."""
-        self._derived.clear()
-        if (holder := self.container) is not None:
-            holder._changed()
+        self._cache.clear()
+        if (container := self.container) is not None:
+            container._invalidate_specs()
 
-    def _once(self, name: str, derive: Callable[[], Any]) -> Any:
-        """What `derive` gives, kept until keys or the environment change."""
-        if name not in self._derived:
-            self._derived[name] = derive()
-        return self._derived[name]
+    def _cached(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, kept until keys or the environment change."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
 
     @property
-    def _routes(self) -> list[tuple[Key, Key]]:
+    def _key_pairs(self) -> list[tuple[Key, Key]]:
         """From which key to which on the way out."""
-        return self._once("routes", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
+        return self._cached("routes", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
 
     @property
-    def _routes_inv(self) -> list[tuple[Key, Key]]:
+    def _inverse_key_pairs(self) -> list[tuple[Key, Key]]:
         """From which key to which on the way in."""
-        return self._once("routes_inv", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
+        return self._cached("routes_inv", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
 
-    def _paired(self, keys: list[Key], others: list[Key] | None, name: str, other: str) -> list[Key]:
+    def _validate_pairs(self, keys: list[Key], other_keys: list[Key] | None, name: str, other_name: str) -> list[Key]:
         """For transforms that write a key for each that they read."""
-        if len(keys) != len(others or []):
-            kind = type(self).__name__
-            raise ValueError(f"Expected {kind} to have a key in {name} for each in {other}, {others}, but {keys} came.")
+        if len(keys) != len(other_keys or []):
+            class_name = type(self).__name__
+            raise ValueError(
+                f"Expected {class_name} to have a key in {name} for each in {other_name}, {other_keys}, but {keys} "
+                f"came."
+            )
         return keys
 
     # -- where it belongs
@@ -179,13 +190,13 @@ class Transform(nn.Module):
     @property
     def container(self) -> Any:
         """The `TransformedEnv` or `Compose` that holds it; None where nobody does."""
-        return None if self._holder is None else self._holder()
+        return None if self._container_ref is None else self._container_ref()
 
     @property
     def parent(self) -> TransformedEnv | None:
         """The environment with the transforms before this one; None where it is in no environment."""
-        holder = self.container
-        return None if holder is None else holder._up_to(self)
+        container = self.container
+        return None if container is None else container._parent_for(self)
 
     def _require_parent(self) -> TransformedEnv:
         parent = self.parent
@@ -204,34 +215,34 @@ class Transform(nn.Module):
                 f"{type(self).__name__} belongs to another environment or Compose already. transform.clone() gives one "
                 "that shares its buffers and belongs to nobody."
             )
-        self._holder = weakref.ref(container)
+        self._container_ref = weakref.ref(container)
         self.empty_cache()
 
     def reset_parent(self) -> None:
         """Belong to nobody."""
-        self._holder = None
+        self._container_ref = None
         self.empty_cache()
 
     def train(self, mode: bool = True) -> Self:
         """Learn from what comes, or do not (`eval()`); returns itself."""
         super().train(mode)
-        if (holder := self.container) is not None:
-            holder._forget_parents()  # they are of clones
+        if (container := self.container) is not None:
+            container._clear_parents()  # they are of clones
         return self
 
-    not_state = ("_holder", "_derived")
+    excluded_from_state = ("_container_ref", "_cache")
 
     def clone(self) -> Self:
         """One that belongs to nobody; buffers and parameters are shared, not copied."""
-        new = copy.copy(self)
+        cloned = copy.copy(self)
         for name in ("_parameters", "_buffers", "_modules"):
-            new.__dict__[name] = dict(self.__dict__[name])
-        new._holder = None
-        new._derived = {}
-        return new
+            cloned.__dict__[name] = dict(self.__dict__[name])
+        cloned._container_ref = None
+        cloned._cache = {}
+        return cloned
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_holder": None, "_derived": {}}
+        return {**self.__dict__, "_container_ref": None, "_cache": {}}
 
     # -- values
 
@@ -245,17 +256,17 @@ class Transform(nn.Module):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """What a step gave, changed in place and returned."""
-        for in_key, out_key in self._routes:
+        for in_key, out_key in self._key_pairs:
             value = next_tensordict.get(in_key, None)
             if value is not None:
                 next_tensordict.set(out_key, self._apply_transform(value))
-            elif not self._tolerant:
+            elif not self._allow_missing:
                 raise self._missing(in_key, next_tensordict)
         return next_tensordict
 
     def _missing(self, key: Key, td: TensorDictBase) -> KeyError:
-        there = list(td.keys(include_nested=True, leaves_only=True))
-        return KeyError(f"{type(self).__name__} expects an entry {key!r}, but there are only {there}.")
+        available = list(td.keys(include_nested=True, leaves_only=True))
+        return KeyError(f"{type(self).__name__} expects an entry {key!r}, but there are only {available}.")
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """What a step gave for `tensordict`, changed in place and returned."""
@@ -267,14 +278,14 @@ class Transform(nn.Module):
         Where `_apply_transform` says all, it is applied to what a reset gives of `in_keys`; a `_call` of one's own is
         for steps alone.
         """
-        return self._call_tolerant(tensordict_reset) if type(self)._call is Transform._call else tensordict_reset
+        return self._call_allow_missing(tensordict_reset) if type(self)._call is Transform._call else tensordict_reset
 
-    def _call_tolerant(self, tensordict: TensorDictBase) -> TensorDictBase:
-        tolerant, self.__dict__["_tolerant"] = self._tolerant, True
+    def _call_allow_missing(self, tensordict: TensorDictBase) -> TensorDictBase:
+        allow_missing, self.__dict__["_allow_missing"] = self._allow_missing, True
         try:
             return self._call(tensordict)
         finally:
-            self.__dict__["_tolerant"] = tolerant
+            self.__dict__["_allow_missing"] = allow_missing
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         """What the environment's reset is given, before it is."""
@@ -282,47 +293,51 @@ class Transform(nn.Module):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """What goes into a step, changed in place and returned."""
-        for out_key, in_key in self._routes_inv:
+        for out_key, in_key in self._inverse_key_pairs:
             value = tensordict.get(out_key, None)
             if value is not None:
                 tensordict.set(in_key, self._inv_apply_transform(value))
-            elif not self._tolerant:
+            elif not self._allow_missing:
                 raise self._missing(out_key, tensordict)
         return tensordict
 
     @property
-    def _inverts(self) -> bool:
+    def _has_inverse(self) -> bool:
         """Whether anything happens on the way in."""
-        return bool(self._routes_inv) or type(self)._inv_call is not Transform._inv_call
+        return bool(self._inverse_key_pairs) or type(self)._inv_call is not Transform._inv_call
 
     @property
-    def _unrolls(self) -> bool:
-        """Whether it can be applied to a whole rollout at once, by `_unroll`."""
-        return self.pointwise and self._unroll_counts and type(self)._call is Transform._call
+    def supports_rollout(self) -> bool:
+        """Whether it can be applied to a whole rollout at once, by `_apply_to_rollout`."""
+        return self.elementwise and self._has_no_step_hooks and type(self)._call is Transform._call
 
     @property
-    def _unroll_counts(self) -> bool:
-        """Whether no class below the one that gave `_unroll` has another `_step` or `_reset`."""
-        kinds = type(self).__mro__
-        given = next(kind for kind in kinds if "_unroll" in vars(kind))
-        below = kinds[: kinds.index(given)]
-        return not any(name in vars(kind) for kind in below for name in ("_step", "_reset", "_reset_env_preprocess"))
+    def _has_no_step_hooks(self) -> bool:
+        """Whether no class below the one that gave `_apply_to_rollout` has another `_step` or `_reset`."""
+        classes = type(self).__mro__
+        defining_class = next(class_name for class_name in classes if "_apply_to_rollout" in vars(class_name))
+        subclasses = classes[: classes.index(defining_class)]
+        return not any(
+            name in vars(class_name)
+            for class_name in subclasses
+            for name in ("_step", "_reset", "_reset_env_preprocess")
+        )
 
-    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         """Apply it to a whole rollout, in place, with the same result as step by step.
 
         Args:
-            roots: `[*batch, time]`, what was seen before each step.
-            following: `[*batch, time]`, what each step gave.
-            first: `[*batch, time]` bool, the steps that begin an episode; the very first does.
+            root: `[*batch, time]`, what was seen before each step.
+            next_td: `[*batch, time]`, what each step gave.
+            is_first: `[*batch, time]` bool, the steps that begin an episode; the very first does.
         """
-        self._call_tolerant(roots)
-        self._call(following)
+        self._call_allow_missing(root)
+        self._call(next_td)
 
-    _restricts = False
-    """Whether it says, by `_allowed`, which actions may be drawn."""
+    _masks_actions = False
+    """Whether it says, by `_mask_action_spec`, which actions may be drawn."""
 
-    def _allowed(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+    def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
         """The action specs, as they are for `tensordict`."""
         return specs
 
@@ -358,11 +373,11 @@ class Transform(nn.Module):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """The specs of the observations, changed in place and returned."""
-        return self._seen(observation_spec)
+        return self._forward_spec(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """The specs of the rewards, changed in place and returned."""
-        return self._seen(reward_spec)
+        return self._forward_spec(reward_spec)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """The specs of the done flags, changed in place and returned."""
@@ -370,32 +385,32 @@ class Transform(nn.Module):
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         """The specs of the actions, changed in place and returned."""
-        return self._meant(action_spec)
+        return self._inverse_spec(action_spec)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """The specs of other inputs, changed in place and returned."""
-        return self._meant(state_spec)
+        return self._inverse_spec(state_spec)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_apply_transform` makes of values of `spec`."""
-        return inferred(spec, self._apply_transform)
+        return infer_spec(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
         """The spec of what `_inv_apply_transform` makes values of `spec` of."""
         return spec
 
-    def _seen(self, specs: Composite) -> Composite:
+    def _forward_spec(self, specs: Composite) -> Composite:
         """Of what comes out: `out_keys` by `_spec` of `in_keys`."""
         if type(self)._apply_transform is not Transform._apply_transform:
-            for in_key, out_key in self._routes:
+            for in_key, out_key in self._key_pairs:
                 spec = specs.get(in_key, None)
                 if spec is not None:
                     specs[out_key] = self._spec(spec)
         return specs
 
-    def _meant(self, specs: Composite) -> Composite:
+    def _inverse_spec(self, specs: Composite) -> Composite:
         """Of what goes in: `out_keys_inv` by `_inv_spec` of `in_keys_inv`, which the user does not give any more."""
-        for out_key, in_key in self._routes_inv:
+        for out_key, in_key in self._inverse_key_pairs:
             spec = specs.get(in_key, None)
             if spec is not None:
                 if out_key != in_key:
@@ -422,7 +437,7 @@ class Transform(nn.Module):
 
     def empty_cache(self) -> None:
         """Forget what was derived from the environment."""
-        self._derived.clear()
+        self._cache.clear()
 
     def close(self) -> None:
         """Free what is held."""
@@ -433,17 +448,17 @@ class Transform(nn.Module):
     @property
     def missing_tolerance(self) -> bool:
         """Whether entries may be missing."""
-        return self._tolerant
+        return self._allow_missing
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
         """Let entries be missing, or not."""
-        self._tolerant = mode
+        self._allow_missing = mode
 
     @property
     def collector(self) -> Any:
         """The collector that steps the environment, where one has registered itself."""
-        holder = self.container
-        return None if holder is None else getattr(holder, "collector", None)
+        container = self.container
+        return None if container is None else getattr(container, "collector", None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys})"

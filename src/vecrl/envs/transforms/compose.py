@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite
-from ..owner import Key
-from .base import Part, Transform, owned
-from .functions import as_transform
+from ..spec_container import Key
+from .base import SubmoduleAttribute, Transform, owned
+from .function_transform import as_transform
 
 
 class Compose(Transform):
@@ -29,7 +29,7 @@ class Compose(Transform):
     (4, 1)
     """
 
-    transforms: nn.ModuleList = Part()  # pyright: ignore[reportAssignmentType]
+    transforms: nn.ModuleList = SubmoduleAttribute()  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, *trsfs: Any):
         super().__init__()
@@ -63,7 +63,7 @@ class Compose(Transform):
             raise ValueError("Expected another transform, but a Compose cannot hold itself. clone() gives one it can.")
         transform.set_container(self)
         self.transforms.insert(index if index >= 0 else len(self) + index, transform)
-        self._changed()
+        self._invalidate_specs()
 
     def pop(self, index: int | None = None) -> Transform:
         """Take a transform out, the last one by default."""
@@ -71,68 +71,68 @@ class Compose(Transform):
         del self.transforms[-1 if index is None else index]
         assert isinstance(transform, Transform)
         transform.reset_parent()
-        self._changed()
+        self._invalidate_specs()
         return transform
 
-    def _changed(self) -> None:
-        holder = self.container
-        if holder is not None:
-            holder._changed()
+    def _invalidate_specs(self) -> None:
+        container = self.container
+        if container is not None:
+            container._invalidate_specs()
 
-    def _forget_parents(self) -> None:
-        holder = self.container
-        if holder is not None:
-            holder._forget_parents()
+    def _clear_parents(self) -> None:
+        container = self.container
+        if container is not None:
+            container._clear_parents()
 
-    def _up_to(self, transform: Transform, within: Sequence[Transform] = ()) -> Any:
-        """The environment up to `transform`, and those `within` it that come before the one that asks."""
-        holder = self.container
-        if holder is None:
+    def _parent_for(self, transform: Transform, following: Sequence[Transform] = ()) -> Any:
+        """The environment up to `transform`, and those `following` it that come before the one that asks."""
+        container = self.container
+        if container is None:
             return None
-        before = list(self)
-        return holder._up_to(self, [*before[: before.index(transform)], *within])
+        transforms = list(self)
+        return container._parent_for(self, [*transforms[: transforms.index(transform)], *following])
 
     @property
     def in_keys(self) -> list[Key]:
         """What any of them reads."""
-        return list(dict.fromkeys(key for transform in self._each() for key in transform.in_keys))
+        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys))
 
     @in_keys.setter
     def in_keys(self, keys: Any) -> None:
-        self._own("in_keys", keys)
+        self._reject_keys("in_keys", keys)
 
     @property
     def out_keys(self) -> list[Key]:
         """What any of them writes."""
-        return list(dict.fromkeys(key for transform in self._each() for key in transform.out_keys))
+        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys))
 
     @out_keys.setter
     def out_keys(self, keys: Any) -> None:
-        self._own("out_keys", keys)
+        self._reject_keys("out_keys", keys)
 
     @property
     def in_keys_inv(self) -> list[Key]:
         """What any of them writes on the way in."""
-        return list(dict.fromkeys(key for transform in self._each() for key in transform.in_keys_inv))
+        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys_inv))
 
     @in_keys_inv.setter
     def in_keys_inv(self, keys: Any) -> None:
-        self._own("in_keys_inv", keys)
+        self._reject_keys("in_keys_inv", keys)
 
     @property
     def out_keys_inv(self) -> list[Key]:
         """What any of them reads on the way in."""
-        return list(dict.fromkeys(key for transform in self._each() for key in transform.out_keys_inv))
+        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys_inv))
 
     @out_keys_inv.setter
     def out_keys_inv(self, keys: Any) -> None:
-        self._own("out_keys_inv", keys)
+        self._reject_keys("out_keys_inv", keys)
 
-    def _own(self, name: str, keys: Any) -> None:
+    def _reject_keys(self, name: str, keys: Any) -> None:
         if keys is not None:
             raise AttributeError(f"A Compose has no {name} of its own: set those of its transforms.")
 
-    def _each(self) -> list[Transform]:
+    def _transforms(self) -> list[Transform]:
         return list(self) if "transforms" in self._modules else []
 
     def clone(self) -> Self:
@@ -150,13 +150,13 @@ class Compose(Transform):
     # -- values
 
     @property
-    def keeps_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def preserves_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether all of them do."""
-        return all(transform.keeps_done for transform in self)
+        return all(transform.preserves_done for transform in self)
 
     @property
-    def _inverts(self) -> bool:
-        return any(transform._inverts for transform in self)
+    def _has_inverse(self) -> bool:
+        return any(transform._has_inverse for transform in self)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         for transform in self:
@@ -186,7 +186,7 @@ class Compose(Transform):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         for transform in reversed(list(self)):
-            if transform._inverts:
+            if transform._has_inverse:
                 tensordict = transform._inv_call(tensordict)
         return tensordict
 
@@ -198,21 +198,21 @@ class Compose(Transform):
         return tensordict
 
     @property
-    def _restricts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return any(transform._restricts for transform in self)
+    def _masks_actions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(transform._masks_actions for transform in self)
 
-    def _allowed(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+    def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
         for transform in self:
-            specs = transform._allowed(specs, tensordict)
+            specs = transform._mask_action_spec(specs, tensordict)
         return specs
 
     @property
-    def _unrolls(self) -> bool:
-        return all(transform._unrolls for transform in self)
+    def supports_rollout(self) -> bool:
+        return all(transform.supports_rollout for transform in self)
 
-    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         for transform in self:
-            transform._unroll(roots, following, first)
+            transform._apply_to_rollout(root, next_td, is_first)
 
     # -- specs
 
@@ -305,5 +305,5 @@ class Compose(Transform):
             transform.set_missing_tolerance(mode)
 
     def __repr__(self) -> str:
-        inside = ",\n".join(f"    {line}" for t in self for line in repr(t).splitlines())
-        return f"{type(self).__name__}(\n{inside})" if len(self) else f"{type(self).__name__}()"
+        lines = ",\n".join(f"    {line}" for transform in self for line in repr(transform).splitlines())
+        return f"{type(self).__name__}(\n{lines})" if len(self) else f"{type(self).__name__}()"

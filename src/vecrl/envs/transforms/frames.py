@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..owner import Key
-from ..partial import aligned
-from .counting import Tracker, beginnings
+from ..row_masks import broadcast_mask
+from ..spec_container import Key
+from .counters import Tracker, episode_starts
 
 _PREFIX = "_cat_buffers_"
 
@@ -73,61 +73,61 @@ class CatFrames(Tracker):
 
     def clone(self) -> Self:
         """One that belongs to nobody and works on the same stacks, those that are yet to come included."""
-        new = super().clone()
-        new.__dict__["_buffers"] = self.__dict__["_buffers"]
-        return new
+        cloned = super().clone()
+        cloned.__dict__["_buffers"] = self.__dict__["_buffers"]
+        return cloned
 
     # -- in an environment
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get("_step", None)
-        for key, out_key in self._routes:
+        for key, out_key in self._key_pairs:
             frame = next_tensordict.get(key, None)
             if frame is not None:
-                next_tensordict.set(out_key, self._keep(key, self._pushed(key, frame), mask))
-            elif not self._tolerant:
+                next_tensordict.set(out_key, self._store(key, self._push(key, frame), mask))
+            elif not self._allow_missing:
                 raise self._missing(key, next_tensordict)
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        for key, out_key in self._routes:
+        for key, out_key in self._key_pairs:
             frame = tensordict_reset.get(key, None)
             if frame is not None:
                 mask = self._mask(tensordict, key)
-                tensordict_reset.set(out_key, self._keep(key, torch.cat(self._padded(frame), self.dim), mask))
+                tensordict_reset.set(out_key, self._store(key, torch.cat(self._pad(frame), self.dim), mask))
         return tensordict_reset
 
     def _mask(self, tensordict: TensorDictBase, key: Key) -> Tensor | None:
         if self.reset_key is not None:
             return tensordict.get(self.reset_key, None)
-        return self._masks(tensordict).of(key)
+        return self._masks(tensordict).for_key(key)
 
-    def _padded(self, frame: Tensor) -> list[Tensor]:
+    def _pad(self, frame: Tensor) -> list[Tensor]:
         """The values of an episode that begins with `frame`."""
-        before = frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
-        return [*[before] * (self.N - 1), frame]
+        padding = frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
+        return [*[padding] * (self.N - 1), frame]
 
-    def _pushed(self, key: Key, frame: Tensor) -> Tensor:
+    def _push(self, key: Key, frame: Tensor) -> Tensor:
         """The last stack with `frame` for its oldest value."""
-        last = self._buffers.get(_name(key))
-        if last is None:
-            return torch.cat(self._padded(frame), self.dim)
+        previous = self._buffers.get(_buffer_name(key))
+        if previous is None:
+            return torch.cat(self._pad(frame), self.dim)
         size = frame.shape[self.dim]
-        rest = last.narrow(self.dim, size, (self.N - 1) * size)
-        if rest.shape[: self.dim] != frame.shape[: self.dim]:
+        kept_frames = previous.narrow(self.dim, size, (self.N - 1) * size)
+        if kept_frames.shape[: self.dim] != frame.shape[: self.dim]:
             raise SpaceError(
-                f"CatFrames holds {tuple(last.shape)} of {key!r}, to which {tuple(frame.shape)} cannot be added. "
+                f"CatFrames holds {tuple(previous.shape)} of {key!r}, to which {tuple(frame.shape)} cannot be added. "
                 "Reset the environment with the batch that is to be stepped."
             )
-        return torch.cat([rest, frame], self.dim)
+        return torch.cat([kept_frames, frame], self.dim)
 
-    def _keep(self, key: Key, stack: Tensor, mask: Tensor | None) -> Tensor:
+    def _store(self, key: Key, frames: Tensor, mask: Tensor | None) -> Tensor:
         """Keep a stack for the next step, of the rows of `mask` alone; returns one that the caller may change."""
-        last = self._buffers.get(_name(key))
-        if mask is not None and last is not None and last.shape == stack.shape:
-            stack = torch.where(aligned(mask, stack), stack, last)
-        self._buffers[_name(key)] = stack.detach()
-        return stack.clone()
+        previous = self._buffers.get(_buffer_name(key))
+        if mask is not None and previous is not None and previous.shape == frames.shape:
+            frames = torch.where(broadcast_mask(mask, frames), frames, previous)
+        self._buffers[_buffer_name(key)] = frames.detach()
+        return frames.clone()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         self._buffers.clear()
@@ -155,48 +155,54 @@ class CatFrames(Tracker):
         """
         if not tensordict.batch_dims:
             raise ValueError("CatFrames stacks along time: it needs trajectories [..., time].")
-        following = tensordict.get("next", None)
-        if following is None or following.get(self.done_key, None) is None:
+        next_td = tensordict.get("next", None)
+        if next_td is None or next_td.get(self.done_key, None) is None:
             raise KeyError(f"CatFrames needs the flags {('next', self.done_key)!r}, to know where episodes begin.")
-        starts = _starts(beginnings(following, self.done_key))
+        start_indices = _start_indices(episode_starts(next_td, self.done_key))
         values = {key: tensordict.get(key, None) for key in self.in_keys}
-        for key, out_key in self._routes:
+        for key, out_key in self._key_pairs:
             value = values[key]
             if value is None:
-                if self._tolerant:
+                if self._allow_missing:
                     continue
                 raise self._missing(key, tensordict)
-            below = _below_next(key)
-            root = None if below is None else values.get(below)
-            stacked = self._stacked(value, starts) if root is None else self._stacked(root, starts, value)
-            tensordict.set(out_key, stacked)
+            key_below = _key_below_next(key)
+            root = None if key_below is None else values.get(key_below)
+            stacked_value = (
+                self._stack_frames(value, start_indices)
+                if root is None
+                else self._stack_frames(root, start_indices, value)
+            )
+            tensordict.set(out_key, stacked_value)
         return tensordict
 
-    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
-        starts = _starts(first)
-        for key, out_key in self._routes:
-            value, after = roots.get(key), following.get(key)
-            roots.set(out_key, self._stacked(value, starts))
-            following.set(out_key, self._stacked(value, starts, after))
-            self._buffers[_name(key)] = following.get(out_key).select(first.ndim - 1, -1).clone()
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
+        start_indices = _start_indices(is_first)
+        for key, out_key in self._key_pairs:
+            value, next_values = root.get(key), next_td.get(key)
+            root.set(out_key, self._stack_frames(value, start_indices))
+            next_td.set(out_key, self._stack_frames(value, start_indices, next_values))
+            self._buffers[_buffer_name(key)] = next_td.get(out_key).select(is_first.ndim - 1, -1).clone()
 
-    def _stacked(self, values: Tensor, starts: Tensor, after: Tensor | None = None) -> Tensor:
-        """Stacks of `values` `[*batch, time, ...]`: up to each step, or, with the values `after` each step, up to
+    def _stack_frames(self, values: Tensor, start_indices: Tensor, next_values: Tensor | None = None) -> Tensor:
+        """Stacks of `values` `[*batch, time, ...]`: up to each step, or, with the values `next_values` each step, up to
         those."""
-        steps = torch.arange(starts.shape[-1], device=starts.device)
-        rows = torch.arange(starts[..., 0].numel(), device=starts.device).reshape(*starts.shape[:-1], 1) * len(steps)
-        flat, size = values.flatten(0, starts.ndim - 1), values.shape[self.dim]
+        steps = torch.arange(start_indices.shape[-1], device=start_indices.device)
+        rows = torch.arange(start_indices[..., 0].numel(), device=start_indices.device).reshape(
+            *start_indices.shape[:-1], 1
+        ) * len(steps)
+        flat, size = values.flatten(0, start_indices.ndim - 1), values.shape[self.dim]
         shape = list(values.shape)
         shape[self.dim] = size * self.N
-        stack = values.new_empty(shape)
-        parts = list(stack.split(size, self.dim))
-        parts.pop().copy_(values if after is None else after)
-        for back, part in enumerate(reversed(parts), after is None):
-            source = steps - back
-            part.copy_(flat[(rows + source.maximum(starts)).flatten()].view(values.shape))
+        stacked_frames = values.new_empty(shape)
+        slices = list(stacked_frames.split(size, self.dim))
+        slices.pop().copy_(values if next_values is None else next_values)
+        for offset, frame_slice in enumerate(reversed(slices), next_values is None):
+            source = steps - offset
+            frame_slice.copy_(flat[(rows + source.maximum(start_indices)).flatten()].view(values.shape))
             if self.padding == "constant":
-                part.masked_fill_(aligned(source < starts, part), self.padding_value)
-        return stack
+                frame_slice.masked_fill_(broadcast_mask(source < start_indices, frame_slice), self.padding_value)
+        return stacked_frames
 
     # -- specs
 
@@ -204,7 +210,7 @@ class CatFrames(Tracker):
         """With `N` times the size along the dimension."""
         if self.as_inverse:
             raise RuntimeError("CatFrames(as_inverse=True) is for stores: give an environment one without.")
-        for key, out_key in self._routes:
+        for key, out_key in self._key_pairs:
             spec = observation_spec.get(key, None)
             if spec is not None:
                 if spec.ndim - observation_spec.ndim < -self.dim:
@@ -220,26 +226,26 @@ class CatFrames(Tracker):
         shape[self.dim] *= self.N if shape[self.dim] >= 0 else 1
         if not isinstance(spec, Bounded) or shape[self.dim] < 0:
             return Unbounded(shape, dtype=spec.dtype, device=spec.device)
-        low, high = (torch.cat([end] * self.N, self.dim) for end in (spec.low, spec.high))
+        low, high = (torch.cat([bound] * self.N, self.dim) for bound in (spec.low, spec.high))
         if self.padding == "constant":
             low, high = low.clamp(max=self.padding_value), high.clamp(min=self.padding_value)
         return Bounded(low, high, shape, dtype=spec.dtype, device=spec.device)
 
 
-def _name(key: Key) -> str:
+def _buffer_name(key: Key) -> str:
     """Of the buffer for an entry."""
-    parts = [key] if isinstance(key, str) else key
-    return _PREFIX + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
+    names = [key] if isinstance(key, str) else key
+    return _PREFIX + "/".join(quote(name, safe="").replace(".", "%2E") for name in names)
 
 
-def _below_next(key: Key) -> Key | None:
+def _key_below_next(key: Key) -> Key | None:
     """`key` of ("next", key); None for others."""
     if isinstance(key, str) or key[0] != "next":
         return None
     return key[1] if len(key) == 2 else key[1:]
 
 
-def _starts(first: Tensor) -> Tensor:
+def _start_indices(is_first: Tensor) -> Tensor:
     """`[..., time]` int64: when the episode of each step began."""
-    steps = torch.arange(first.shape[-1], device=first.device)
-    return torch.where(first, steps, 0).cummax(-1).values
+    steps = torch.arange(is_first.shape[-1], device=is_first.device)
+    return torch.where(is_first, steps, 0).cummax(-1).values

@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
-from .throughout import ObservationTransform
-from .trying import tried
+from .spec_probe import probe_output
+from .stateless import ObservationTransform
 
 _GREY = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
-_SMOOTH = ("bilinear", "bicubic")
+_ANTIALIASED = ("bilinear", "bicubic")
 
 
 class ImageTransform(ObservationTransform):
@@ -29,29 +29,29 @@ class ImageTransform(ObservationTransform):
         in_keys, out_keys: see `Transform`.
     """
 
-    pointwise = True
-    _least = 3  # dimensions of an image
+    elementwise = True
+    _min_dims = 3  # dimensions of an image
     _monotonous = True  # whether brighter images never become darker ones, so that bounds are mapped like values
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
 
     @property
-    def _unrolls(self) -> bool:
+    def supports_rollout(self) -> bool:
         return False  # for which all frames of a rollout would have to be held at their first, full size
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         parent = self.parent
-        if spec.ndim - (0 if parent is None else parent.batch_dims) < self._least:
+        if spec.ndim - (0 if parent is None else parent.batch_dims) < self._min_dims:
             raise SpaceError(
-                f"{type(self).__name__} expects images of {self._least} dimensions or more behind the batch, but a "
+                f"{type(self).__name__} expects images of {self._min_dims} dimensions or more behind the batch, but a "
                 f"shape of {tuple(spec.shape)} came: name others with in_keys."
             )
-        value, shape = tried(self._apply_transform, spec)
+        value, shape = probe_output(self._apply_transform, spec)
         if not (isinstance(spec, Bounded) and self._monotonous):
             return Unbounded(shape, dtype=value.dtype, device=spec.device)
-        low, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
-        return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
+        row_resized, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
+        return Bounded(row_resized, high, shape, dtype=value.dtype, device=spec.device)
 
 
 class ToTensorImage(ImageTransform):
@@ -136,7 +136,7 @@ class Resize(ImageTransform):
     torch.Size([3, 84, 84])
     """
 
-    _least = 2
+    _min_dims = 2
 
     def __init__(
         self,
@@ -158,55 +158,60 @@ class Resize(ImageTransform):
         if value.shape[-2:] == (self.w, self.h):
             return value
         flat = value.reshape(-1, *value.shape[-3:]) if value.ndim > 2 else value[None, None]
-        made = flat if flat.is_floating_point() else flat.float()
-        made = self._averaged(made) if self.interpolation in _SMOOTH else self._interpolated(made)
+        images = flat if flat.is_floating_point() else flat.float()
+        images = self._resize_antialiased(images) if self.interpolation in _ANTIALIASED else self._interpolate(images)
         if not value.is_floating_point():
             limits = torch.iinfo(value.dtype)
-            made = made.round().clamp(limits.min, limits.max).to(value.dtype)
-        return made.reshape(*value.shape[:-2], self.w, self.h)
+            images = images.round().clamp(limits.min, limits.max).to(value.dtype)
+        return images.reshape(*value.shape[:-2], self.w, self.h)
 
-    def _interpolated(self, images: Tensor) -> Tensor:
-        smooth = self.interpolation in _SMOOTH
-        return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=smooth)
+    def _interpolate(self, images: Tensor) -> Tensor:
+        antialias = self.interpolation in _ANTIALIASED
+        return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=antialias)
 
-    def _averaged(self, images: Tensor) -> Tensor:
-        """`_interpolated`, on a processor as sums of weighted rows and then of weighted columns, which is three times
+    def _resize_antialiased(self, images: Tensor) -> Tensor:
+        """`_interpolate`, on a processor as sums of weighted rows and then of weighted columns, which is three times
         as quick there and differs in the last bit."""
         if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.float64) or not images.numel():
-            return self._interpolated(images)
-        last = images.stride(1) == 1  # channels lie last, as cameras have them
-        images = images.movedim(1, -1) if last else images.reshape(-1, *images.shape[2:], 1)
-        n, height, width, channels = images.shape
-        rows, columns = self._taps(n, height, width, images.dtype)
-        low = _weighted(images.reshape(n * height, -1), *rows).view(n, self.w, width, channels)
-        small = _weighted(low.permute(0, 2, 3, 1).reshape(n * width, -1), *columns)
-        return small.view(n, self.h, channels, self.w).permute(0, 2, 3, 1)
+            return self._interpolate(images)
+        channels_last = images.stride(1) == 1  # channels lie last, as cameras have them
+        images = images.movedim(1, -1) if channels_last else images.reshape(-1, *images.shape[2:], 1)
+        num_images, height, width, channels = images.shape
+        rows, columns = self._cached_taps(num_images, height, width, images.dtype)
+        row_resized = _weighted_sum(images.reshape(num_images * height, -1), *rows).view(
+            num_images, self.w, width, channels
+        )
+        resized = _weighted_sum(row_resized.permute(0, 2, 3, 1).reshape(num_images * width, -1), *columns)
+        return resized.view(num_images, self.h, channels, self.w).permute(0, 2, 3, 1)
 
-    def _taps(self, n: int, height: int, width: int, dtype: torch.dtype) -> Any:
-        """Which rows and which columns of `n` images go into those of the results, and their weights."""
-        kind, found = self._derived.get("taps", (None, None))
-        if kind != (n, height, width, dtype):
-            rows = _taps(height, self.w, self.interpolation, dtype, n)
-            found = rows, _taps(width, self.h, self.interpolation, dtype, n)
-            self._derived["taps"] = (n, height, width, dtype), found
-        return found
+    def _cached_taps(self, num_images: int, height: int, width: int, dtype: torch.dtype) -> Any:
+        """Which rows and which columns of `num_images` images go into those of the results, and their weights."""
+        cache_key, taps = self._cache.get("taps", (None, None))
+        if cache_key != (num_images, height, width, dtype):
+            rows = _interpolation_taps(height, self.w, self.interpolation, dtype, num_images)
+            taps = rows, _interpolation_taps(width, self.h, self.interpolation, dtype, num_images)
+            self._cache["taps"] = (num_images, height, width, dtype), taps
+        return taps
 
 
-def _taps(size: int, to: int, mode: str, dtype: torch.dtype, n: int) -> tuple[Tensor, Tensor]:
-    """Of `n` vectors of `size` behind one another, interpolated to `to`: which elements (`[n * to, taps]`) go into each
+def _interpolation_taps(
+    size: int, out_size: int, mode: str, dtype: torch.dtype, num_images: int
+) -> tuple[Tensor, Tensor]:
+    """Of `num_images` vectors of `size` behind one another, interpolated to `to`: which elements (`[num_images * to,
+    taps]`) go into each
     element of the results, and with which weights, such as torch has them."""
-    unit = torch.eye(size, dtype=dtype)[None, None]
-    weights = functional.interpolate(unit, (to, size), mode=mode, antialias=True)[0, 0]
-    used = weights != 0
-    reach = int((size - used.flip(1).int().argmax(1) - used.int().argmax(1)).max())
-    where = used.int().argmax(1).clamp(max=size - reach).unsqueeze(1) + torch.arange(reach)
-    whole = (where + size * torch.arange(n)[:, None, None]).reshape(-1, reach)
-    return whole, weights.gather(1, where).repeat(n, 1)
+    identity = torch.eye(size, dtype=dtype)[None, None]
+    weights = functional.interpolate(identity, (out_size, size), mode=mode, antialias=True)[0, 0]
+    is_used = weights != 0
+    num_taps = int((size - is_used.flip(1).int().argmax(1) - is_used.int().argmax(1)).max())
+    tap_indices = is_used.int().argmax(1).clamp(max=size - num_taps).unsqueeze(1) + torch.arange(num_taps)
+    flat_indices = (tap_indices + size * torch.arange(num_images)[:, None, None]).reshape(-1, num_taps)
+    return flat_indices, weights.gather(1, tap_indices).repeat(num_images, 1)
 
 
-def _weighted(vectors: Tensor, where: Tensor, weights: Tensor) -> Tensor:
+def _weighted_sum(vectors: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """Sums of weighted `vectors`, one for each row of `where`."""
-    return functional.embedding_bag(where, vectors, per_sample_weights=weights, mode="sum")
+    return functional.embedding_bag(indices, vectors, per_sample_weights=weights, mode="sum")
 
 
 class Crop(ImageTransform):
@@ -224,7 +229,7 @@ class Crop(ImageTransform):
     torch.Size([3, 4, 2])
     """
 
-    _least = 2
+    _min_dims = 2
 
     def __init__(
         self,
@@ -244,19 +249,19 @@ class Crop(ImageTransform):
             spec = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
         return super()._spec(spec)
 
-    def _begins(self, height: int, width: int) -> tuple[int, int]:
+    def _top_left(self, height: int, width: int) -> tuple[int, int]:
         return self.top, self.left
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         height, width = value.shape[-2:]
-        top, left = self._begins(height, width)
+        top, left = self._top_left(height, width)
         bottom, right = top + self.w, left + self.h
-        inside = value[..., max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
+        cropped = value[..., max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
         if top >= 0 and left >= 0 and bottom <= height and right <= width:
-            return inside
-        beside = min(max(-left, 0), self.h), max(right - max(width, left), 0)
-        above = min(max(-top, 0), self.w), max(bottom - max(height, top), 0)
-        return functional.pad(inside, (*beside, *above))
+            return cropped
+        horizontal_padding = min(max(-left, 0), self.h), max(right - max(width, left), 0)
+        vertical_padding = min(max(-top, 0), self.w), max(bottom - max(height, top), 0)
+        return functional.pad(cropped, (*horizontal_padding, *vertical_padding))
 
 
 class CenterCrop(Crop):
@@ -276,7 +281,7 @@ class CenterCrop(Crop):
     def __init__(self, w: int, h: int | None = None, in_keys: Any = None, out_keys: Any = None):
         super().__init__(w, h, in_keys=in_keys, out_keys=out_keys)
 
-    def _begins(self, height: int, width: int) -> tuple[int, int]:
+    def _top_left(self, height: int, width: int) -> tuple[int, int]:
         return _margin(height - self.w), _margin(width - self.h)
 
 
@@ -287,6 +292,6 @@ def _sizes(w: int, h: int | None) -> tuple[int, int]:
     return sizes
 
 
-def _margin(spare: int) -> int:
+def _margin(margin: int) -> int:
     """How much of what is spare (or, below 0, lacks) lies before the middle, rounded as torchvision does."""
-    return round(spare / 2) if spare > 0 else -(-spare // 2)
+    return round(margin / 2) if margin > 0 else -(-margin // 2)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
-from ..owner import FLAGS, Key, split
-from ..successor import as_keys
+from ..spec_container import FLAGS, Key, split_key
+from ..step_mdp import as_keys
 from .base import Transform
-from .throughout import ObservationTransform, Throughout
-from .trying import tried
-from .unlike import unlike
+from .heterogeneous import is_heterogeneous
+from .spec_probe import probe_output
+from .stateless import ObservationTransform, StatelessTransform
 
 
 class CatTensors(ObservationTransform):
@@ -35,7 +35,7 @@ class CatTensors(ObservationTransform):
     tensor([0., 0., 1.])
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class CatTensors(ObservationTransform):
         sort: bool = True,
     ):
         super().__init__()
-        self._sorts = sort
-        self.in_keys = None if in_keys is None else self._ordered(as_keys(in_keys))
+        self._sort = sort
+        self.in_keys = None if in_keys is None else self._sort_keys(as_keys(in_keys))
         self.out_key: Key = as_keys(out_key)[0]
         self.dim = dim
         self.del_keys = del_keys
         self.unsqueeze_if_oor = unsqueeze_if_oor
 
-    def _ordered(self, keys: list[Key]) -> list[Key]:
-        return sorted(keys, key=lambda key: key if isinstance(key, str) else ".".join(key)) if self._sorts else keys
+    def _sort_keys(self, keys: list[Key]) -> list[Key]:
+        return sorted(keys, key=lambda key: key if isinstance(key, str) else ".".join(key)) if self._sort else keys
 
     def _default_in_keys(self) -> list[Key]:
         parent = self.parent
         if parent is None:
             return []
         specs = parent.full_observation_spec
-        return self._ordered([key for key in parent.observation_keys if specs[key].ndim == parent.batch_dims + 1])
+        return self._sort_keys([key for key in parent.observation_keys if specs[key].ndim == parent.batch_dims + 1])
 
     @property
     def out_keys(self) -> list[Key]:
@@ -78,24 +78,24 @@ class CatTensors(ObservationTransform):
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         values: list[Any] = [next_tensordict.get(key, None) for key in self.in_keys]
         if any(value is None for value in values):
-            if self._tolerant:
+            if self._allow_missing:
                 return next_tensordict
             raise self._missing(self.in_keys[values.index(None)], next_tensordict)
         if values:
-            next_tensordict.exclude(*self._gone, inplace=True)
-            next_tensordict.set(self.out_key, self._joined(values, next_tensordict.batch_dims))
+            next_tensordict.exclude(*self._removed_keys, inplace=True)
+            next_tensordict.set(self.out_key, self._concat(values, next_tensordict.batch_dims))
         return next_tensordict
 
     @property
-    def _gone(self) -> list[Key]:
+    def _removed_keys(self) -> list[Key]:
         """What is taken out."""
-        return self._once("gone", lambda: _not_needed(self, self.in_keys)) if self.del_keys else []
+        return self._cached("gone", lambda: _removable_keys(self, self.in_keys)) if self.del_keys else []
 
-    def _joined(self, values: list[Tensor], batch_dims: int) -> Tensor:
+    def _concat(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
         if self.unsqueeze_if_oor:
-            least = -dim if dim < 0 else self.dim + 1
-            values = [value if value.ndim - batch_dims >= least else value.unsqueeze(dim) for value in values]
+            min_dims = -dim if dim < 0 else self.dim + 1
+            values = [value if value.ndim - batch_dims >= min_dims else value.unsqueeze(dim) for value in values]
         return torch.cat(values, dim)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -105,41 +105,46 @@ class CatTensors(ObservationTransform):
             return observation_spec
         dims = observation_spec.ndim
         try:
-            joined, shape = tried(lambda *values: self._joined(list(values), dims), *specs)
+            concatenated, shape = probe_output(lambda *values: self._concat(list(values), dims), *specs)
         except (RuntimeError, IndexError) as error:
-            if any(map(unlike, specs)):  # which is told where all transforms are applied
+            if any(map(is_heterogeneous, specs)):  # which is told where all transforms are applied
                 raise
-            found = ", ".join(f"{key!r} of {tuple(spec.shape)}" for key, spec in zip(self.in_keys, specs, strict=True))
+            descriptions = ", ".join(
+                f"{key!r} of {tuple(spec.shape)}" for key, spec in zip(self.in_keys, specs, strict=True)
+            )
             raise SpaceError(
-                f"Expected entries that go behind one another along dim={self.dim}, but they are {found}. "
+                f"Expected entries that go behind one another along dim={self.dim}, but they are {descriptions}. "
                 "unsqueeze_if_oor=True gives the dimension to those without it."
             ) from error
-        for key in self._gone:
+        for key in self._removed_keys:
             del observation_spec[key]
-        observation_spec[self.out_key] = self._spec_of(specs, joined, shape, dims)
+        observation_spec[self.out_key] = self._spec_of(specs, concatenated, shape, dims)
         return observation_spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """As they are: observations are joined."""
         return reward_spec
 
-    def _spec_of(self, specs: list[TensorSpec], joined: Tensor, shape: tuple[int, ...], batch_dims: int) -> TensorSpec:
+    def _spec_of(
+        self, specs: list[TensorSpec], concatenated: Tensor, shape: tuple[int, ...], batch_dims: int
+    ) -> TensorSpec:
         bounded = [spec for spec in specs if isinstance(spec, Bounded)]
-        open_end = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1  # behind which bounds have no place
-        if len(bounded) < len(specs) or open_end:
-            return Unbounded(shape, dtype=joined.dtype, device=joined.device)
-        low = self._joined([spec.low for spec in bounded], batch_dims)
-        high = self._joined([spec.high for spec in bounded], batch_dims)
-        return Bounded(low, high, shape, dtype=joined.dtype, device=joined.device)
+        # behind which bounds have no place
+        is_dynamic = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1
+        if len(bounded) < len(specs) or is_dynamic:
+            return Unbounded(shape, dtype=concatenated.dtype, device=concatenated.device)
+        low = self._concat([spec.low for spec in bounded], batch_dims)
+        high = self._concat([spec.high for spec in bounded], batch_dims)
+        return Bounded(low, high, shape, dtype=concatenated.dtype, device=concatenated.device)
 
 
-def _not_needed(transform: Transform, keys: list[Key]) -> list[Key]:
+def _removable_keys(transform: Transform, keys: list[Key]) -> list[Key]:
     """Those that the environment's next step does not go on from."""
     parent = transform.parent
     return keys if parent is None else [key for key in keys if key not in parent.state_keys]
 
 
-class RenameTransform(Throughout):
+class RenameTransform(StatelessTransform):
     """Gives entries other names.
 
     Args:
@@ -155,7 +160,7 @@ class RenameTransform(Throughout):
     ['b']
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(
         self, in_keys: Any, out_keys: Any, in_keys_inv: Any = None, out_keys_inv: Any = None, create_copy: bool = False
@@ -164,62 +169,62 @@ class RenameTransform(Throughout):
         self.create_copy = create_copy
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._renamed(next_tensordict, self._routes)
+        return self._rename(next_tensordict, self._key_pairs)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._renamed(tensordict, self._routes_inv)
+        return self._rename(tensordict, self._inverse_key_pairs)
 
-    def _renamed(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
+    def _rename(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
         if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
             for row in td.tensordicts:
-                self._renamed(row, routes)
+                self._rename(row, routes)
             return td
-        found: list[tuple[Key, Any]] = []
-        for before, after in routes:
-            value = td.get(before, None)
+        renamed: list[tuple[Key, Any]] = []
+        for old_key, new_key in routes:
+            value = td.get(old_key, None)
             if value is not None:
-                found.append((after, value.clone() if self.create_copy else value))
-            elif not self._tolerant:
-                raise self._missing(before, td)
+                renamed.append((new_key, value.clone() if self.create_copy else value))
+            elif not self._allow_missing:
+                raise self._missing(old_key, td)
         if not self.create_copy:
-            td.exclude(*[before for before, _ in routes], inplace=True)
-        for after, value in found:
-            td.set(after, value)
+            td.exclude(*[old_key for old_key, _ in routes], inplace=True)
+        for new_key, value in renamed:
+            td.set(new_key, value)
         return td
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """With the new names."""
-        return self._with_names(observation_spec)
+        return self._rename_spec(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """With the new names."""
-        return self._with_names(reward_spec)
+        return self._rename_spec(reward_spec)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """With copies under the new names."""
-        for before, after in self._routes:
-            if not self.create_copy and split(before)[1] in FLAGS and before in done_spec:
+        for old_key, new_key in self._key_pairs:
+            if not self.create_copy and split_key(old_key)[1] in FLAGS and old_key in done_spec:
                 raise SpaceError(
-                    f"{before!r} says where episodes end, so it cannot be renamed to {after!r}; RenameTransform(…, "
+                    f"{old_key!r} says where episodes end, so it cannot be renamed to {new_key!r}; RenameTransform(…, "
                     "create_copy=True) gives it a second name."
                 )
-        return self._with_names(done_spec)
+        return self._rename_spec(done_spec)
 
-    def _with_names(self, specs: Composite) -> Composite:
-        found = [(before, after, specs[before]) for before, after in self._routes if before in specs]
+    def _rename_spec(self, specs: Composite) -> Composite:
+        renamed = [(old_key, new_key, specs[old_key]) for old_key, new_key in self._key_pairs if old_key in specs]
         if not self.create_copy:
-            for before, _, _ in found:
-                del specs[before]
-        for before, after, spec in found:
-            place = split(after)[0]
-            for above in (place[:n] for n in range(1, len(place) + 1)):
-                if not isinstance(specs.get(above, None), Composite | None):
-                    raise SpaceError(f"{before!r} cannot be named {after!r}, since {above!r} is a value itself.")
-            specs[after] = spec.clone()
+            for old_key, _, _ in renamed:
+                del specs[old_key]
+        for old_key, new_key, spec in renamed:
+            prefix = split_key(new_key)[0]
+            for ancestor in (prefix[:n] for n in range(1, len(prefix) + 1)):
+                if not isinstance(specs.get(ancestor, None), Composite | None):
+                    raise SpaceError(f"{old_key!r} cannot be named {new_key!r}, since {ancestor!r} is a value itself.")
+            specs[new_key] = spec.clone()
         return specs
 
 
-class SelectTransform(Throughout):
+class SelectTransform(StatelessTransform):
     """Keeps the chosen entries, of what comes out, and those that the environment's next step goes on from.
 
     Args:
@@ -233,7 +238,7 @@ class SelectTransform(Throughout):
     ['a', 'reward']
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(self, *selected_keys: Any, keep_rewards: bool = True, keep_dones: bool = True):
         super().__init__()
@@ -242,29 +247,29 @@ class SelectTransform(Throughout):
         self.keep_dones = keep_dones
 
     @property
-    def _kept(self) -> list[Key]:
-        return self._once("kept", self._keys_kept)
+    def _kept_keys(self) -> list[Key]:
+        return self._cached("kept", self._find_kept_keys)
 
-    def _keys_kept(self) -> list[Key]:
+    def _find_kept_keys(self) -> list[Key]:
         parent = self.parent
         rewards: list[Key] = ["reward"] if parent is None else parent.reward_keys
         flags: list[Key] = list(FLAGS) if parent is None else parent.done_keys
         states: list[Key] = [] if parent is None else parent.state_keys
-        more = [*states, *(rewards if self.keep_rewards else []), *(flags if self.keep_dones else [])]
-        return list(dict.fromkeys([*self.selected_keys, *more]))
+        extra_keys = [*states, *(rewards if self.keep_rewards else []), *(flags if self.keep_dones else [])]
+        return list(dict.fromkeys([*self.selected_keys, *extra_keys]))
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict.select(*self._kept, inplace=True, strict=False)
+        return next_tensordict.select(*self._kept_keys, inplace=True, strict=False)
 
-    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         parent = self._require_parent()  # what went in, such as actions, stays in the roots
         outputs: list[Key] = [*parent.observation_keys, *parent.done_keys]
-        roots.exclude(*(key for key in outputs if key not in self._kept), inplace=True)
-        self._call(following)
+        root.exclude(*(key for key in outputs if key not in self._kept_keys), inplace=True)
+        self._call(next_td)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Of the chosen entries alone."""
-        return observation_spec.select(*self._kept, strict=False)
+        return observation_spec.select(*self._kept_keys, strict=False)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
         """All of them, or the chosen ones."""
@@ -278,7 +283,7 @@ class SelectTransform(Throughout):
         return f"{type(self).__name__}(keys={self.selected_keys})"
 
 
-class ExcludeTransform(Throughout):
+class ExcludeTransform(StatelessTransform):
     """Leaves entries out, of what comes out or, with `inverse`, of what goes in.
 
     Args:
@@ -289,7 +294,7 @@ class ExcludeTransform(Throughout):
         KeyError: the environment has no such entry.
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(self, *excluded_keys: Any, inverse: bool = False):
         super().__init__()
@@ -297,7 +302,7 @@ class ExcludeTransform(Throughout):
         self.inverse = inverse
 
     @property
-    def _inverts(self) -> bool:
+    def _has_inverse(self) -> bool:
         return self.inverse
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -310,16 +315,18 @@ class ExcludeTransform(Throughout):
         """Without the entries."""
         if self.inverse:
             return output_spec
-        parts: list[Any] = list(output_spec.values())
+        specs: list[Any] = list(output_spec.values())
         for key in self.excluded_keys:
-            if split(key)[1] == "done" and key in output_spec["full_done_spec"]:
+            if split_key(key)[1] == "done" and key in output_spec["full_done_spec"]:
                 raise SpaceError(f"{key!r} says where episodes end, so it cannot be left out.")
-            holders = [part for part in parts if key in part]
-            if not holders:
-                there = [found for part in parts for found in part.keys(include_nested=True, leaves_only=True)]
-                raise KeyError(f"There is no {key!r} to leave out; the environment gives {there}.")
-            for part in holders:
-                del part[key]
+            containing_specs = [spec for spec in specs if key in spec]
+            if not containing_specs:
+                available = [
+                    existing_key for spec in specs for existing_key in spec.keys(include_nested=True, leaves_only=True)
+                ]
+                raise KeyError(f"There is no {key!r} to leave out; the environment gives {available}.")
+            for spec in containing_specs:
+                del spec[key]
         return output_spec
 
     def __repr__(self) -> str:

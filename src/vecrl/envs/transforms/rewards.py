@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ...specs import Binary, TensorSpec
-from ..owner import Key
-from .numbers import as_number, clipped, cut, mapped
-from .throughout import Throughout
+from ..spec_container import Key
+from .elementwise import as_number, clip_bounds_of, clip_to, map_bounds
+from .stateless import StatelessTransform
 
 
-class RewardTransform(Throughout):
+class RewardTransform(StatelessTransform):
     """The base of transforms of rewards: where no `in_keys` are given, they are the environment's rewards.
 
     Stored data have theirs under "reward". Resets give no rewards, so nothing happens to what they give.
@@ -22,7 +22,7 @@ class RewardTransform(Throughout):
         in_keys, out_keys: see `Transform`.
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None):
         super().__init__(in_keys, out_keys)
@@ -60,7 +60,7 @@ class RewardScaling(RewardTransform):
         return value * self.scale + self.loc
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return mapped(spec, self._apply_transform)
+        return map_bounds(spec, self._apply_transform)
 
 
 class RewardClipping(RewardTransform):
@@ -82,10 +82,10 @@ class RewardClipping(RewardTransform):
         self.register_buffer("clamp_max", torch.as_tensor(torch.inf if clamp_max is None else clamp_max))
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return cut(value, self.clamp_min, self.clamp_max)
+        return clip_to(value, self.clamp_min, self.clamp_max)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return clipped(spec, self._apply_transform, self.clamp_min, self.clamp_max)
+        return clip_bounds_of(spec, self._apply_transform, self.clamp_min, self.clamp_max)
 
 
 class BinarizeReward(RewardTransform):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
-from .throughout import ObservationTransform
-from .trying import inferred
+from .spec_probe import infer_spec
+from .stateless import ObservationTransform
 
 
 class ShapeTransform(ObservationTransform):
@@ -24,40 +24,40 @@ class ShapeTransform(ObservationTransform):
         in_keys, out_keys, in_keys_inv, out_keys_inv: see `Transform`; nothing by default.
     """
 
-    pointwise = True
+    elementwise = True
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
 
-    def _turned(self, x: Any, features: int) -> Any:
-        """A tensor or a spec in its new shape; `features` of its dimensions are not those of the batch."""
+    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+        """A tensor or a spec in its new shape; `num_feature_dims` of its dimensions are not those of the batch."""
         raise NotImplementedError
 
-    def _turned_back(self, x: Any, features: int) -> Any:
-        """The inverse of `_turned`."""
+    def _inverse_shape(self, x: Any, num_feature_dims: int) -> Any:
+        """The inverse of `_forward_shape`."""
         raise NotImplementedError(f"{type(self).__name__} has no inverse.")
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for in_key, out_key in self._routes:
+        for in_key, out_key in self._key_pairs:
             value = next_tensordict.get(in_key, None)
             if value is not None:
-                next_tensordict.set(out_key, self._turned(value, value.ndim - next_tensordict.batch_dims))
-            elif not self._tolerant:
+                next_tensordict.set(out_key, self._forward_shape(value, value.ndim - next_tensordict.batch_dims))
+            elif not self._allow_missing:
                 raise self._missing(in_key, next_tensordict)
         return next_tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for out_key, in_key in self._routes_inv:
+        for out_key, in_key in self._inverse_key_pairs:
             value = tensordict.get(out_key, None)
             if value is not None:
-                tensordict.set(in_key, self._turned_back(value, value.ndim - tensordict.batch_dims))
-            elif not self._tolerant:
+                tensordict.set(in_key, self._inverse_shape(value, value.ndim - tensordict.batch_dims))
+            elif not self._allow_missing:
                 raise self._missing(out_key, tensordict)
         return tensordict
 
     @property
-    def _inverts(self) -> bool:
-        return bool(self._routes_inv)
+    def _has_inverse(self) -> bool:
+        return bool(self._inverse_key_pairs)
 
     @property
     def _batch_dims(self) -> int:
@@ -65,26 +65,26 @@ class ShapeTransform(ObservationTransform):
         return 0 if parent is None else parent.batch_dims
 
     def _apply_transform(self, value: Tensor) -> Tensor:
-        return self._turned(value, value.ndim - self._batch_dims)
+        return self._forward_shape(value, value.ndim - self._batch_dims)
 
     def _inv_apply_transform(self, value: Tensor) -> Tensor:
-        return self._turned_back(value, value.ndim - self._batch_dims)
+        return self._inverse_shape(value, value.ndim - self._batch_dims)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         try:
-            return self._turned(spec, spec.ndim - self._batch_dims)
+            return self._forward_shape(spec, spec.ndim - self._batch_dims)
         except SpaceError:  # a dimension that is one choice is merged or moved
-            return inferred(spec, self._apply_transform)
+            return infer_spec(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        return self._turned(spec, spec.ndim - self._batch_dims)
+        return self._forward_shape(spec, spec.ndim - self._batch_dims)
 
 
-def _from_the_end(dim: int, features: int) -> int:
-    return dim if dim < 0 else dim - features
+def _negative_dim(dim: int, num_feature_dims: int) -> int:
+    return dim if dim < 0 else dim - num_feature_dims
 
 
-def _checked(dim: int, allow_positive_dim: bool, name: str) -> int:
+def _validate_dim(dim: int, allow_positive_dim: bool, name: str) -> int:
     if dim >= 0 and not allow_positive_dim:
         raise ValueError(
             f"Expected {name} to be counted from the end (-1 is the last one), but {dim} came; with "
@@ -112,11 +112,13 @@ class FlattenObservation(ShapeTransform):
         self, first_dim: int, last_dim: int, in_keys: Any = None, out_keys: Any = None, allow_positive_dim: bool = False
     ):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
-        self.first_dim = _checked(first_dim, allow_positive_dim, "first_dim")
-        self.last_dim = _checked(last_dim, allow_positive_dim, "last_dim")
+        self.first_dim = _validate_dim(first_dim, allow_positive_dim, "first_dim")
+        self.last_dim = _validate_dim(last_dim, allow_positive_dim, "last_dim")
 
-    def _turned(self, x: Any, features: int) -> Any:
-        return x.flatten(_from_the_end(self.first_dim, features), _from_the_end(self.last_dim, features))
+    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+        return x.flatten(
+            _negative_dim(self.first_dim, num_feature_dims), _negative_dim(self.last_dim, num_feature_dims)
+        )
 
 
 class UnsqueezeTransform(ShapeTransform):
@@ -142,15 +144,15 @@ class UnsqueezeTransform(ShapeTransform):
         if dim is None:
             raise TypeError(f"{type(self).__name__} needs dim, the dimension that comes or goes.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dim = _checked(dim, allow_positive_dim, "dim")
+        self.dim = _validate_dim(dim, allow_positive_dim, "dim")
 
-    def _wider(self, x: Any, features: int) -> Any:
-        return x.unsqueeze(_from_the_end(self.dim, features + 1))
+    def _unsqueeze(self, x: Any, num_feature_dims: int) -> Any:
+        return x.unsqueeze(_negative_dim(self.dim, num_feature_dims + 1))
 
-    def _narrower(self, x: Any, features: int) -> Any:
-        return x.squeeze(_from_the_end(self.dim, features))
+    def _squeeze(self, x: Any, num_feature_dims: int) -> Any:
+        return x.squeeze(_negative_dim(self.dim, num_feature_dims))
 
-    _turned, _turned_back = _wider, _narrower
+    _forward_shape, _inverse_shape = _unsqueeze, _squeeze
 
 
 class SqueezeTransform(UnsqueezeTransform):
@@ -163,7 +165,7 @@ class SqueezeTransform(UnsqueezeTransform):
         in_keys_inv, out_keys_inv: what gets it on the way in; nothing by default.
     """
 
-    _turned, _turned_back = UnsqueezeTransform._narrower, UnsqueezeTransform._wider
+    _forward_shape, _inverse_shape = UnsqueezeTransform._squeeze, UnsqueezeTransform._unsqueeze
 
 
 class PermuteTransform(ShapeTransform):
@@ -192,14 +194,14 @@ class PermuteTransform(ShapeTransform):
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
             raise ValueError(f"Expected dims to be an order of {tuple(range(-count, 0))}, but {self.dims} came.")
-        self._back = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
+        self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
-    def _turned(self, x: Any, features: int) -> Any:
-        return _permuted(x, self.dims)
+    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+        return _permute(x, self.dims)
 
-    def _turned_back(self, x: Any, features: int) -> Any:
-        return _permuted(x, self._back)
+    def _inverse_shape(self, x: Any, num_feature_dims: int) -> Any:
+        return _permute(x, self._inverse_dims)
 
 
-def _permuted(x: Any, dims: tuple[int, ...]) -> Any:
+def _permute(x: Any, dims: tuple[int, ...]) -> Any:
     return x.permute(*range(x.ndim - len(dims)), *(x.ndim + dim for dim in dims))

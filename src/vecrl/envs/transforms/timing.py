@@ -15,12 +15,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Composite, Unbounded
-from ..owner import Key, joined, split
-from ..partial import aligned
-from ..sharing import publish
-from ..successor import as_keys
+from ..row_masks import broadcast_mask
+from ..shared_folder import publish
+from ..spec_container import Key, join_key, split_key
+from ..step_mdp import as_keys
 from .base import Transform
-from .counting import Tracker
+from .counters import Tracker
 
 
 class Timer(Transform):
@@ -35,13 +35,13 @@ class Timer(Transform):
         time_key: how the default names begin.
     """
 
-    keeps_done = True
+    preserves_done = True
     _now: Any = staticmethod(perf_counter)
 
     def __init__(self, out_keys: Any = None, time_key: str = "time"):
         super().__init__()
         names = as_keys(
-            [f"{time_key}_{what}" for what in ("step", "policy", "reset")] if out_keys is None else out_keys
+            [f"{time_key}_{phase}" for phase in ("step", "policy", "reset")] if out_keys is None else out_keys
         )
         if len(names) != 3:
             raise TypeError(f"Expected three out_keys, for steps, policies and resets, but {names} came.")
@@ -49,24 +49,24 @@ class Timer(Transform):
         self._last = self._now()
         self._policy = 0.0
 
-    def _lap(self) -> float:
+    def _elapsed(self) -> float:
         """Seconds since it was last called."""
-        before, self._last = self._last, self._now()
-        return self._last - before
+        previous, self._last = self._last, self._now()
+        return self._last - previous
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        self._policy = self._lap()
+        self._policy = self._elapsed()
         return tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._write(next_tensordict, (self._lap(), self._policy, 0.0))
+        return self._write(next_tensordict, (self._elapsed(), self._policy, 0.0))
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        self._lap()
+        self._elapsed()
         return tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        return self._write(tensordict_reset, (0.0, 0.0, self._lap()))
+        return self._write(tensordict_reset, (0.0, 0.0, self._elapsed()))
 
     def _write(self, tensordict: TensorDictBase, times: tuple[float, float, float]) -> TensorDictBase:
         for key, seconds in zip(self.out_keys, times, strict=True):
@@ -111,87 +111,90 @@ class TrajCounter(Tracker):
         super().__init__()
         self._out_keys = as_keys(out_key)
         self._repeats = repeats or 1
-        self._tally = Tally()
+        self._counter = SharedCounter()
 
     @property
-    def _counts(self) -> list[tuple[Key, Key]]:
+    def _done_and_count_keys(self) -> list[tuple[Key, Key]]:
         """The done flags and the numbers that belong to them."""
-        return self._once("counts", self._found_counts)
+        return self._cached("counts", self._found_counts)
 
     def _found_counts(self) -> list[tuple[Key, Key]]:
-        place, name = split(self.out_keys[0])
-        if place and self.parent is not None and place not in self._places:
-            flags = [joined(p, "done") for p in self._places]
+        prefix, name = split_key(self.out_keys[0])
+        if prefix and self.parent is not None and prefix not in self._done_prefixes:
+            flags = [join_key(done_prefix, "done") for done_prefix in self._done_prefixes]
             raise RuntimeError(
                 f"Expected TrajCounter's out_key beside one of the done flags {flags}, got {self.out_keys[0]!r}, in a "
                 "group that has none. Put the key beside a flag."
             )
-        return [(joined(p, "done"), joined(p, name)) for p in ([place] if place else self._places)]
+        return [
+            (join_key(done_prefix, "done"), join_key(done_prefix, name))
+            for done_prefix in ([prefix] if prefix else self._done_prefixes)
+        ]
 
     @property
-    def _unrolls(self) -> bool:
+    def supports_rollout(self) -> bool:
         return False
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for _, key in self._counts:
+        for _, key in self._done_and_count_keys:
             next_tensordict.set(key, self._of(tensordict, key))
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         masks = self._masks(tensordict)
-        for done_key, key in self._counts:
+        for done_key, key in self._done_and_count_keys:
             done = tensordict_reset.get(done_key)
-            mask = masks.of(done_key)
-            begun = torch.ones_like(done) if mask is None else aligned(mask, done).expand_as(done)
-            tensordict_reset.set(key, self._numbered(begun))
+            mask = masks.for_key(done_key)
+            was_reset = torch.ones_like(done) if mask is None else broadcast_mask(mask, done).expand_as(done)
+            tensordict_reset.set(key, self._new_numbers(was_reset))
         return tensordict_reset
 
-    def _numbered(self, begun: Tensor) -> Tensor:
-        """The next numbers where `begun` is set, zeros elsewhere."""
-        order = begun.flatten().cumsum(0).view(begun.shape) - 1
-        first = self._tally.take(int(begun.sum()))
-        return torch.where(begun, (first + order) // self._repeats, 0)
+    def _new_numbers(self, was_reset: Tensor) -> Tensor:
+        """The next numbers where `was_reset` is set, zeros elsewhere."""
+        offset = was_reset.flatten().cumsum(0).view(was_reset.shape) - 1
+        first_number = self._counter.next_values(int(was_reset.sum()))
+        return torch.where(was_reset, (first_number + offset) // self._repeats, 0)
 
-    def _unroll(self, roots: TensorDictBase, following: TensorDictBase, first: Tensor) -> None:
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         """Number stored trajectories."""
-        for done_key, key in self._counts:
-            done = self._of(following, done_key)
-            begun = aligned(first, done).expand_as(done)
-            number = torch.where(begun, self._numbered(begun), -1).cummax(first.ndim - 1).values
-            roots.set(key, number)
-            following.set(key, number.clone())
+        for done_key, key in self._done_and_count_keys:
+            done = self._of(next_td, done_key)
+            was_reset = broadcast_mask(is_first, done).expand_as(done)
+            numbers = torch.where(was_reset, self._new_numbers(was_reset), -1).cummax(is_first.ndim - 1).values
+            root.set(key, numbers)
+            next_td.set(key, numbers.clone())
 
     def share_state_(self, path: Path) -> None:
         """Takes numbers from the count in the file `path`, as all others that are given this path do."""
-        self._tally.join(path)
+        self._counter.join(path)
 
     def get_extra_state(self) -> Tensor:
         """How many trajectories have begun."""
-        return torch.tensor(self._tally.value)
+        return torch.tensor(self._counter.value)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Go on from a number of trajectories."""
-        self._tally.value = int(state)
+        self._counter.value = int(state)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """With the numbers."""
-        for done_key, key in self._counts:
+        for done_key, key in self._done_and_count_keys:
             flag = output_spec["full_done_spec"][done_key]
-            output_spec["full_observation_spec"][key] = self._number(flag)
+            output_spec["full_observation_spec"][key] = self._count_spec(flag)
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """With the numbers, which a step goes on with."""
         flags = self._require_parent().full_done_spec
-        for done_key, key in self._counts:
-            input_spec["full_state_spec"][key] = self._number(flags[done_key])
+        for done_key, key in self._done_and_count_keys:
+            input_spec["full_state_spec"][key] = self._count_spec(flags[done_key])
         return input_spec
 
-    def _number(self, flag: Any) -> Bounded:
+    def _count_spec(self, flag: Any) -> Bounded:
         return Bounded(0, torch.iinfo(torch.int64).max, flag.shape, dtype=torch.int64, device=flag.device)
 
 
-class Tally:
+class SharedCounter:
     """A count that copies in other processes go on with.
 
     When it is first pickled, the count goes to a file, which all copies on this machine share; a copy elsewhere goes on
@@ -199,40 +202,40 @@ class Tally:
     taken twice.
     """
 
-    not_state = ("_file",)
+    excluded_from_state = ("_file",)
 
     def __init__(self):
         self._value = 0
         self._file: str | None = None
 
-    def take(self, n: int) -> int:
+    def next_values(self, n: int) -> int:
         """The first of `n` numbers that nobody else gets."""
-        return self._change(lambda value: value + n)
+        return self._update(lambda value: value + n)
 
     @property
     def value(self) -> int:
         """How many have been taken."""
-        return self.take(0)
+        return self.next_values(0)
 
     @value.setter
     def value(self, value: int) -> None:
-        self._change(lambda _: value)
+        self._update(lambda _: value)
 
-    def _change(self, change: Any) -> int:
-        """Set the count to what `change` makes of it; returns what it was."""
+    def _update(self, update: Any) -> int:
+        """Set the count to what `update` makes of it; returns what it was."""
         if self._file is None:
-            before = self._value
-            self._value = change(before)
-            return before
+            previous = self._value
+            self._value = update(previous)
+            return previous
         import fcntl  # which not every system has, and most counts need not
 
         with open(self._file, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            before = max(int(file.read()), self._value)
-            self._value = change(before)
+            previous = max(int(file.read()), self._value)
+            self._value = update(previous)
             file.seek(0)
             file.write(f"{self._value:020d}")
-        return before
+        return previous
 
     def join(self, path: Path) -> None:
         """Goes on with the count in a file, which begins with this count where it is new; no effect if it has one."""
@@ -245,8 +248,8 @@ class Tally:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._file is None:
-            handle, path = tempfile.mkstemp(prefix="vecrl-count-")
-            os.close(handle)
+            fd, path = tempfile.mkstemp(prefix="vecrl-count-")
+            os.close(fd)
             self._write(Path(path))
             atexit.register(_remove, path)
             self._file = path

@@ -17,15 +17,24 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
+from ...running_stats import RunningStats
 from ...specs import TensorSpec, Unbounded
-from ...stats import RunningStats
-from ..owner import Key
-from ..partial import Masks
-from ..successor import as_keys
+from ..row_masks import RowMasks
+from ..spec_container import Key
+from ..step_mdp import as_keys
 from .base import Transform
 from .compose import Compose
-from .numbers import ObservationNorm, is_floating
-from .shared import PARTS, check_shared, guard_of, joined_statistics, mapped_statistics, part_key, read, write
+from .elementwise import ObservationNorm, is_floating
+from .shared_stats import (
+    STAT_NAMES,
+    check_shared,
+    joined_statistics,
+    lock_for,
+    memory_mapped_stats,
+    read,
+    stat_key,
+    write,
+)
 
 DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 
@@ -58,7 +67,7 @@ class VecNorm(Transform):
     tensor([2.])
     """
 
-    keeps_done = True
+    preserves_done = True
 
     def __init__(
         self,
@@ -81,82 +90,82 @@ class VecNorm(Transform):
         self.decay = decay
         self.eps = eps
         self._shared = shared_td
-        self.lock = lock if lock is not None else nullcontext() if shared_td is None else guard_of(shared_td)
-        known = None if shapes is None else [torch.Size(shape) for shape in shapes]
-        self._table = Table(self.in_keys, decay, eps, known)
+        self.lock = lock if lock is not None else nullcontext() if shared_td is None else lock_for(shared_td)
+        known_shapes = None if shapes is None else [torch.Size(shape) for shape in shapes]
+        self._table = StatsTable(self.in_keys, decay, eps, known_shapes)
 
     # -- values
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._normalised(next_tensordict, None)
+        return self._normalize(next_tensordict, None)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get("_step", None)
-        return self._normalised(next_tensordict, None if mask is None else Masks({(): mask}, [()]))
+        return self._normalize(next_tensordict, None if mask is None else RowMasks({(): mask}, [()]))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         parent = self.parent
-        masks = Masks.read(tensordict, "_reset", [()] if parent is None else parent.done_prefixes)
-        return self._normalised(tensordict_reset, masks or None, tolerant=True)
+        masks = RowMasks.from_tensordict(tensordict, "_reset", [()] if parent is None else parent.done_prefixes)
+        return self._normalize(tensordict_reset, masks or None, tolerant=True)
 
-    def _normalised(self, td: TensorDictBase, masks: Masks | None, tolerant: bool = False) -> TensorDictBase:
+    def _normalize(self, td: TensorDictBase, masks: RowMasks | None, tolerant: bool = False) -> TensorDictBase:
         values: list[Tensor | None] = []
         missing: list[Key] = []
-        for key, _ in self._routes:
+        for key, _ in self._key_pairs:
             value: Any = td.get(key, None)
             values.append(value)
             if value is None:
                 missing.append(key)
-        if missing and not (tolerant or self._tolerant):
+        if missing and not (tolerant or self._allow_missing):
             raise self._missing(missing[0], td)
         if len(missing) == len(values):
             return td
-        table, batch = self._table, td.batch_size
-        if table.stats is None:
-            self._open(values, len(batch))
-        rows = table.rows(values, batch.numel())
-        self._learn(rows, table.mask(values, masks, batch) if missing or masks is not None else None)
-        for (_, out_key), value in zip(self._routes, table.normalised(rows, values), strict=True):
+        stats_table, batch = self._table, td.batch_size
+        if stats_table.stats is None:
+            self._open_table(values, len(batch))
+        rows = stats_table.rows(values, batch.numel())
+        self._update(rows, stats_table.mask(values, masks, batch) if missing or masks is not None else None)
+        for (_, out_key), value in zip(self._key_pairs, stats_table.normalize(rows, values), strict=True):
             if value is not None:
                 td.set(out_key, value)
         return td
 
-    def _learn(self, rows: Any, mask: Any) -> None:
+    def _update(self, rows: Any, mask: Any) -> None:
         stats = self._table.stats
         assert stats is not None
-        learns = self.training and not self.frozen
+        is_learning = self.training and not self.frozen
         if self._shared is None:
-            if learns:
+            if is_learning:
                 stats.update(rows, mask)
             return
         with self.lock:
             self._table.load(read(self._shared, self.in_keys))
-            if learns:
+            if is_learning:
                 stats.update(rows, mask)
                 write(self._shared, self._table.state())
 
     @property
-    def _known(self) -> Table:
+    def _current_table(self) -> StatsTable:
         """The table, with what others have gathered meanwhile that share its statistics."""
         if self._shared is not None:
             with self.lock:
                 state = read(self._shared, self.in_keys)
-                if self._table.stats is None and any(state[part_key(key, "count")].any() for key in self.in_keys):
-                    self._table.open([torch.Size(state[part_key(key, "mean")].shape) for key in self.in_keys], None)
+                if self._table.stats is None and any(state[stat_key(key, "count")].any() for key in self.in_keys):
+                    self._table.open([torch.Size(state[stat_key(key, "mean")].shape) for key in self.in_keys], None)
                 if self._table.stats is not None:
                     self._table.load(state)
         return self._table
 
-    def _open(self, values: Sequence[Tensor | None], batch_dims: int) -> None:
+    def _open_table(self, values: Sequence[Tensor | None], batch_dims: int) -> None:
         """Begin the statistics, now that it is known where they are to live."""
         shapes = self._table.shapes or [
-            self._shape_of(key) if value is None else value.shape[batch_dims:]
+            self._row_shape(key) if value is None else value.shape[batch_dims:]
             for key, value in zip(self.in_keys, values, strict=True)
         ]
         device = next(value.device for value in values if value is not None)
         self._table.open(shapes, None if device.type == "cpu" else device)
 
-    def _shape_of(self, key: Key) -> torch.Size:
+    def _row_shape(self, key: Key) -> torch.Size:
         parent = self._require_parent()
         return _shapes(parent, [key])[key]
 
@@ -186,9 +195,9 @@ class VecNorm(Transform):
 
     def frozen_copy(self) -> VecNorm:
         """One that belongs to nobody, with a copy of the statistics that stays as it is."""
-        new = VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
-        new.set_extra_state(self.get_extra_state())
-        return new.freeze()
+        copied = VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
+        copied.set_extra_state(self.get_extra_state())
+        return copied.freeze()
 
     standard_normal = True
 
@@ -204,7 +213,7 @@ class VecNorm(Transform):
 
     def _affine(self) -> tuple[TensorDict, TensorDict]:
         loc, scale = TensorDict({}), TensorDict({})
-        for key, mean, deviation in self._known.affine():
+        for key, mean, deviation in self._current_table.affine():
             loc.set(key, mean)
             scale.set(key, deviation)
         return loc, scale
@@ -213,24 +222,28 @@ class VecNorm(Transform):
         """What it does now, fixed: an `ObservationNorm`, or a `Compose` of one an entry."""
         norms = [
             ObservationNorm(mean, scale, in_keys=[in_key], out_keys=[out_key], standard_normal=True)
-            for (in_key, out_key), (_, mean, scale) in zip(self._routes, self._known.affine(), strict=True)
+            for (in_key, out_key), (_, mean, scale) in zip(self._key_pairs, self._current_table.affine(), strict=True)
         ]
         return norms[0] if len(norms) == 1 else Compose(*norms)
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """The statistics, for `state_dict`: of each entry its "count", "mean" and "m2", float64; empty before the
         first data."""
-        if self._known.stats is None:
+        if self._current_table.stats is None:
             return {}
-        return {_flat(key): torch.from_numpy(value) for key, value in self._table.state().items()}
+        return {_flat_name(key): torch.from_numpy(value) for key, value in self._table.state().items()}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         """Go on from what `get_extra_state` gave."""
         if not state:
             return
-        values = {part_key(key, part): state[_flat(part_key(key, part))] for key in self.in_keys for part in PARTS}
+        values = {
+            stat_key(key, column_slice): state[_flat_name(stat_key(key, column_slice))]
+            for key in self.in_keys
+            for column_slice in STAT_NAMES
+        }
         if self._table.stats is None:
-            self._table.open([state[_flat(part_key(key, "mean"))].shape for key in self.in_keys], None)
+            self._table.open([state[_flat_name(stat_key(key, "mean"))].shape for key in self.in_keys], None)
         self._table.load(values)
         if self._shared is not None:
             with self.lock:
@@ -246,7 +259,7 @@ class VecNorm(Transform):
             env: what gives the entries.
             keys: the entries; those that VecNorm takes by default.
         """
-        return mapped_statistics(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
+        return memory_mapped_stats(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
 
     def share_state_(self, path: Path) -> None:
         """Keeps the statistics in files, with all others that are given this path; no effect with a `shared_td`.
@@ -256,22 +269,22 @@ class VecNorm(Transform):
         """
         if self._shared is not None:
             return
-        known = self._table.shapes
-        if known is None:
+        known_shapes = self._table.shapes
+        if known_shapes is None:
             shapes = _shapes(self._require_parent(), self.in_keys)
         else:
-            shapes = dict(zip(self.in_keys, known, strict=True))
+            shapes = dict(zip(self.in_keys, known_shapes, strict=True))
         state = {} if self._table.stats is None else self._table.state()
         self._shared = joined_statistics(path, shapes, state)
         if isinstance(self.lock, nullcontext):
-            self.lock = guard_of(self._shared)
-        self._tell()
+            self.lock = lock_for(self._shared)
+        self._invalidate()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys}, decay={self.decay}, eps={self.eps}, frozen={self.frozen})"
 
 
-class Table:
+class StatsTable:
     """Statistics of several entries as columns of one table.
 
     Args:
@@ -284,74 +297,82 @@ class Table:
         frozen: whether nothing is taken in any more.
     """
 
-    state_classes = (RunningStats,)  # see `vecrl.states`
+    state_classes = (RunningStats,)  # see `vecrl.snapshot`
 
     def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
         self.keys, self.shapes = list(keys), shapes
         self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}
         self.stats: RunningStats | None = None
         self.frozen = False
-        self._parts: list[slice] = []
+        self._slices: list[slice] = []
 
     def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
         """Begin, with columns for rows of these shapes; in NumPy where `device` is None."""
         self.shapes = list(shapes)
-        ends = np.cumsum([shape.numel() for shape in shapes]).tolist()
-        self._parts = [slice(end - shape.numel(), end) for end, shape in zip(ends, shapes, strict=True)]
-        self.stats = RunningStats((ends[-1],), **self._options, device=device)
+        offsets = np.cumsum([shape.numel() for shape in shapes]).tolist()
+        self._slices = [slice(offset - shape.numel(), offset) for offset, shape in zip(offsets, shapes, strict=True)]
+        self.stats = RunningStats((offsets[-1],), **self._options, device=device)
 
     def rows(self, values: Sequence[Tensor | None], n: int) -> Any:
         """`[n, columns]` float64, with zeros for entries that are missing: an array where that is quicker."""
         assert self.stats is not None
         if self.stats.device is not None:
             return self._tensor_rows(values, n)
-        table = np.zeros((self._parts[-1].stop, n)).T  # sums along memory are quicker
-        for key, value, part in zip(self.keys, values, self._parts):  # noqa: B905 as strict, it takes twice as long
+        rows = np.zeros((self._slices[-1].stop, n)).T  # sums along memory are quicker
+        for key, value, column_slice in zip(self.keys, values, self._slices):  # noqa: B905 as strict, it takes twice as long
             if value is not None:
                 if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
                     return self._tensor_rows(values, n)
-                table[:, part] = _flattened(key, value.numpy(), n, part)
-        return table
+                rows[:, column_slice] = _flatten_rows(key, value.numpy(), n, column_slice)
+        return rows
 
     def _tensor_rows(self, values: Sequence[Tensor | None], n: int) -> Tensor:
         device = next(value.device for value in values if value is not None)
-        table = torch.zeros(n, self._parts[-1].stop, dtype=torch.float64, device=device)
-        for key, value, part in zip(self.keys, values, self._parts, strict=True):
+        rows = torch.zeros(n, self._slices[-1].stop, dtype=torch.float64, device=device)
+        for key, value, column_slice in zip(self.keys, values, self._slices, strict=True):
             if value is not None:
-                table[:, part] = _flattened(key, value, n, part)
-        return table
+                rows[:, column_slice] = _flatten_rows(key, value, n, column_slice)
+        return rows
 
-    def mask(self, values: Sequence[Tensor | None], masks: Masks | None, batch: torch.Size) -> Any:
+    def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size) -> Any:
         """What is taken in: `[rows]` bool where that is the same for all columns, else `[rows, columns]`."""
         n = batch.numel()
-        each: list[Tensor | None] = [None if masks is None else masks.of(key) for key in self.keys]
+        key_masks: list[Tensor | None] = [None if masks is None else masks.for_key(key) for key in self.keys]
         complete = all(value is not None for value in values)
-        if complete and each[0] is not None and all(mask is each[0] for mask in each):
-            return _whole_rows(each[0], batch)
+        if complete and key_masks[0] is not None and all(mask is key_masks[0] for mask in key_masks):
+            return _row_mask(key_masks[0], batch)
         device = next(value.device for value in values if value is not None)
-        table = torch.zeros(n, self._parts[-1].stop, dtype=torch.bool, device=device)
-        for value, mask, part in zip(values, each, self._parts, strict=True):
+        mask_table = torch.zeros(n, self._slices[-1].stop, dtype=torch.bool, device=device)
+        for value, mask, column_slice in zip(values, key_masks, self._slices, strict=True):
             if value is not None:
-                table[:, part] = True if mask is None else _whole_rows(mask, batch).unsqueeze(-1)
-        return table
+                mask_table[:, column_slice] = True if mask is None else _row_mask(mask, batch).unsqueeze(-1)
+        return mask_table
 
-    def normalised(self, rows: Any, values: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def normalize(self, rows: Any, values: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The entries from the rows, each in the shape and floating dtype that it came in."""
         assert self.stats is not None
         mean, scale = self.stats.affine()
         if not isinstance(rows, np.ndarray):
-            mean, scale = (torch.as_tensor(part, device=rows.device) for part in (mean, scale))
-        done = (rows - mean) * scale
-        pairs = zip(values, self._parts)  # noqa: B905 as strict, it takes twice as long
-        return [None if value is None else _like(done[:, part], value) for value, part in pairs]
+            mean, scale = (torch.as_tensor(column_slice, device=rows.device) for column_slice in (mean, scale))
+        normalized = (rows - mean) * scale
+        pairs = zip(values, self._slices)  # noqa: B905 as strict, it takes twice as long
+        return [
+            None if value is None else _restore_shape(normalized[:, column_slice], value)
+            for value, column_slice in pairs
+        ]
 
     def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
         """Of each entry its key, mean and deviation, `[*shape]` in torch's default dtype."""
         if self.stats is None or self.shapes is None:
             raise RuntimeError("VecNorm has seen nothing yet, so there is no mean and no deviation.")
-        mean, scale = (torch.as_tensor(part).to("cpu", torch.get_default_dtype()) for part in self.stats.affine())
-        columns = zip(self.keys, self._parts, self.shapes, strict=True)
-        return [(key, mean[part].reshape(shape), 1 / scale[part].reshape(shape)) for key, part, shape in columns]
+        mean, scale = (
+            torch.as_tensor(column_slice).to("cpu", torch.get_default_dtype()) for column_slice in self.stats.affine()
+        )
+        column_slices = zip(self.keys, self._slices, self.shapes, strict=True)
+        return [
+            (key, mean[column_slice].reshape(shape), 1 / scale[column_slice].reshape(shape))
+            for key, column_slice, shape in column_slices
+        ]
 
     def state(self) -> dict[Key, np.ndarray]:
         """Counts, means and sums of squared deviations, `[*shape]` float64 an entry, as copies."""
@@ -359,22 +380,26 @@ class Table:
         assert self.shapes is not None
         state = {name: torch.as_tensor(value).numpy(force=True) for name, value in self.stats.state_dict().items()}
         state["count"] = np.broadcast_to(state["count"], state["mean"].shape)
-        columns = list(zip(self.keys, self._parts, self.shapes, strict=True))
-        return {part_key(k, name): state[name][p].reshape(shape).copy() for k, p, shape in columns for name in PARTS}
+        column_slices = list(zip(self.keys, self._slices, self.shapes, strict=True))
+        return {
+            stat_key(k, name): state[name][part].reshape(shape).copy()
+            for k, part, shape in column_slices
+            for name in STAT_NAMES
+        }
 
     def load(self, state: dict[Key, Any]) -> None:
         """Go on from what `state` gave."""
         assert self.stats is not None
         self.stats.load_state_dict(
             {
-                name: np.concatenate([np.asarray(state[part_key(key, name)]).reshape(-1) for key in self.keys])
-                for name in PARTS
+                name: np.concatenate([np.asarray(state[stat_key(key, name)]).reshape(-1) for key in self.keys])
+                for name in STAT_NAMES
             }
         )
 
 
-def _flattened(key: Key, value: Any, n: int, part: slice) -> Any:
-    width = part.stop - part.start
+def _flatten_rows(key: Key, value: Any, n: int, column_slice: slice) -> Any:
+    width = column_slice.stop - column_slice.start
     try:
         return value.reshape(n, width)
     except (RuntimeError, ValueError) as error:
@@ -383,32 +408,32 @@ def _flattened(key: Key, value: Any, n: int, part: slice) -> Any:
         ) from error
 
 
-_ARRAYS = {torch.float16: np.float16, torch.float64: np.float64}
+_NUMPY_DTYPES = {torch.float16: np.float16, torch.float64: np.float64}
 
 
-def _like(columns: Any, value: Tensor) -> Tensor:
+def _restore_shape(values: Any, value: Tensor) -> Tensor:
     """Columns in the shape of `value`, in its floating dtype or float32; memory of their own."""
-    if isinstance(columns, np.ndarray):
-        return torch.from_numpy(columns.astype(_ARRAYS.get(value.dtype, np.float32), "C").reshape(value.shape))
-    return columns.to(value.dtype if value.is_floating_point() else torch.float32).reshape(value.shape)
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values.astype(_NUMPY_DTYPES.get(value.dtype, np.float32), "C").reshape(value.shape))
+    return values.to(value.dtype if value.is_floating_point() else torch.float32).reshape(value.shape)
 
 
-def _whole_rows(mask: Tensor, batch: torch.Size) -> Tensor:
+def _row_mask(mask: Tensor, batch: torch.Size) -> Tensor:
     """`[rows]` of a mask; a row of which anything is meant is meant."""
     return mask.reshape(batch.numel(), -1).any(-1)
 
 
-def _flat(key: Key) -> str:
+def _flat_name(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
 
 
 def _shapes(env: Any, keys: Sequence[Key]) -> dict[Key, torch.Size]:
     """What one row has of each entry."""
-    parts = (env.full_observation_spec, env.full_reward_spec)
-    found: dict[Key, torch.Size] = {}
+    specs = (env.full_observation_spec, env.full_reward_spec)
+    shapes: dict[Key, torch.Size] = {}
     for key in keys:
-        holder = next((part for part in parts if key in part), None)
-        if holder is None:
+        containing_spec = next((spec for spec in specs if key in spec), None)
+        if containing_spec is None:
             raise KeyError(f"The environment gives no {key!r}, but {[*env.observation_keys, *env.reward_keys]}.")
-        found[key] = holder[key].shape[env.batch_dims :]
-    return found
+        shapes[key] = containing_spec[key].shape[env.batch_dims :]
+    return shapes

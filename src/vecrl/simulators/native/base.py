@@ -18,14 +18,14 @@ from torch import Tensor
 
 from ...engine.simulator import BatchStep
 from ...errors import PendingError, SpaceError
-from .compiled import compile_static
-from .counter_rng import keys_of, uniform, uniform_few
+from .compile_utils import compile_static
+from .counter_rng import keys_of, uniform, uniform_numpy
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _NO_LIMIT = 2**31 - 1
 
 
-class Rows(NamedTuple):
+class NativeState(NamedTuple):
     """All that a batch of environments is, in tensors on one device.
 
     Attributes:
@@ -67,12 +67,12 @@ class NativeSimulator:
     id: ClassVar[str]
     episode_steps: ClassVar[int]
     fps: ClassVar[int]
-    draws: ClassVar[int]
+    num_draws: ClassVar[int]
     observation_space: Any
     action_space: Any
 
     @staticmethod
-    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Start states `[d, n]` from `draws` in [0, 1), `[draws, n]`; `options` as gymnasium's task takes them."""
         raise NotImplementedError
 
@@ -118,8 +118,8 @@ class NativeSimulator:
         entropy = np.random.SeedSequence().generate_state(num_envs, np.uint64)
         self._keys = self._tensor(keys_of(entropy))
         self._episodes = torch.full((num_envs,), -1, dtype=torch.int32, device=self._device)
-        self._rows: Rows | None = None
-        self._painter: Any = None
+        self._rows: NativeState | None = None
+        self._renderer: Any = None
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
         """Begin an episode in every row.
@@ -137,12 +137,12 @@ class NativeSimulator:
         episodes = episodes + 1
         if seeds is not None:
             keys, episodes = self._reseed(seeds, keys, episodes)
-        self._rows = self.rows_begun(keys, episodes, options)
+        self._rows = self.start_rows(keys, episodes, options)
         return self._obs(self._rows.state)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Begin an episode in the rows where the bool `mask` `[n]` holds; returns the observations of all rows."""
-        obs, self._rows = self.rows_restarted(mask, self._begun())
+        obs, self._rows = self.restart_rows(mask, self._require_state())
         return obs
 
     def step(self, actions: Any) -> BatchStep:
@@ -155,8 +155,8 @@ class NativeSimulator:
             SpaceError: actions of another shape or kind, or, with `check_actions`, out of range.
             PendingError: there was no `reset` yet.
         """
-        rows = self._begun()
-        step, self._rows = self.rows_stepped(self._own_actions(actions), rows)
+        rows = self._require_state()
+        step, self._rows = self.step_rows(self._detached_actions(actions), rows)
         return step
 
     def step_and_reset(self, actions: Any) -> tuple[BatchStep, Tensor, Tensor]:
@@ -165,47 +165,47 @@ class NativeSimulator:
         Returns:
             The step, `done` `[n]` (either flag), and the observations to act on next `[n, k]`.
         """
-        rows = self._begun()
-        step, done, obs, self._rows = self.rows_played(self._own_actions(actions), rows)
+        rows = self._require_state()
+        step, done, obs, self._rows = self.step_and_restart_rows(self._detached_actions(actions), rows)
         return step, done, obs
 
     def render(self, row: int) -> np.ndarray | None:
         """A frame `[height, width, 3]` uint8 of one row by gymnasium's renderer; None without a render mode."""
         if self.render_mode is None:
             return None
-        state = self._begun().state[:, row].double().cpu().numpy()
-        if self._painter is None:
-            self._painter = gymnasium.make(self.id, render_mode="rgb_array", disable_env_checker=True).unwrapped
-            self._painter.reset()
-        self._painter.state = state
-        return self._painter.render()
+        state = self._require_state().state[:, row].double().cpu().numpy()
+        if self._renderer is None:
+            self._renderer = gymnasium.make(self.id, render_mode="rgb_array", disable_env_checker=True).unwrapped
+            self._renderer.reset()
+        self._renderer.state = state
+        return self._renderer.render()
 
     def get_state(self) -> dict[str, Tensor]:
         """The rows as tensors of leading size n: "state", "steps", "episodes", "keys"; copies. Before the first reset
         only the latter two."""
         rows = {"episodes": self._episodes, "keys": self._keys} if self._rows is None else self._rows._asdict()
-        return {name: leading(value).clone() for name, value in rows.items()}
+        return {name: env_first(value).clone() for name, value in rows.items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Go back to what `get_state` gave, of this simulator or of another of this task and size."""
-        names = Rows._fields if "state" in state else ("episodes", "keys")
-        given = {name: torch.as_tensor(state[name], device=self._device) for name in names}
-        if any(value.shape[:1] != (self.num_envs,) for value in given.values()):
-            sizes = {name: tuple(value.shape) for name, value in given.items()}
+        names = NativeState._fields if "state" in state else ("episodes", "keys")
+        values_by_name = {name: torch.as_tensor(state[name], device=self._device) for name in names}
+        if any(value.shape[:1] != (self.num_envs,) for value in values_by_name.values()):
+            sizes = {name: tuple(value.shape) for name, value in values_by_name.items()}
             raise SpaceError(f"Expected a state of {self.num_envs} rows, but these sizes came: {sizes}.")
-        given = {name: leading(value).contiguous().clone() for name, value in given.items()}
+        values_by_name = {name: env_first(value).contiguous().clone() for name, value in values_by_name.items()}
         self._rows = None
-        if "state" in given:
-            given["state"] = given["state"].to(self.dtype)
-            self._rows = Rows(**given)
+        if "state" in values_by_name:
+            values_by_name["state"] = values_by_name["state"].to(self.dtype)
+            self._rows = NativeState(**values_by_name)
         else:
-            self._episodes, self._keys = given["episodes"], given["keys"]
+            self._episodes, self._keys = values_by_name["episodes"], values_by_name["keys"]
 
     def close(self) -> None:
         """Close the renderer; twice is harmless."""
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_envs}, device={self.device!r}, dtype={self.dtype})"
@@ -213,75 +213,77 @@ class NativeSimulator:
     # -- pure functions of tensors, called as they are or compiled ---------------------------------
 
     @property
-    def rows(self) -> Rows:
-        """The rows themselves, not copies: for functions that fuse `transition` with something of their own."""
-        return self._begun()
+    def rows(self) -> NativeState:
+        """The rows themselves, not copies: for functions that fuse `step_and_restart` with something of their own."""
+        return self._require_state()
 
     @rows.setter
-    def rows(self, rows: Rows) -> None:
+    def rows(self, rows: NativeState) -> None:
         self._rows = rows
 
-    def transition(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Tensor, Rows]:
+    def step_and_restart(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, Tensor, NativeState]:
         """What `step_and_reset` does, but as a function of `rows` that changes nothing and checks nothing.
 
         Returns:
             The step, the observations to act on next `[n, k]`, and the rows then.
         """
-        out: Any = self._move_and_restart(actions, *rows)
-        *moved, _, obs, state, steps, episodes = out
-        return BatchStep(*moved), obs, Rows(state, steps, episodes, rows.keys)
+        values: Any = self._move_and_restart(actions, *rows)
+        *step_values, _, obs, state, steps, episodes = values
+        return BatchStep(*step_values), obs, NativeState(state, steps, episodes, rows.keys)
 
-    def rows_obs(self, rows: Rows) -> Tensor:
+    def rows_obs(self, rows: NativeState) -> Tensor:
         """The observations `[n, k]` of `rows`."""
         return self._obs(rows.state)
 
-    def rows_begun(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] | None = None) -> Rows:
+    def start_rows(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] | None = None) -> NativeState:
         """Any number of rows at the start of the `episodes` `[n]` of their streams `keys` `[2, n]`."""
         state = self._start(keys, episodes, options or _NO_OPTIONS)
-        return Rows(state, torch.zeros_like(episodes), episodes, keys)
+        return NativeState(state, torch.zeros_like(episodes), episodes, keys)
 
-    def rows_stepped(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Rows]:
+    def step_rows(self, actions: Tensor, rows: NativeState) -> tuple[BatchStep, NativeState]:
         """`step` as a function of any number of `rows` (with `compile`: of always as many) and checked actions."""
-        *out, state, steps = self._region(self._move)(actions, *rows)
-        return BatchStep(*out), Rows(state, steps, rows.episodes, rows.keys)
+        *values, state, steps = self._maybe_compile(self._move)(actions, *rows)
+        return BatchStep(*values), NativeState(state, steps, rows.episodes, rows.keys)
 
-    def rows_restarted(self, mask: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    def restart_rows(self, mask: Tensor, rows: NativeState) -> tuple[Tensor, NativeState]:
         """`reset_where`, likewise."""
-        if self.may_look():
-            which = mask.nonzero().squeeze(-1)
-            if len(which):
-                rows, _ = self.rows_restarted_few(which, rows)
+        if self.can_sync_host():
+            row_index = mask.nonzero().squeeze(-1)
+            if len(row_index):
+                rows, _ = self.restart_selected_rows(row_index, rows)
             return self._obs(rows.state), rows
-        obs, state, steps, episodes = self._region(self._restart_all)(mask, *rows)
-        return obs, Rows(state, steps, episodes, rows.keys)
+        obs, state, steps, episodes = self._maybe_compile(self._restart_masked)(mask, *rows)
+        return obs, NativeState(state, steps, episodes, rows.keys)
 
-    def rows_played(self, actions: Tensor, rows: Rows) -> tuple[BatchStep, Tensor, Tensor, Rows]:
+    def step_and_restart_rows(
+        self, actions: Tensor, rows: NativeState
+    ) -> tuple[BatchStep, Tensor, Tensor, NativeState]:
         """`step_and_reset`, likewise."""
-        if self.may_look():
-            step, rows = self.rows_stepped(actions, rows)
+        if self.can_sync_host():
+            step, rows = self.step_rows(actions, rows)
             done = torch.logical_or(step.terminated, step.truncated)
-            return step, done, *self.rows_restarted(done, rows)
-        *moved, done, obs, state, steps, episodes = self._region(self._move_and_restart)(actions, *rows)
-        return BatchStep(*moved), done, obs, Rows(state, steps, episodes, rows.keys)
+            return step, done, *self.restart_rows(done, rows)
+        *step_values, done, obs, state, steps, episodes = self._maybe_compile(self._move_and_restart)(actions, *rows)
+        return BatchStep(*step_values), done, obs, NativeState(state, steps, episodes, rows.keys)
 
-    def moved(self, actions: Tensor, state: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+    def move_rows(self, actions: Tensor, state: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
         """Reward, terminated, truncated, and the next state and steps: a step without its observations."""
         state, reward, terminated = self.advance(state, actions.to(self.dtype))
         steps = steps + 1
         return reward, terminated, steps >= self._limit, state, steps
 
     def _start(self, keys: Tensor, episodes: Tensor, options: Mapping[str, Any] = _NO_OPTIONS) -> Tensor:
-        return self.initial(uniform(keys, episodes, self.draws, self.dtype), options)
+        return self.initial(uniform(keys, episodes, self.num_draws, self.dtype), options)
 
     def _obs(self, state: Tensor) -> Tensor:
         # Computed a quantity at a time, which is fast, and then turned into rows, in memory that is the caller's.
         return self.observe(state).t().clone(memory_format=torch.contiguous_format)
 
     def _move(self, actions: Tensor, state: Tensor, steps: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        *out, state, steps = self.moved(actions, state, steps)
-        return self._obs(state), *out, state, steps
+        *values, state, steps = self.move_rows(actions, state, steps)
+        return self._obs(state), *values, state, steps
 
-    def _restart_all(
+    def _restart_masked(
         self, mask: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
     ) -> tuple[Tensor, ...]:
         # Starts for all rows, of which those of the mask are taken: so nobody has to wait for the mask's values.
@@ -292,25 +294,26 @@ class NativeSimulator:
     def _move_and_restart(
         self, actions: Tensor, state: Tensor, steps: Tensor, episodes: Tensor, keys: Tensor
     ) -> tuple[Tensor, ...]:
-        *out, state, steps = self._move(actions, state, steps)
-        done = out[2] | out[3]
-        return *out, done, *self._restart_all(done, state, steps, episodes, keys)
+        *values, state, steps = self._move(actions, state, steps)
+        done = values[2] | values[3]
+        return *values, done, *self._restart_masked(done, state, steps, episodes, keys)
 
     # -- how they are called -----------------------------------------------------------------------
 
-    def may_look(self) -> bool:
+    def can_sync_host(self) -> bool:
         """Whether a mask's values are at hand: starting a few rows is then cheaper than starting all."""
         return self._device.type == "cpu" and not self.compile and not torch.compiler.is_compiling()
 
-    def rows_restarted_few(self, which: Tensor, rows: Rows) -> tuple[Rows, Tensor]:
-        """Rows of which those at indices `which` `[m]` begin an episode, and their start states `[d, m]`; on a CPU."""
-        episodes = rows.episodes[which] + 1
-        draws = uniform_few(rows.keys[:, which], episodes, self.draws, self.dtype)
-        fresh = self.initial(draws, _NO_OPTIONS)
-        state, steps = rows.state.index_copy(1, which, fresh), rows.steps.index_fill(0, which, 0)
-        return Rows(state, steps, rows.episodes.index_copy(0, which, episodes), rows.keys), fresh
+    def restart_selected_rows(self, row_index: Tensor, rows: NativeState) -> tuple[NativeState, Tensor]:
+        """Rows of which those at indices `row_index` `[m]` begin an episode, and their start states `[d, m]`; on a
+        CPU."""
+        episodes = rows.episodes[row_index] + 1
+        uniforms = uniform_numpy(rows.keys[:, row_index], episodes, self.num_draws, self.dtype)
+        new_state = self.initial(uniforms, _NO_OPTIONS)
+        state, steps = rows.state.index_copy(1, row_index, new_state), rows.steps.index_fill(0, row_index, 0)
+        return NativeState(state, steps, rows.episodes.index_copy(0, row_index, episodes), rows.keys), new_state
 
-    def _region(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _maybe_compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, or with `compile` one kernel that does the same, made on the first call."""
         if not self.compile:
             return function
@@ -321,12 +324,12 @@ class NativeSimulator:
 
     # -- checks and conversions --------------------------------------------------------------------
 
-    def _begun(self) -> Rows:
+    def _require_state(self) -> NativeState:
         if self._rows is None:
             raise PendingError(f"No episode of {self.id} is under way; call reset first.")
         return self._rows
 
-    def _own_actions(self, actions: Any) -> Tensor:
+    def _detached_actions(self, actions: Any) -> Tensor:
         actions = self.as_actions(actions, self.num_envs)
         return actions.detach() if actions.requires_grad else actions
 
@@ -344,29 +347,29 @@ class NativeSimulator:
             raise SpaceError(f"{self.id} takes integers as actions, but {actions.dtype} came; convert them first.")
         if actions.dtype != self._action_dtype or actions.device != self._device:
             actions = actions.to(self._device, self._action_dtype)
-        look = self.may_look() if self._check_values is None else self._check_values
-        if look and self._discrete:
+        check = self.can_sync_host() if self._check_values is None else self._check_values
+        if check and self._discrete:
             self._check_range(actions)
         return actions
 
     def _check_range(self, actions: Tensor) -> None:
-        wrong = ((actions < 0) | (actions >= self.action_space.n)).nonzero().squeeze(-1).tolist()
-        if wrong:
-            values = [int(actions[i]) for i in wrong[:5]]
+        invalid = ((actions < 0) | (actions >= self.action_space.n)).nonzero().squeeze(-1).tolist()
+        if invalid:
+            values = [int(actions[i]) for i in invalid[:5]]
             raise SpaceError(
-                f"Environments {wrong[:5]} of {self.id} were given the actions {values}; "
+                f"Environments {invalid[:5]} of {self.id} were given the actions {values}; "
                 f"expected 0 to {self.action_space.n - 1}."
             )
 
     def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
         if len(seeds) != self.num_envs:
             raise ValueError(f"Expected {self.num_envs} seeds, one an environment, but {len(seeds)} came.")
-        wrong = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
-        if wrong:
-            raise ValueError(f"Expected seeds of at least 0 and less than 2**64, but {wrong[0]!r} came.")
-        given = self._tensor(np.array([seed is not None for seed in seeds]))
-        fresh = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
-        return torch.where(given, fresh, keys), torch.where(given, 0, episodes)
+        invalid = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
+        if invalid:
+            raise ValueError(f"Expected seeds of at least 0 and less than 2**64, but {invalid[0]!r} came.")
+        is_seeded = self._tensor(np.array([seed is not None for seed in seeds]))
+        new_keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
+        return torch.where(is_seeded, new_keys, keys), torch.where(is_seeded, 0, episodes)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
@@ -388,7 +391,7 @@ def option_number(options: Mapping[str, Any], name: str, default: float) -> floa
         raise ValueError(f"Expected options[{name!r}] to be a number, but {options[name]!r} came.") from error
 
 
-def leading(value: Tensor) -> Tensor:
+def env_first(value: Tensor) -> Tensor:
     """`[d, n]` as `[n, d]` and back; `[n]` as it is."""
     return value if value.ndim == 1 else value.t()
 

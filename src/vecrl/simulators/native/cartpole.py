@@ -35,14 +35,14 @@ class CartPole(NativeSimulator):
     id = "CartPole-v1"
     episode_steps = 500
     fps = 50
-    draws = 4
+    num_draws = 4
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Discrete(2)
 
     @staticmethod
-    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
         low, high = start_bounds(options, -0.05, 0.05)
-        return draws * (high - low) + low
+        return uniforms * (high - low) + low
 
     @staticmethod
     def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,30 +35,30 @@ def keys_of(seeds: np.ndarray) -> np.ndarray:
     return np.stack([low, high]).astype(np.uint32).view(np.int32)
 
 
-def uniform(keys: Tensor, episodes: Tensor, draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Numbers in [0, 1), multiples of 2**-24, the same in every dtype and on every device.
 
     Args:
         keys: `[2, n]` int32, of `keys_of`.
         episodes: `[n]` int32, the number of each row's episode.
-        draws: how many numbers an episode takes.
+        num_draws: how many numbers an episode takes.
         dtype: floating.
 
     Returns:
-        `[draws, n]` of `dtype` on the keys' device.
+        `[num_draws, n]` of `dtype` on the keys' device.
     """
-    index = torch.arange(draws, dtype=torch.int32, device=keys.device)
+    index = torch.arange(num_draws, dtype=torch.int32, device=keys.device)
     return _words(keys, episodes, index).to(dtype) * 2.0**-24
 
 
-def uniform_few(keys: Tensor, episodes: Tensor, draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform_numpy(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """As `uniform`, for few rows on the CPU: NumPy's operations cost less to call."""
-    index = np.arange(draws, dtype=np.int32)
+    index = np.arange(num_draws, dtype=np.int32)
     return torch.from_numpy(_words(keys.numpy(), episodes.numpy(), index)).to(dtype) * 2.0**-24
 
 
 def _words(keys: Any, episodes: Any, index: Any) -> Any:
-    """24 bits each, `[draws, n]`, of tensors or of NumPy arrays."""
+    """24 bits each, `[num_draws, n]`, of tensors or of NumPy arrays."""
     counter = episodes * len(index) + index[:, None]
     return _shift(_mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1]), 8)
 
@@ -70,5 +70,5 @@ def _mix(word: Any) -> Any:
     return word ^ _shift(word, 16)
 
 
-def _shift(word: Any, by: int) -> Any:
-    return (word >> by) & ((1 << (32 - by)) - 1)  # shifts bring the sign in; this takes it out
+def _shift(word: Any, num_bits: int) -> Any:
+    return (word >> num_bits) & ((1 << (32 - num_bits)) - 1)  # shifts bring the sign in; this takes it out

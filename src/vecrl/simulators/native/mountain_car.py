@@ -31,14 +31,14 @@ class MountainCar(NativeSimulator):
     id = "MountainCar-v0"
     episode_steps = 200
     fps = 30
-    draws = 1
+    num_draws = 1
     observation_space = Box(_LOW, _HIGH, dtype=np.float32)
     action_space = Discrete(3)
 
     @staticmethod
-    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
         low, high = start_bounds(options, -0.6, -0.4)
-        position = draws[0] * (high - low) + low
+        position = uniforms[0] * (high - low) + low
         return torch.stack([position, torch.zeros_like(position)])
 
     @staticmethod

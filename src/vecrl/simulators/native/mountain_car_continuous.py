@@ -26,13 +26,13 @@ class MountainCarContinuous(NativeSimulator):
     id = "MountainCarContinuous-v0"
     episode_steps = 999
     fps = 30
-    draws = 1
+    num_draws = 1
     observation_space = MountainCar.observation_space
     action_space = Box(-1.0, 1.0, (1,), np.float32)
 
     @staticmethod
-    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
-        return MountainCar.initial(draws, options)
+    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
+        return MountainCar.initial(uniforms, options)
 
     @staticmethod
     def advance(state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,15 +32,15 @@ class Pendulum(NativeSimulator):
     id = "Pendulum-v1"
     episode_steps = 200
     fps = 30
-    draws = 2
+    num_draws = 2
     observation_space = Box(-_HIGH, _HIGH, dtype=np.float32)
     action_space = Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32)
 
     @staticmethod
-    def initial(draws: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def initial(uniforms: Tensor, options: Mapping[str, Any]) -> Tensor:
         angle = option_number(options, "x_init", math.pi)
         speed = option_number(options, "y_init", 1.0)
-        centred = 2 * draws - 1
+        centred = 2 * uniforms - 1
         return torch.stack([centred[0] * angle, centred[1] * speed])
 
     @staticmethod

@@ -1,0 +1,92 @@
+"""Environments whose workers are killed or stopped, and the time until whoever steps them is told or goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from benchmarks.implementation import Measurement
+
+RECOVERY_TIMEOUT_S = 10.0  # seconds after which a step is taken for one that hangs
+
+
+class FaultEnv(gymnasium.Env):
+    """Observes the id of its process, and its count; its only episode never ends."""
+
+    observation_space = Box(0, 1e9, (2,), np.float64)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self._count = 0
+        return np.array([os.getpid(), 0.0]), {}
+
+    def step(self, action):
+        self._count += 1
+        return np.array([os.getpid(), self._count], float), 1.0, False, False, {}
+
+
+class RecoveryFailedError(Exception):
+    """A step did not come back."""
+
+
+def fault_runs(build: Callable[[], Any], number: int, goes_on: bool) -> Callable[[int], Measurement]:
+    """A run that sends a signal to the worker of environment 0 once a unit, and times the step after it.
+
+    Args:
+        build: makes a vector environment whose `step` returns observations first.
+        number: the signal.
+        goes_on: whether the step is to succeed, and the one after it too, which is timed as well.
+    """
+
+    def run(units: int) -> Measurement:
+        return Measurement(sum(_trigger_fault(build(), number, goes_on) for _ in range(units)), units)
+
+    return run
+
+
+def _trigger_fault(env: Any, number: int, goes_on: bool) -> float:
+    actions = np.zeros(8, np.int64)
+    env.reset()
+    for _ in range(20):
+        obs = env.step(actions)[0]
+    worker_pid = int(obs[0, 0])
+    signal.signal(signal.SIGALRM, _fail_recovery)
+    signal.setitimer(signal.ITIMER_REAL, RECOVERY_TIMEOUT_S)
+    start = time.perf_counter()
+    os.kill(worker_pid, number)
+    try:
+        for _ in range(2):
+            env.step(actions)
+    except RecoveryFailedError:
+        pass
+    except Exception:
+        if goes_on:
+            raise
+    seconds = time.perf_counter() - start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _end_process(env, worker_pid)
+    return seconds
+
+
+def _end_process(env: Any, worker_pid: int) -> None:
+    """Close what can be closed. Peers may wait for the dead: their processes end with this one."""
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    arguments = {"terminate": True} if isinstance(env, gymnasium.vector.AsyncVectorEnv) else {}
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
+        env.close(**arguments)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    with suppress(OSError):
+        os.kill(worker_pid, signal.SIGKILL)
+
+
+def _fail_recovery(*_: object) -> None:
+    raise RecoveryFailedError

@@ -1,0 +1,132 @@
+"""TensorDict environments under a policy, vecrl's and TorchRL's: the same code, since the names are the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+
+from benchmarks.implementation import Measurement, RunFactory
+from benchmarks.network import Greedy
+
+torch.set_num_threads(1)
+
+
+def _policy() -> TensorDictModule:
+    return TensorDictModule(Greedy(), in_keys=["observation"], out_keys=["action"])
+
+
+def _cartpole(library: str, transformed: bool) -> Any:
+    envs = import_module(f"{library}.envs")
+    env = envs.GymEnv("CartPole-v1", categorical_action_encoding=True)
+    if not transformed:
+        return env
+    t = import_module(f"{library}.envs.transforms")
+    norm = t.ObservationNorm(0.0, 1.0, in_keys=["observation"])
+    return envs.TransformedEnv(env, t.Compose(t.InitTracker(), t.StepCounter(), t.RewardSum(), t.DoubleToFloat(), norm))
+
+
+def rollout_cartpole(library: str, steps: int, transformed: bool, num_envs: int | None = None) -> RunFactory:
+    """Rollouts past ends: of one environment, or of a `SerialEnv`."""
+    make, policy = partial(_cartpole, library, transformed), _policy()
+    env = make() if num_envs is None else import_module(f"{library}.envs").SerialEnv(num_envs, make)
+
+    def run(units: int) -> None:
+        with torch.no_grad():
+            for _ in range(units):
+                env.rollout(steps, policy, break_when_any_done=False)
+
+    yield run
+    env.close()
+
+
+def policy_alone(steps: int, num_envs: int | None = None) -> RunFactory:
+    """The policy on a TensorDict of observations."""
+    batch, policy = [] if num_envs is None else [num_envs], _policy()
+    data = TensorDict({"observation": torch.randn(*batch, 4) / 10}, batch)
+
+    def run(units: int) -> None:
+        with torch.no_grad():
+            for _ in range(units * steps):
+                policy(data)
+
+    yield run
+
+
+def collected_cartpole(num_envs: int, steps: int, num_workers: int = 2) -> RunFactory:
+    """TorchRL's collector, in which each worker has the policy too."""
+    from torchrl.collectors import MultiSyncCollector
+    from torchrl.envs import SerialEnv
+
+    make = partial(SerialEnv, num_envs // num_workers, partial(_cartpole, "torchrl", False))
+    collector = MultiSyncCollector(
+        [make] * num_workers, _policy(), frames_per_batch=num_envs * steps, total_frames=-1, cat_results="stack"
+    )
+    batches = iter(collector)
+
+    def run(units: int) -> None:
+        for _ in range(units):
+            next(batches)
+
+    yield run
+    collector.shutdown()
+
+
+def calls(library: str, what: str) -> RunFactory:
+    """How many calls of the library's own Python functions a step takes; what sets a rollout up is not counted."""
+    count = {"rollout": _rollout_calls, "serial": _serial_calls}[what](library)
+
+    def run(units: int) -> Measurement:
+        return Measurement(count * units, units)
+
+    yield run
+
+
+def _rollout_calls(library: str) -> float:
+    env, policy = _cartpole(library, False), _policy()
+
+    def play(steps: int) -> None:
+        env.set_seed(0)
+        env.rollout(steps, policy)  # which ends with the first episode
+
+    play(2)
+    few, many = (own_calls(library, partial(play, steps)) for steps in (3, 8))
+    env.close()
+    return (many - few) / 5
+
+
+def _serial_calls(library: str) -> float:
+    envs, t = (import_module(f"{library}.{name}") for name in ("envs", "envs.transforms"))
+    env = envs.SerialEnv(
+        2, lambda: envs.TransformedEnv(envs.GymEnv("CartPole-v1"), t.Compose(t.StepCounter(), t.RewardSum()))
+    )
+    env.set_seed(0)
+    data = env.rand_action(env.reset())
+    env.step(data.copy())
+    found = own_calls(library, lambda: env.step(data.copy()))
+    env.close()
+    return found
+
+
+def own_calls(library: str, work: Callable[[], Any]) -> int:
+    """How often Python functions of a library are called meanwhile, generators that go on included."""
+    home = str(Path(import_module(library).__file__ or "").parent)
+    count = 0
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(home)
+
+    sys.setprofile(see)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count

@@ -1,0 +1,64 @@
+"""vecrl's vector environments over ordinary gymnasium environments."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.actions import continuous, discrete, play
+from benchmarks.busy_env import burners
+from benchmarks.fault_envs import FaultEnv, fault_runs
+from benchmarks.implementation import RunFactory
+from benchmarks.stopwatch import starts
+from vecrl.vector import VectorEnv
+
+
+def serial_cartpole(num_envs: int) -> RunFactory:
+    makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
+    yield from _stepping(VectorEnv(makers, backend="serial", autoreset_mode="same_step"), discrete(num_envs))
+
+
+def processes_burn(
+    num_envs: int, microseconds: float, out: str, num_workers: int = 2, pin_workers: bool = False
+) -> RunFactory:
+    makers = burners(num_envs, microseconds, out)
+    env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
+    yield from _stepping(env, discrete(num_envs))
+
+
+def ray_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> RunFactory:
+    makers = burners(num_envs, microseconds, out)
+    env = VectorEnv(makers, backend="ray", num_workers=num_workers)
+    yield from _stepping(env, discrete(num_envs))
+
+
+def processes_cheetah(num_envs: int, num_workers: int = 2, pin_workers: bool = False) -> RunFactory:
+    makers = [partial(gymnasium.make, "HalfCheetah-v5")] * num_envs
+    env = VectorEnv(makers, backend="processes", num_workers=num_workers, pin_workers=pin_workers)
+    yield from _stepping(env, continuous(num_envs, 6))
+
+
+def startup(num_workers: int) -> RunFactory:
+    from benchmarks.slow_import import SlowImportEnv
+
+    yield starts(lambda: VectorEnv([SlowImportEnv] * num_workers, backend="processes", num_workers=num_workers))
+
+
+def killed(on_failure: str) -> RunFactory:
+    options: dict[str, Any] = {"backend": "processes", "num_workers": 2, "on_failure": on_failure}
+    yield fault_runs(lambda: VectorEnv([FaultEnv] * 8, **options), signal.SIGKILL, on_failure == "restart")
+
+
+def stuck(step_timeout: float) -> RunFactory:
+    options: dict[str, Any] = {"backend": "processes", "num_workers": 2, "on_failure": "restart"}
+    yield fault_runs(lambda: VectorEnv([FaultEnv] * 8, step_timeout=step_timeout, **options), signal.SIGSTOP, True)
+
+
+def _stepping(env: VectorEnv, batches: np.ndarray) -> RunFactory:
+    env.reset(seed=0)
+    yield play(env.step, batches)
+    env.close()

@@ -1,0 +1,69 @@
+"""Environments with ids, vecrl's and Tianshou's by the same code: the names are the same."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from benchmarks.actions import BATCHES, discrete, play
+from benchmarks.busy_env import burners, waiters
+from benchmarks.implementation import Measurement, RunFactory
+
+HOMES = {"vecrl": "vecrl.venv", "tianshou": "tianshou.env"}
+KINDS = {"subproc": "SubprocVectorEnv", "shmem": "ShmemVectorEnv"}
+
+
+def stepping(library: str, kind: str, num_envs: int, num_workers: int | None = None) -> RunFactory:
+    """A unit is a step of all environments, which do nothing in it."""
+    shared = {} if num_workers is None else {"num_workers": num_workers}
+    env = _make(library, kind, burners(num_envs, 0, "floats"), **shared)
+    env.reset()
+    yield play(env.step, discrete(num_envs))
+    env.close()
+
+
+def waiting(library: str, kind: str, num_envs: int, milliseconds: float) -> RunFactory:
+    """A unit is a transition; environments sleep for a random time in a step, and half of them are waited for."""
+    env = _make(library, kind, waiters(num_envs, milliseconds), wait_num=num_envs // 2)
+    env.reset()
+    ready = np.arange(num_envs)
+    counted = np.zeros(num_envs)
+
+    def run(units: int) -> Measurement:
+        nonlocal ready
+        used = 0
+        start = time.perf_counter()
+        while used < units:
+            obs, *_, infos = env.step(np.zeros(len(ready), np.int64), ready)
+            ready = np.array([info["env_id"] for info in infos])
+            counted[ready] += 1
+            if not (obs[:, 0] == counted[ready] % 128).all():
+                raise AssertionError("a transition was lost, doubled or out of order")
+            used += len(ready)
+        return Measurement(time.perf_counter() - start, used)
+
+    yield run
+    env.close()
+
+
+def normed(library: str, num_envs: int) -> RunFactory:
+    """What `VectorEnvNormObs` does with a step's observations."""
+    batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
+    env = import_module(HOMES[library]).VectorEnvNormObs(_Given())
+    yield play(env.step, batches)
+
+
+class _Given:
+    """A vector environment that observes its actions, at once."""
+
+    is_async = False
+
+    def step(self, action: np.ndarray, id: Any = None) -> tuple[Any, ...]:  # noqa: A002
+        return action, None, None, None, None
+
+
+def _make(library: str, kind: str, makers: Any, **options: Any) -> Any:
+    return getattr(import_module(HOMES[library]), KINDS[kind])(makers, **options)

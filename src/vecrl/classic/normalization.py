@@ -1,0 +1,70 @@
+"""States between the bounds of their space, as numbers around zero. Knows arrays, not environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpaceError
+
+_UNBOUNDED = {
+    "f": float(np.finfo(np.float32).max),
+    "i": 2**31 - 1,
+    "u": 2**32 - 1,
+}  # who has no bound may say so by these
+_MAX_LISTED = 5
+
+
+class MinMaxScaler:
+    """Maps `[low, high]` to `[-1, 1]`, dimension by dimension; where both are the same, to 0.
+
+    Args:
+        low, high: arrays of the states' shape and dtype.
+
+    Raises:
+        SpaceError: a bound is infinite; the message names each such dimension.
+
+    >>> between = MinMaxScaler(np.array([0.0, -3.0]), np.array([10.0, 3.0]))
+    >>> between(np.array([0.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
+
+    def __init__(self, low: np.ndarray, high: np.ndarray):
+        limit = _UNBOUNDED[low.dtype.kind]
+        low, high = low.astype(np.float64), high.astype(np.float64)
+        is_unbounded = ~((np.abs(low) < limit) & (np.abs(high) < limit))
+        if is_unbounded.any():
+            unbounded_indices = [tuple(index) for index in np.argwhere(is_unbounded).tolist()]
+            descriptions = [
+                f"{_format_index(index)} (from {low[index]:g} to {high[index]:g})"
+                for index in unbounded_indices[:_MAX_LISTED]
+            ]
+            rest_text = (
+                f" and {len(unbounded_indices) - _MAX_LISTED} more" if len(unbounded_indices) > _MAX_LISTED else ""
+            )
+            raise SpaceError(
+                f"fixed_normalize_states needs finite bounds, but dimension {', '.join(descriptions)}{rest_text} of "
+                f"the state has "
+                "none: use running_normalize_states instead."
+            )
+        self._center = (low + high) / 2
+        half_range = (high - low) / 2
+        self._scale = np.divide(1.0, half_range, out=np.zeros_like(half_range), where=half_range > 0)
+
+    def __call__(self, state: np.ndarray) -> np.ndarray:
+        """A new array of the state's floating dtype, float32 for integers."""
+        return ((state - self._center) * self._scale).astype(float_dtype(state.dtype))
+
+
+def float_dtype(dtype: Any) -> Any:
+    """The dtype itself if it has fractions, else float32.
+
+    >>> float_dtype(np.dtype("uint8")), float_dtype(np.dtype("float64"))
+    (dtype('float32'), dtype('float64'))
+    """
+    return dtype if dtype.kind == "f" else np.dtype(np.float32)
+
+
+def _format_index(index: tuple[int, ...]) -> str:
+    return str(index[0]) if len(index) == 1 else str(index)

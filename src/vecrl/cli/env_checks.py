@@ -1,0 +1,310 @@
+"""What `vecrl check` looks at: each check says what was expected and what came. It knows no tables or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+
+from vecrl.cli.console import first_line
+from vecrl.engine.transition import AutoresetMode
+from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.factory import make_vector_env
+from vecrl.vector.vector_env import VectorEnv
+
+EPISODES = 2
+MAX_STEPS = 1500
+WORKER, RENDERING = "same in a worker process", "rendering"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table; `ok` None means that it could not be looked at."""
+
+    check_name: str
+    ok: bool | None
+    expected: str
+    actual: str
+    advice: str = ""
+
+
+class CheckFailed(Exception):
+    """Something else came than was expected."""
+
+    def __init__(self, expected: str, actual: str, advice: str = ""):
+        super().__init__(expected, actual, advice)
+
+
+class EnvChecks(gymnasium.Env[Any, Any]):
+    """The checks of an environment as methods of another one, which the engine runs in a worker process.
+
+    So the death of that process, and an answer that never comes, are noticed and named as of any environment.
+
+    Args:
+        name: the environment to look at, as `make_vector_env` takes it.
+        make_one: makes one of them; None for a batched simulator, which is made by its name.
+        kwargs: for its maker.
+        seed: of all episodes.
+    """
+
+    observation_space = action_space = Discrete(1)  # nobody steps it
+
+    def __init__(self, name: str, make_one: Callable[..., Any] | None, kwargs: Mapping[str, Any], seed: int):
+        self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
+        self.env: Any = None
+
+    def run_check(self, check_name: str) -> Finding:
+        """One line of the table; `check_name` is a key of `CHECKS`."""
+        try:
+            return Finding(check_name, True, *CHECKS[check_name](self))
+        except CheckFailed as failure:
+            expected, actual, advice = failure.args
+            return Finding(check_name, False, expected, actual, advice)
+        except (Exception, SystemExit) as error:  # whatever the environment may raise is what is to be shown
+            return Finding(check_name, False, "no exception", f"{type(error).__name__}: {first_line(error, ' …')}")
+
+    def make(self, **make_kwargs: Any) -> Any:
+        """One environment."""
+        if self.make_one is None:
+            return make_vector_env(self.name, **self.kwargs, **make_kwargs).env
+        return self.make_one(**make_kwargs)
+
+    def make_vector(self, mode: AutoresetMode, backend: str = "serial") -> Any:
+        """Three environments as one."""
+        if self.make_one is None:
+            env = make_vector_env(self.name, num_envs=3, **self.kwargs).env
+            return BatchedVectorEnv(env.simulator, autoreset_mode=mode) if isinstance(env, BatchedVectorEnv) else env
+        return VectorEnv([self.make_one] * 3, backend=backend, autoreset_mode=mode, num_workers=2)  # type: ignore[arg-type]
+
+
+class _ClosingEnv:
+    def __init__(self, env: Any):
+        self.env = env
+
+    def __enter__(self) -> Any:
+        return self.env
+
+    def __exit__(self, *_: object) -> None:
+        self.env.close()
+
+
+# ---------------------------------------------------------------------- single environments
+
+
+def _check_make(checks: EnvChecks) -> tuple[str, str]:
+    checks.env = checks.make()
+    return "an environment", type(checks.env.unwrapped).__name__
+
+
+def _check_space(env: Any, name: str) -> tuple[str, str]:
+    space = getattr(env, name, None)
+    if not isinstance(space, Space):
+        raise CheckFailed(
+            "a space", repr(space)[:80], f"Set self.{name} to one of gymnasium.spaces in the constructor."
+        )
+    return "a space", str(space)
+
+
+def _check_reset(env: Any, seed: int) -> tuple[str, str]:
+    actual = env.reset(seed=seed)
+    if not isinstance(actual, tuple) or len(actual) != 2 or not isinstance(actual[1], dict):
+        raise CheckFailed(
+            "(observation, info)", type(actual).__name__, "reset should return an observation and a dict."
+        )
+    _check_obs(env.observation_space, actual[0])
+    return "within its space", _describe_value(actual[0])
+
+
+def _check_steps(env: Any, seed: int) -> tuple[str, str]:
+    lengths = [0] * EPISODES
+    env.action_space.seed(seed)
+    for episode in range(EPISODES):
+        env.reset(seed=seed + episode)
+        for lengths[episode] in range(1, MAX_STEPS + 1):
+            obs, reward, terminated, truncated, info = env.step(_sample(env))
+            _check_obs(env.observation_space, obs)
+            if not np.isscalar(_to_numpy(reward)[()]) or not np.isfinite(float(reward)):
+                raise CheckFailed("a finite number as reward", repr(reward), "step should return a float as reward.")
+            for flag, value in (("terminated", terminated), ("truncated", truncated)):
+                if _to_numpy(value).dtype != bool or _to_numpy(value).shape != ():
+                    raise CheckFailed(f"{flag} to be a bool", repr(value), f"step should return bool({flag}).")
+            if not isinstance(info, dict):
+                raise CheckFailed("info to be a dict", type(info).__name__)
+            if terminated or truncated:
+                break
+    return "observations, rewards and flags as declared", f"lengths {lengths}"
+
+
+def _check_obs(space: Space[Any], obs: Any) -> None:
+    numpy_value = _to_numpy(obs) if isinstance(obs, torch.Tensor) else obs
+    if isinstance(space, Box):
+        array = np.asarray(numpy_value)
+        if array.dtype != space.dtype:
+            raise CheckFailed(str(space.dtype), str(array.dtype), f"Give observations as {space.dtype}.")
+        if array.shape != space.shape:
+            raise CheckFailed(str(space.shape), str(array.shape), "Give observations of the shape declared.")
+        out_of_bounds = ~((array >= space.low) & (array <= space.high))
+        if out_of_bounds.any():
+            position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
+            bounds = f"[{space.low[position]:g}, {space.high[position]:g}] at {position}"
+            raise CheckFailed(bounds, f"{array[position]:g}", "Widen the bounds, or clip observations.")
+    elif numpy_value not in space:
+        raise CheckFailed(str(space), repr(numpy_value)[:80], "The observation is not in the space declared.")
+
+
+def _check_seeds(env: Any, seed: int) -> tuple[str, str]:
+    first_trajectory, second_trajectory, other_trajectory = (_trajectory(env, s) for s in (seed, seed, seed + 1))
+    position = _difference(first_trajectory, second_trajectory)
+    if position is not None:
+        raise CheckFailed(
+            "equal trajectories", f"they differ from step {position} on", "Draw from self.np_random alone."
+        )
+    return "equal trajectories", "equal" + (
+        "" if _difference(first_trajectory, other_trajectory) is not None else "; other seeds too"
+    )
+
+
+def _check_close(checks: EnvChecks) -> tuple[str, str]:
+    checks.env.close()
+    return "no exception", "none"
+
+
+def _check_new_env(make: Callable[..., Any], seed: int) -> tuple[str, str]:
+    trajectories: list[list[Any]] = []
+    for _ in range(2):
+        with _ClosingEnv(make()) as env:
+            trajectories.append(_trajectory(env, seed))
+    position = _difference(*trajectories)
+    if position is not None:
+        raise CheckFailed(
+            "equal trajectories", f"they differ from step {position} on", "Something outlives the object."
+        )
+    return "equal trajectories", "equal"
+
+
+def _trajectory(env: Any, seed: int) -> list[Any]:
+    env.action_space.seed(seed)
+    obs, _ = env.reset(seed=seed)
+    rows = [_leaves(obs)]
+    for _ in range(200):
+        obs, reward, terminated, truncated, _ = env.step(_sample(env))
+        rows.append([*_leaves(obs), _to_numpy(reward), _to_numpy(terminated), _to_numpy(truncated)])
+        if terminated or truncated:
+            break
+    return rows
+
+
+def _check_render(make: Callable[..., Any], seed: int) -> tuple[str, str]:
+    expected = "uint8 [height, width, 3]"
+    with _ClosingEnv(make(render_mode="rgb_array")) as env:
+        env.reset(seed=seed)
+        frame = env.render()
+    if frame is None:
+        raise CheckFailed(expected, "None", "It draws no pictures.")
+    frame = np.asarray(frame)
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        raise CheckFailed(expected, _describe_value(frame))
+    return expected, _describe_value(frame)
+
+
+# ---------------------------------------------------------------------- vectors of them
+
+
+def _check_modes(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
+    """The rewards of the first episode of each row are the same however episodes begin anew."""
+    rewards_by_mode = {mode: _first_episodes(make_vector(mode), seed) for mode in AutoresetMode}
+    reference = rewards_by_mode[AutoresetMode.NEXT_STEP]
+    for mode, rewards in rewards_by_mode.items():
+        if not all(np.array_equal(a, b) for a, b in zip(rewards, reference, strict=True)):
+            raise CheckFailed("the same rewards in each mode", f"others in {mode.value}")
+    return "the same rewards in each mode", f"first lengths {[len(rewards) for rewards in reference]}"
+
+
+def _check_backends(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
+    local_rewards, remote_rewards = (
+        _first_episodes(make_vector(AutoresetMode.SAME_STEP, b), seed) for b in ("serial", "processes")
+    )
+    if not all(np.array_equal(a, b) for a, b in zip(local_rewards, remote_rewards, strict=True)):
+        raise CheckFailed("the same rewards as in this process", "others", "It depends on something in this process.")
+    return "the same rewards as in this process", "the same"
+
+
+def _first_episodes(vector: Any, seed: int) -> list[np.ndarray]:
+    with _ClosingEnv(vector):
+        vector.action_space.seed(seed)
+        vector.reset(seed=seed)
+        rewards: list[list[float]] = [[] for _ in range(vector.num_envs)]
+        is_running = [True] * vector.num_envs
+        for _ in range(MAX_STEPS):
+            _, reward, terminated, truncated, _ = vector.step(vector.action_space.sample())
+            for row in np.flatnonzero(is_running).tolist():
+                rewards[row].append(float(reward[row]))
+                is_running[row] = not (terminated[row] or truncated[row])
+            if not any(is_running):
+                break
+            done = terminated | truncated
+            if vector.metadata["autoreset_mode"] is AutoresetMode.DISABLED and done.any():
+                vector.reset(options={"reset_mask": done})
+    return [np.array(row) for row in rewards]
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _sample(env: Any) -> Any:
+    action = env.action_space.sample()
+    return torch.as_tensor(action) if hasattr(env, "simulator") else action
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _leaves(obs: Any) -> list[Any]:
+    if isinstance(obs, Mapping):
+        return [leaf for key in sorted(obs) for leaf in _leaves(obs[key])]
+    if isinstance(obs, tuple):
+        return [leaf for part in obs for leaf in _leaves(part)]
+    return [_to_numpy(obs)]
+
+
+def _difference(a: list[Any], b: list[Any]) -> int | None:
+    """The first step in which two trajectories differ, or None."""
+    for step, (row, other_row) in enumerate(zip(a, b, strict=False)):
+        if not all(map(_arrays_equal, row, other_row)):
+            return step
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def _arrays_equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_describe_value(part)}" for key, part in value.items()) + "}"
+    numpy_value = _to_numpy(value)
+    return f"{numpy_value.dtype} {list(numpy_value.shape)}"
+
+
+BASIC: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {  # without these there is nothing more to look at
+    "making it": _check_make,
+    "observation space": lambda checks: _check_space(checks.env, "observation_space"),
+    "action space": lambda checks: _check_space(checks.env, "action_space"),
+}
+CHECKS: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {
+    **BASIC,
+    "first observation": lambda checks: _check_reset(checks.env, checks.seed),
+    f"{EPISODES} episodes": lambda checks: _check_steps(checks.env, checks.seed),
+    "same seed, same episode": lambda checks: _check_seeds(checks.env, checks.seed),
+    "closing": _check_close,
+    "fresh object, same episode": lambda checks: _check_new_env(checks.make, checks.seed),
+    "auto-reset in all modes": lambda checks: _check_modes(checks.make_vector, checks.seed),
+    WORKER: lambda checks: _check_backends(checks.make_vector, checks.seed),
+    RENDERING: lambda checks: _check_render(checks.make, checks.seed),
+}

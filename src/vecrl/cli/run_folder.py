@@ -1,0 +1,202 @@
+"""The folder of a run: what is in it and under which names. It knows files, not searches."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vecrl import checkpoint
+from vecrl.errors import CheckpointError
+from vecrl.policy.saved_policy import SavedPolicy
+from vecrl.snapshot.atomic_write import write_atomically
+
+FORMAT = 2  # of the state; 1 did not keep the tested best policy
+LOCK_TIMEOUT_S = 3.0  # seconds that the workers of a run that was killed may take to notice
+METRIC_COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev", "test"]
+
+
+class RunFolder:
+    """`config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.ckpt` to go on from.
+
+    Args:
+        path: the folder, which is there.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config, self.metrics, self.curve, self.best, self.video, self.state = (
+            path / name
+            for name in ("config.yaml", "metrics.csv", "learning-curve.png", "best.pt", "best.mp4", "state.ckpt")
+        )
+
+    @classmethod
+    def new(cls, parent: Path, env: str) -> RunFolder:
+        """The next free `<env>-<n>` in `parent`, made."""
+        stem = re.sub(r"[^\w.+-]+", "-", env).strip("-") or "run"
+        number = 1
+        while True:
+            try:
+                (parent / f"{stem}-{number}").mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+            else:
+                return cls(parent / f"{stem}-{number}")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write `config.yaml`, at once or not at all."""
+        _write_text(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` wrote.
+
+        Raises:
+            ValueError: this is no folder of a run, or the file is damaged.
+        """
+        if not self.config.is_file() or not self.state.is_file():
+            runs = sorted(state_path.parent.name for state_path in self.path.glob("*/state.ckpt"))
+            runs_hint = f" The runs in it: {', '.join(runs)}." if runs else ""
+            missing = "config.yaml and state.ckpt are not both there"
+            raise ValueError(f"{self.path} holds no run to go on with: {missing}.{runs_hint}")
+        try:
+            config = yaml.safe_load(self.config.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{self.config} cannot be read: expected YAML as the run wrote it, but {reason}"
+            ) from error
+        if not isinstance(config, dict):
+            raise ValueError(f"{self.config} should hold a mapping, but holds {type(config).__name__}.")
+        return config
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a line to `metrics.csv`, with the names of the columns above the first."""
+        is_new = not self.metrics.exists()
+        with self.metrics.open("a", newline="") as file:
+            if is_new:
+                file.write(_line(METRIC_COLUMNS))
+            file.write(_line(_cells(row)))
+
+    def rows(self) -> list[dict[str, float]]:
+        """The lines of `metrics.csv`, but for half a last one: the process may have been killed as it wrote it.
+
+        Raises:
+            ValueError: another line is damaged.
+        """
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        complete_lines = [line.decode(errors="replace").strip() for line in lines if line.endswith(b"\n")]
+        if complete_lines[:1] not in ([], [",".join(METRIC_COLUMNS)]):
+            raise ValueError(
+                f"Line 1 of {self.metrics} should be {','.join(METRIC_COLUMNS)}; mend it, or take the file away."
+            )
+        return [self._row(number, line) for number, line in enumerate(complete_lines[1:], 2)]
+
+    def _row(self, number: int, line: str) -> dict[str, float]:
+        try:
+            row = dict(zip(METRIC_COLUMNS, line.split(","), strict=True))
+            return {name: float(cell or "nan") if name == "test" else float(cell) for name, cell in row.items()}
+        except ValueError:
+            expected = f"should hold {len(METRIC_COLUMNS)} numbers"
+            raise ValueError(
+                f"Line {number} of {self.metrics} {expected}, but is {line[:80]!r}; mend it, or take the file away."
+            ) from None
+
+    def rewind(self, generation: int) -> None:
+        """Take lines after `generation` off `metrics.csv`: they were written after the state was kept."""
+        self._write_rows([row for row in self.rows() if row["generation"] <= generation])
+
+    def record_test(self, generation: int, mean: float) -> None:
+        """Write a test's mean return into the line of a generation, unless the line has a higher one."""
+        rows = self.rows()
+        for row in rows:
+            if row["generation"] == generation and not row["test"] >= mean:
+                row["test"] = mean
+        self._write_rows(rows)
+
+    def _write_rows(self, rows: Sequence[Mapping[str, float]]) -> None:
+        if rows:
+            _write_text(self.metrics, "".join(map(_line, [METRIC_COLUMNS, *map(_cells, rows)])))
+        else:
+            self.metrics.unlink(missing_ok=True)
+
+    def write_state(self, state: Mapping[str, Any], best: SavedPolicy | None) -> None:
+        """Write `state.ckpt` and `best.pt`, each at once or not at all, when the lines before them are on the disk."""
+        if self.metrics.exists():
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
+        checkpoint.save(self.state, run={"format": FORMAT, **state})
+        if best is not None:
+            best.save(self.best)
+
+    def read_state(self) -> dict[str, Any]:
+        """What `write_state` wrote.
+
+        Raises:
+            ValueError: the file is damaged, or holds something else.
+        """
+        contents = checkpoint.load(self.state)
+        if not isinstance(contents.get("run"), dict):
+            raise CheckpointError(f"{self.state} holds no state of a run, but {', '.join(contents) or 'nothing'}.")
+        version = contents["run"].get("format", 1)
+        if version != FORMAT:
+            raise CheckpointError(
+                f"Expected {self.state} of format {FORMAT}, got format {version} of another version of vecrl. Begin a "
+                f"new run; {self.best.name} can still be used."
+            )
+        return contents["run"]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """While one process runs, no other does in the same folder.
+
+        Raises:
+            ValueError: another does already.
+        """
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            deadline = time.monotonic() + LOCK_TIMEOUT_S
+            while not _lock(folder):
+                if time.monotonic() > deadline:
+                    raise ValueError(f"{self.path} is in use: another process runs there. Wait for it, or stop it.")
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(folder)
+
+    def existing_files(self, *names: str) -> Sequence[tuple[str, Path]]:
+        """The files of these attributes that are there."""
+        return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
+
+
+def _cells(row: Mapping[str, float]) -> list[str]:
+    """The cells of a line of `metrics.csv`; `test` is empty where there was none."""
+    return ["" if name == "test" and math.isnan(row[name]) else format(row[name], ".10g") for name in METRIC_COLUMNS]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return ",".join(cells) + "\n"
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_atomically(path, [text.encode()])
+
+
+def _lock(folder: int) -> bool:
+    """Lock an open folder, unless another process has; where folders cannot be locked, nobody is kept out."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

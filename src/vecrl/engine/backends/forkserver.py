@@ -1,0 +1,181 @@
+"""The process that worker processes are forked from.
+
+It has imported what workers need, and nothing else ever happened in it: no thread, no simulator, no graphics context.
+So a fork of it is as safe as a new interpreter and starts in a millisecond. The caller's `__main__` is never run
+again in a worker (factories come pickled by value), so scripts need no main guard. One zygote serves
+all pools of its process that want the same number of threads.
+
+It tells the caller the process id of each worker and, when it ends, how (`waitpid`'s status); it ends a worker's whole
+process group with the worker, and all workers with the caller. Where an import started threads, forking would not be
+safe any more: workers are then new interpreters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from typing import Any
+
+NUMBER = struct.Struct("<q")
+LENGTH = struct.Struct("<I")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The environment variables that hold numerical libraries to a number of threads."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+
+
+def main(control_fd: int) -> None:
+    """Serve the caller at the other end of `control_fd` until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, _wake)
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write)
+    os.set_inheritable(control_fd, False)
+    control = socket.socket(fileno=control_fd)
+    children: dict[int, int] = {}  # process id: the descriptor to report its end on
+    poll = select.poll()
+    poll.register(control_fd, select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if wake_read in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake_read, 4096)
+            _reap(children)
+        if control_fd in ready:
+            request, fds = _receive(control)
+            if request is None:
+                for pid in children:
+                    _kill_group(pid)
+                return
+            *worker_fds, status = fds
+            try:
+                pid = _start(request, worker_fds, [control_fd, wake_read, wake_write, status, *children.values()])
+            except OSError:  # no more processes: to the caller, this worker is gone
+                traceback.print_exc()
+                os.close(status)
+            else:
+                children[pid] = status
+                with contextlib.suppress(OSError):  # the caller may have given this worker up
+                    os.write(status, NUMBER.pack(pid))
+            finally:
+                for fd in worker_fds:
+                    os.close(fd)
+
+
+def _wake(*_: object) -> None:
+    """A handler that does nothing: a signal without one would not write to the wake-up descriptor."""
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    data, fds, _, _ = socket.recv_fds(control, LENGTH.size, 4)
+    if len(data) < LENGTH.size:
+        return None, []
+    size = LENGTH.unpack(data)[0]
+    body = b""
+    while len(body) < size:
+        body += control.recv(size - len(body))
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return pickle.loads(body), fds
+
+
+def _start(request: dict[str, Any], worker_fds: list[int], close: list[int]) -> int:
+    """A new worker process with the descriptors `worker_fds` and without `close`; returns its process id."""
+    sys.path[:] = request["path"]
+    if request["fork"]:
+        for name in request["preload"]:
+            with contextlib.suppress(Exception, SystemExit):  # the worker meets the same error and reports it
+                importlib.import_module(name)
+    if not request["fork"] or _threads_running():
+        for fd in worker_fds:
+            os.set_inheritable(fd, True)
+        code = (
+            f"import sys; sys.path[:] = {request['path']!r}; from {__name__} import worker_main; "
+            f"worker_main(*{worker_fds!r})"
+        )
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ, setpgroup=0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        return pid
+    signal.set_wakeup_fd(-1)
+    for fd in close:
+        os.close(fd)
+    worker_main(*worker_fds)
+    return 0  # never reached
+
+
+def worker_main(commands: int, replies: int, memory: int) -> None:
+    """The life of a worker process: where commands come from, where answers go, and the arena's descriptor."""
+    code = 1
+    try:
+        _enter_own_group()
+        for number, action in ((signal.SIGINT, signal.SIG_IGN), (signal.SIGCHLD, signal.SIG_DFL)):
+            signal.signal(number, action)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        from .process_worker import serve
+
+        for fd in (commands, replies, memory):  # not for what simulators start
+            os.set_inheritable(fd, False)
+        serve(commands, replies, memory)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _enter_own_group() -> None:
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    if sys.platform == "linux":  # die with the zygote, whatever this process is doing then
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _threads_running() -> bool:
+    try:
+        return len(os.listdir("/proc/self/task")) > 1
+    except OSError:
+        import threading
+
+        return threading.active_count() > 1
+
+
+def _reap(children: dict[int, int]) -> None:
+    for pid in list(children):
+        # Look without reaping: while the process is a zombie its group's number cannot be given to another.
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            continue
+        _kill_group(pid)
+        _, status = os.waitpid(pid, 0)
+        fd = children.pop(pid)
+        with contextlib.suppress(OSError):
+            os.write(fd, NUMBER.pack(status))
+        os.close(fd)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)

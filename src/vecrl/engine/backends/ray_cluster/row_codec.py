@@ -1,0 +1,113 @@
+"""A worker's rows on their way between two arenas, its own and the caller's, where they share no memory.
+
+Actions go there and results come back as they lie in memory, array after array in one block of bytes, of the rows
+asked and no others. Both ends know the layout, so nothing is said of it. Knows nothing of who carries the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...batch_buffers import BatchBuffers
+from ...worker import Command, Op
+
+Bytes = bytes | memoryview | np.ndarray
+RowSelection = slice | np.ndarray
+
+
+class RowCodec:
+    """Packs and unpacks at one end.
+
+    Args:
+        buffers: of this end.
+        start, stop: the worker's rows in it.
+    """
+
+    def __init__(self, buffers: BatchBuffers, start: int, stop: int):
+        self._count = stop - start
+        self._rows = buffers.rows(start, stop)
+        self._reset_mask = buffers.reset_mask[start:stop]
+        self._actions = [leaf[start:stop] for leaf in buffers.actions if leaf is not None]
+
+    def pack_actions(self, command: Command) -> bytes:
+        """What goes with a command: the actions of the rows that it names, and its mask."""
+        if command.op != Op.STEP:
+            return b""
+        selection, _ = self._row_selection(command.rows)
+        parts = [leaf[selection] for leaf in self._actions]
+        return _join([*parts, self._reset_mask] if command.masked else parts)
+
+    def unpack_actions(self, command: Command, data: Bytes) -> None:
+        """Put what came with a command where the worker looks for it."""
+        if command.op == Op.STEP:
+            selection, count = self._row_selection(command.rows)
+            reader = _Reader(data)
+            for leaf in self._actions:
+                leaf[selection] = reader.read((count, *leaf.shape[1:]), leaf.dtype)
+            if command.masked:
+                self._reset_mask[:] = reader.read(self._reset_mask.shape, self._reset_mask.dtype)
+
+    def pack(self, command: Command) -> bytes:
+        """What a reset or a step wrote into the command's slot: its rows, and the final observations of those that
+        ended and began anew."""
+        if command.op not in (Op.STEP, Op.RESET):
+            return b""
+        selection, _ = self._row_selection(command.rows)
+        slot = self._rows[command.slot]
+        final_rows = self._final_rows(command.slot, selection)
+        final_obs = [leaf[final_rows] for leaf in slot.final_obs if leaf is not None] if len(final_rows) else []
+        return _join([slot.flags[:, selection], *[leaf[selection] for leaf in self._leaves(command.slot)], *final_obs])
+
+    def unpack(self, command: Command, data: Bytes) -> None:
+        """Put what came back into the command's slot."""
+        if command.op not in (Op.STEP, Op.RESET):
+            return
+        selection, count = self._row_selection(command.rows)
+        reader, slot = _Reader(data), self._rows[command.slot]
+        slot.flags[:, selection] = reader.read((3, count), slot.flags.dtype)
+        for leaf in self._leaves(command.slot):
+            leaf[selection] = reader.read((count, *leaf.shape[1:]), leaf.dtype)
+        final_rows = self._final_rows(command.slot, selection)
+        if len(final_rows):
+            for leaf in slot.final_obs:
+                if leaf is not None:
+                    leaf[final_rows] = reader.read((len(final_rows), *leaf.shape[1:]), leaf.dtype)
+
+    def _row_selection(self, rows: Sequence[int] | None) -> tuple[RowSelection, int]:
+        """How to index the rows that a command names, and how many they are."""
+        if rows is None:
+            return slice(None), self._count
+        return np.array([row if row >= 0 else ~row for row in rows], np.int64), len(rows)
+
+    def _leaves(self, slot_index: int) -> Iterator[np.ndarray]:
+        slot = self._rows[slot_index]
+        yield from (slot.reward, slot.returns, slot.lengths)
+        yield from (leaf for leaf in slot.obs if leaf is not None)
+
+    def _final_rows(self, slot: int, selection: RowSelection) -> np.ndarray:
+        """Of the rows `selection`, those whose episode ended and that began anew at once."""
+        terminated, truncated, was_reset = self._rows[slot].flags[:, selection]
+        positions = ((terminated | truncated) & was_reset).nonzero()[0]
+        return positions if isinstance(selection, slice) else selection[positions]
+
+
+class _Reader:
+    """Arrays out of a block, one after the other."""
+
+    def __init__(self, data: Bytes):
+        self._data = data
+        self._offset = 0
+
+    def read(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        count = math.prod(shape)
+        values = np.frombuffer(self._data, dtype, count, self._offset) if count else np.empty(0, dtype)
+        self._offset += count * dtype.itemsize
+        return values.reshape(shape)
+
+
+def _join(parts: Sequence[np.ndarray]) -> bytes:
+    return b"".join([part.tobytes() for part in parts])

@@ -1,0 +1,393 @@
+"""What becomes of environments that fail, where that is not simply reported: they begin anew, or are left out.
+
+Whoever fails ends its episode as truncated, with the last observation that is known of it and a reward of 0. Under
+"restart" it is made anew (its whole worker, where that is gone or stuck) and goes on with a seed that follows from
+its own. Under "mask" it is left out from then on. Knows workers, rows and seeds, no mode and no dialect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import Failure, SpaceError
+from ..seeding import seed_for
+from .backends.base import Backend
+from .batch_buffers import BatchBuffers
+from .env_index import EnvIndex
+from .infos import Infos
+from .pending import PendingCommand, PendingCommands
+from .space_layout import Layout
+from .transition_builder import TransitionBuilder
+from .worker import Command, Op, WorkerInfo, WorkerReply
+
+OnFailure = Literal["raise", "restart", "mask"]
+_BUDGET_WINDOW_S = 3600.0  # seconds
+_MAX_RESTART_ATTEMPTS = 3  # how often an environment may fail in beginning anew
+_log = logging.getLogger("vecrl")
+
+
+def check_fault_options(on_failure: Any, restarts_per_hour: Any) -> None:
+    """See that these are a policy and a budget.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if on_failure not in ("raise", "restart", "mask"):
+        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
+    if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
+        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
+
+
+class WorkerRestarter:
+    """Has workers take the places of others.
+
+    Args:
+        worker_infos: what each worker said of itself when it stood.
+    """
+
+    def __init__(self, backend: Backend, pending: PendingCommands, worker_infos: Sequence[WorkerInfo]):
+        self._backend = backend
+        self._pending = pending
+        self._worker_infos = worker_infos
+
+    def replace(self, workers: Sequence[int]) -> list[Failure]:
+        """Have others in the places of workers that are gone; what went wrong, in which case all of them are gone."""
+        try:
+            failures = self._replace(workers)
+        except BaseException:  # Ctrl-C
+            self._pending.open.pop(0, None)
+            text = "interrupted while another took its place"
+            for worker in workers:
+                ids = self._pending.ids_of([worker])
+                self._mark_crashed(worker, Failure(ids, "construct", text, worker=worker, kind="crashed"))
+            raise
+        for worker in workers if failures else ():
+            self._mark_crashed(worker, failures[0])
+        return failures
+
+    def _mark_crashed(self, worker: int, failure: Failure) -> None:
+        self._pending.crashed.setdefault(worker, failure)
+        self._backend.kill(worker)
+
+    def _replace(self, workers: Sequence[int]) -> list[Failure]:
+        pending = self._pending
+        for worker in workers:
+            pending.crashed.pop(worker, None)
+            self._backend.respawn(worker)
+        command = pending.register_internal(Op.CONSTRUCT, workers)
+        failures = pending.wait_for(command, None)
+        if not failures:
+            failures = [f for worker, report in command.reports for f in self._check_spaces(worker, report.result)]
+        if not failures:
+            for worker in workers:
+                self._backend.reattach(worker)
+            failures = pending.wait_for(pending.register_internal(Op.ATTACH, workers), None)
+        return failures
+
+    def _check_spaces(self, worker: int, info: WorkerInfo) -> list[Failure]:
+        expected = self._worker_infos[worker]
+        if (info.observation_space, info.action_space) == (expected.observation_space, expected.action_space):
+            return []
+        error = SpaceError(
+            f"its spaces were {expected.observation_space} and {expected.action_space}, now they differ."
+        )
+        ids = self._pending.ids_of([worker])
+        return [Failure(ids, "construct", f"SpaceError: {error}", worker=worker, exception=error)]
+
+
+class FaultPolicy:
+    """Makes failures good.
+
+    Args:
+        policy: "restart" or "mask".
+        restarts_per_hour: how many failures may be made good within an hour; those beyond are reported.
+        layout: of observations.
+        restarter: has workers replaced.
+        gather: waits for a flight, no longer than a step may take; its failures.
+        infos: whether anybody wants to read in the info that an environment failed.
+
+    Attributes:
+        alive: `[n]` bool, those that were not left out for good.
+        unreported: `[n]` bool, those whose episode ended without their having been asked anything; they are told next.
+    """
+
+    def __init__(
+        self,
+        policy: OnFailure,
+        restarts_per_hour: int,
+        backend: Backend,
+        pending: PendingCommands,
+        env_index: EnvIndex,
+        buffers: BatchBuffers,
+        layout: Layout,
+        transition_builder: TransitionBuilder,
+        restarter: WorkerRestarter,
+        gather: Callable[[PendingCommand], list[Failure]],
+        infos: bool,
+    ):
+        n = env_index.num_envs
+        self.alive = np.ones(n, bool)
+        self.unreported = np.zeros(n, bool)
+        self._policy = policy
+        self._restarts_per_hour = restarts_per_hour
+        self._backend = backend
+        self._pending = pending
+        self._env_index = env_index
+        self._buffers = buffers
+        self._transition_builder = transition_builder
+        self._restarter = restarter
+        self._gather = gather
+        self._with_infos = infos
+        self._restart_slot = buffers.slots[-1]  # where those who begin anew write what they observe first
+        self._last_obs = layout.empty(n)  # the latest observation of each, a copy: a failing one may spoil its row
+        # first ones, by leaf and id
+        self._first_objects: dict[int, dict[int, Any]] = {leaf: {} for leaf in layout.opaque}
+        self._first_infos: dict[int, Any] = {}  # likewise
+        self._errors: dict[int, str] = {}  # why somebody failed
+        self._returns = np.zeros(n)
+        self._lengths = np.zeros(n, np.int64)
+        self._seeds: list[int | None] = [None] * n
+        self._restarts = [0] * n  # since that seed was given
+        self._failure_times: deque[float] = deque()  # of failures within the last hour
+        self._exclusion_reported = np.zeros(n, bool)  # those that were left out, and heard so
+        self._handling: Sequence[PendingCommand] = ()
+        # one crash is reported to all who waited for the worker
+        self._handled_failures: deque[Failure] = deque(maxlen=2 * n)
+
+    # -- what the pool tells -----------------------------------------------------------------------
+
+    def record_seeds(self, ids: Iterable[int], seeds: Sequence[int | None]) -> None:
+        """Note the seeds that a reset gives; those that are None leave things as they are."""
+        for env_id, seed in zip(ids, seeds, strict=True):
+            if seed is not None:
+                self._seeds[env_id], self._restarts[env_id] = seed, 0
+
+    def seed_of(self, env_id: int) -> dict[str, Any]:
+        """What an environment's restarts go on from."""
+        return {"seed": self._seeds[env_id], "restarts": self._restarts[env_id]}
+
+    def restore_state(self, env_id: int, state: Mapping[str, Any]) -> None:
+        """Take in the state that an environment goes on from; what it observed last is not known until it steps."""
+        self._returns[env_id], self._lengths[env_id] = state["return"], state["length"]
+        self._seeds[env_id], self._restarts[env_id] = state.get("seed"), state.get("restarts", 0)
+        self.unreported[env_id] = False
+
+    def record(self, command: PendingCommand) -> None:
+        """Take in what a flight yielded: it may be the last that is known."""
+        slot = self._buffers.slots[command.slot]
+        ids: Any = slice(None) if command.ids is None else command.ids
+        for last, leaf in zip(self._last_obs, slot.obs, strict=True):
+            if leaf is not None:
+                last[ids] = leaf[ids]
+        if command.op == Op.RESET:
+            self._returns[ids] = self._lengths[ids] = 0
+            return
+        terminated, truncated, was_reset = slot.flags[:, ids]
+        self._returns[ids] += slot.reward[ids]
+        self._lengths[ids] += 1
+        done = terminated | truncated | was_reset
+        self._returns[ids] *= ~done
+        self._lengths[ids] *= ~done
+
+    def excluded(self, reset_mask: Any = None) -> np.ndarray | None:
+        """`[n]` bool, those for whom the pool answers itself; None for nobody.
+
+        Args:
+            reset_mask: who is to begin anew, and so need not be told that it had to.
+        """
+        if reset_mask is not None:
+            self.unreported[reset_mask] &= ~self.alive[reset_mask]
+        excluded = self.unreported | ~self.alive
+        return excluded if excluded.any() else None
+
+    def forget(self) -> None:
+        """Drops the commands of restarts that were late or interrupted: nothing collects their replies."""
+        spare = len(self._buffers.slots) - 1
+        for command in [command for command in self._pending.open.values() if command.slot == spare]:
+            del self._pending.open[command.seq]
+
+    # -- failures ----------------------------------------------------------------------------------
+
+    def kill_overdue(self, workers: Iterable[int], limit: float) -> bool:
+        """End workers that are late, as if they had crashed; False where one cannot be ended."""
+        for worker in sorted(workers):
+            if not self._backend.kill(worker):
+                return False
+            ids = self._pending.ids_of([worker])
+            op_name = next((f.op for f in self._pending.open.values() if worker in f.waiting), Op.STEP).name.lower()
+            text = f"no answer within {limit:g} s, so its worker was ended"
+            failure = Failure(ids, op_name, text, worker=worker, kind="crashed")
+            self._pending.on_replies([(worker, -1, WorkerReply(failures=[failure]))])
+        return True
+
+    def handle_failures(self, commands: Sequence[PendingCommand]) -> list[Failure]:
+        """Make good what went wrong with these flights and write the rows of all that failed; what remains."""
+        self._handling = commands
+        unhandled = self._handle([failure for command in commands for failure in command.failures])
+        self._handling = ()
+        unhandled_ids = {i for failure in unhandled for i in failure.env_ids}
+        for command in commands:
+            failed = {i for failure in command.failures for i in failure.env_ids} - unhandled_ids
+            requested_ids = range(self._env_index.num_envs) if command.ids is None else command.ids.tolist()
+            self._write(
+                command, [i for i in requested_ids if i in failed], [i for i in requested_ids if i in command.excluded]
+            )
+        return unhandled
+
+    def handle_idle_failures(self, failures: Sequence[Failure]) -> list[Failure]:
+        """Make good the failures of workers that nobody waits for; what remains."""
+        return self._handle(failures)
+
+    def _handle(self, failures: Sequence[Failure]) -> list[Failure]:
+        unhandled: list[Failure] = []
+        for failure in failures:
+            if any(failure is handled for handled in (*self._handled_failures, *unhandled)):
+                continue
+            ids = [i for i in failure.env_ids if self.alive[i]]
+            if ids and not self._within_budget(ids, failure.error):
+                unhandled.append(failure)  # and no more than that: what is done next finds it as it was
+                continue
+            self._handled_failures.append(failure)
+            if not ids:
+                continue
+            self._errors |= dict.fromkeys(ids, failure.error)
+            if self._policy == "mask":
+                self.alive[ids] = False
+                self._mark_unreported(ids, [failure])
+            elif restart_failures := self._restart(failure, _MAX_RESTART_ATTEMPTS):
+                unhandled += [failure, *restart_failures]
+                dead = self._pending.crashed.get(failure.worker)
+                self._handled_failures = deque(
+                    (f for f in self._handled_failures if f is not dead), self._handled_failures.maxlen
+                )
+        return unhandled
+
+    def _mark_unreported(self, ids: Sequence[int], failures: Sequence[Failure]) -> None:
+        """Note whose episodes ended for these reasons, but for those who learn of it as the answer to what they do."""
+        reported: set[int] = set()
+        for command in [*self._handling, *self._pending.completed]:
+            for failure in failures:
+                if any(failure is handled for handled in command.failures):
+                    reported.update(
+                        failure.env_ids if command.ids is None else set(failure.env_ids) & set(command.ids.tolist())
+                    )
+        self.unreported[[i for i in ids if i not in reported]] = True
+
+    def _within_budget(self, ids: Sequence[int], error: str) -> bool:
+        now = time.monotonic()
+        while self._failure_times and now - self._failure_times[0] > _BUDGET_WINDOW_S:
+            self._failure_times.popleft()
+        if len(self._failure_times) >= self._restarts_per_hour:
+            return False
+        self._failure_times.append(now)
+        action = "left out" if self._policy == "mask" else "made anew"
+        count = f"{len(self._failure_times)} of {self._restarts_per_hour} within an hour"
+        _log.warning("%s failed and are %s (%s): %s", self._env_index.name(np.array(ids)), action, count, error)
+        return True
+
+    def _restart(self, failure: Failure, attempts: int) -> list[Failure]:
+        """Have the environments of a failure begin anew; what goes wrong with that."""
+        worker, ids = failure.worker, failure.env_ids
+        crash_failure = self._pending.crashed.get(worker)
+        if crash_failure is None:
+            restart_failures = self._send_and_wait(worker, ids, Op.REBUILD, None)
+        else:  # maybe it died after the failure: then all its environments are concerned
+            self._handled_failures.append(crash_failure)
+            ids = self._pending.ids_of([worker])
+            self._errors |= dict.fromkeys(ids, crash_failure.error) | dict.fromkeys(failure.env_ids, failure.error)
+            self._mark_unreported(ids, [failure, crash_failure])
+            restart_failures = self._restarter.replace([worker])
+        if not restart_failures:
+            seeds = [self._next_seed(i) for i in ids]
+            restart_failures = self._send_and_wait(worker, ids, Op.RESET, (seeds, None))
+        if restart_failures and attempts > 1:
+            failed = [p for restart_failure in restart_failures if (p := self._restart(restart_failure, attempts - 1))]
+            restart_failures = list(itertools.chain.from_iterable(failed))
+        return restart_failures
+
+    def _next_seed(self, env_id: int) -> int | None:
+        self._restarts[env_id] += 1
+        seed = self._seeds[env_id]
+        return None if seed is None else seed_for(seed, 0, self._restarts[env_id])
+
+    def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
+        """Ask one worker, and keep what it says of those who begin anew; its failures."""
+        slot = len(self._buffers.slots) - 1
+        rows = [i - int(self._env_index.starts[worker]) for i in ids]
+        torn, self._pending.torn = self._pending.torn, True  # where this raises, see `forget`
+        command = self._pending.register(op, [worker], slot=slot)
+        self._backend.send([(worker, Command(op, command.seq, slot, rows=rows, extra=extra))])
+        failures = self._gather(command)
+        self._pending.torn = torn
+        for _, report in command.reports:
+            self._first_infos |= dict(report.infos.items())
+            for leaf, pairs in report.objects.items():
+                self._first_objects[leaf] |= dict(pairs)
+        return failures
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def _write(self, command: PendingCommand, failed: Sequence[int], excluded: Sequence[int]) -> None:
+        """Write the rows of those who failed now, and of those who were not asked."""
+        command.failed = [*failed, *excluded]
+        for ids in (failed, excluded):
+            for env_id in ids:
+                ends_episode = env_id in failed or bool(self.unreported[env_id])
+                self._write_one(command, env_id, ends_episode and not self._exclusion_reported[env_id])
+                self._exclusion_reported[env_id] = not self.alive[env_id]
+        self.unreported[command.failed] = False
+
+    def _write_one(self, command: PendingCommand, i: int, ends_episode: bool) -> None:
+        slot, report = self._buffers.slots[command.slot], WorkerReply()
+        info: dict[str, Any] = {"failed": True, "error": self._errors[i]}
+        reset_requested = command.op == Op.RESET or (command.reset_mask is not None and bool(command.reset_mask[i]))
+        is_reset = bool(self.alive[i]) and (reset_requested or command.reset_done)
+        if is_reset and not reset_requested:
+            _copy(self._last_obs, self._buffers.final_obs, i)
+            report.final_infos.dicts.append((i, info))
+            report.final_objects = {
+                leaf: [(i, self._transition_builder.latest(leaf, i))] for leaf in self._first_objects
+            }
+            info = self._first_infos.get(i, {})
+        elif is_reset:
+            info = {**self._first_infos.get(i, {}), **info}
+        if is_reset:
+            _copy(self._restart_slot.obs, slot.obs, i)
+            report.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
+        else:
+            _copy(self._last_obs, slot.obs, i)
+        report.infos.dicts.append((i, info))
+        if not self._with_infos:
+            report.infos, report.final_infos = Infos(), Infos()
+        slot.reward[i] = 0.0
+        slot.terminated[i], slot.truncated[i], slot.was_reset[i] = False, ends_episode and not reset_requested, is_reset
+        slot.returns[i], slot.lengths[i] = self._returns[i], self._lengths[i]
+        self._first_infos.pop(i, None)
+        for _, other_report in command.reports:
+            _drop_row(other_report, i)
+        command.reports.append((0, report))
+
+
+def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
+    for old, new in zip(source, target, strict=True):
+        if new is not None:
+            new[i] = old[i]
+
+
+def _drop_row(report: WorkerReply, i: int) -> None:
+    """Drop what an environment said before it failed."""
+    for infos in (report.infos, report.final_infos):
+        infos.dicts = [pair for pair in infos.dicts if pair[0] != i]
+        if any(block.start <= i < block.start + len(block.data) for block in infos.batches):
+            remaining = [pair for pair in infos.items() if pair[0] != i]
+            infos.batches, infos.dicts = [], remaining
+    for objects in (report.objects, report.final_objects):
+        for leaf, pairs in objects.items():
+            objects[leaf] = [pair for pair in pairs if pair[0] != i]

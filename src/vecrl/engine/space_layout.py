@@ -1,0 +1,177 @@
+"""How the elements of a space lie in memory: one array a leaf, one row an environment.
+
+Box, Discrete, MultiDiscrete and MultiBinary are leaves with a shape and a dtype; Dict and Tuple nest them.
+Everything else (Text, Graph, Sequence, OneOf, a user's own space) is an opaque leaf, whose elements travel
+pickled beside the arena. Knows spaces and arrays, nothing of workers or modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ..errors import SpaceError
+
+Path = tuple[str | int, ...]
+Tree = Any
+"""Arrays nested in dicts and tuples, as the space nests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of the arena.
+
+    Attributes:
+        path: the keys that lead to it from the root.
+        shape: of one row.
+        dtype: of its elements; None where the leaf is opaque.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+
+    @property
+    def name(self) -> str:
+        return "".join(f"[{key!r}]" for key in self.path) or "the root"
+
+
+class Layout:
+    """The leaves of a space and the ways between a tree of arrays and a flat list of them.
+
+    >>> layout = Layout(spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(3)}))
+    >>> [(leaf.path, leaf.shape) for leaf in layout.leaves]
+    [(('n',), ()), (('x',), (2,))]
+    >>> layout.build([1, 2])
+    {'n': 1, 'x': 2}
+    """
+
+    def __init__(self, space: spaces.Space[Any]):
+        self.space = space
+        self.leaves = tuple(_leaves(space, ()))
+        self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
+        self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
+        self.build: Callable[[Sequence[Any]], Tree] = _single_leaf if self.flat else self._build
+
+    def _build(self, values: Sequence[Any]) -> Tree:
+        return _nest(self.space, iter(values))
+
+    def split(self, tree: Tree) -> list[Any]:
+        """The leaves of one element (or of one batch) in order; the inverse of `build`."""
+        if self.flat:
+            return [tree]
+        return [_descend(tree, leaf) for leaf in self.leaves]
+
+    def columns(self, elements: list[Tree]) -> list[list[Any]]:
+        """Of many elements: for each leaf, the list of its values."""
+        if self.flat:
+            return [elements]
+        return [[_descend(element, leaf) for element in elements] for leaf in self.leaves]
+
+    def batch(self, tree: Tree, rows: int) -> list[Any]:
+        """A batch of `rows` elements as leaf arrays of the right shape and dtype; opaque leaves as lists.
+
+        Raises:
+            SpaceError: for a missing key, another leading size, another shape, or a dtype that loses its kind.
+        """
+        if self.flat and type(tree) is np.ndarray:  # the usual case, without the detours
+            leaf = self.leaves[0]
+            if tree.dtype == leaf.dtype and tree.shape == (rows, *leaf.shape):
+                return [tree]
+        return [_batch_leaf(value, leaf, rows) for value, leaf in zip(self.split(tree), self.leaves, strict=True)]
+
+    def rows(self, leaves: Sequence[Any], count: int) -> Sequence[Tree]:
+        """One element a row out of leaf arrays of leading size `count`."""
+        if self.flat:
+            return leaves[0] if isinstance(leaves[0], list) else list(leaves[0])
+        if not leaves:  # an empty Dict or Tuple
+            return [self.build(()) for _ in range(count)]
+        return [self.build(values) for values in zip(*leaves, strict=True)]
+
+    def empty(self, rows: int) -> list[Any]:
+        """Zeroed leaf arrays for `rows` rows; a list of None for an opaque leaf."""
+        return [
+            [None] * rows if leaf.dtype is None else np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves
+        ]
+
+
+def _single_leaf(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _leaves(space: spaces.Space[Any], path: Path) -> Iterator[Leaf]:
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from _leaves(sub, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, sub in enumerate(space.spaces):
+            yield from _leaves(sub, (*path, index))
+    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        yield Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype))
+    else:
+        yield Leaf(path, (), None)
+
+
+def _nest(space: spaces.Space[Any], values: Iterator[Any]) -> Tree:
+    if isinstance(space, spaces.Dict):
+        return {key: _nest(sub, values) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nest(sub, values) for sub in space.spaces)
+    return next(values)
+
+
+def _descend(tree: Tree, leaf: Leaf) -> Any:
+    try:
+        for key in leaf.path:
+            tree = tree[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise SpaceError(
+            f"Expected {leaf.name}, but it is not in {describe(tree)}. Give every key of the space."
+        ) from error
+    return tree
+
+
+def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
+    if leaf.dtype is None:
+        value = list(value)
+        if len(value) != rows:
+            raise SpaceError(f"Expected {rows} elements at {leaf.name}, one an environment, but {len(value)} came.")
+        return value
+    array = np.asarray(value)
+    if array.shape != (rows, *leaf.shape):
+        raise SpaceError(
+            f"Expected shape {(rows, *leaf.shape)} at {leaf.name} (environments first), but {array.shape} came."
+        )
+    if array.dtype != leaf.dtype and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        raise SpaceError(f"Expected {leaf.dtype} at {leaf.name}, but {array.dtype} came, which does not cast safely.")
+    return array
+
+
+def describe(value: Any) -> str:
+    """A short description of a value for error messages: kind, shape, dtype."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {list(value)}"  # pyright: ignore[reportUnknownArgumentType]
+    return f"{type(value).__name__} {str(value)[:60]!r}"
+
+
+def check_element(value: Any, leaf: Leaf) -> None:
+    """Raise a `SpaceError` unless `value` can be stored at `leaf` as it is."""
+    if leaf.dtype is None:
+        return
+    array = np.asarray(value)
+    if array.shape != leaf.shape:
+        raise SpaceError(
+            f"the observation at {leaf.name} should have shape {leaf.shape}, as its space says, "
+            f"but has {array.shape}. Return what observation_space declares, or declare what you return."
+        )
+    if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        raise SpaceError(
+            f"the observation at {leaf.name} should be {leaf.dtype}, as its space says, but is {array.dtype}, "
+            f"which would lose its kind. Return what observation_space declares, or declare what you return."
+        )

@@ -1,0 +1,138 @@
+"""Puts a transition together from the arena's rows and what workers said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .batch_buffers import BatchBuffers
+from .infos import Infos
+from .pending import PendingCommand, WorkerReport
+from .space_layout import Layout, Tree
+from .transition import Transition
+from .worker import Op
+
+
+class TransitionBuilder:
+    """Makes transitions of n environments.
+
+    Args:
+        buffers: where the rows are.
+        layout: of the observations.
+    """
+
+    def __init__(self, buffers: BatchBuffers, layout: Layout):
+        self._buffers = buffers
+        self._layout = layout
+        self._all_ids = np.arange(buffers.num_envs)
+        self._objects = layout.empty(buffers.num_envs)  # the latest opaque observations, by leaf
+
+    def latest(self, leaf: int, env_id: int) -> Any:
+        """The latest object of an opaque leaf."""
+        return self._objects[leaf][env_id]
+
+    def full(self, command: PendingCommand) -> Transition:
+        """Of a command to all: views of the slot's own observations, or copies of them where no slot was free."""
+        slot = self._buffers.slots[command.slot]
+        infos, final_infos = self._merge_reports(command.reports) if command.reports else (Infos(), Infos())
+        terminated, truncated, was_reset = slot.flags.copy()
+        final_rows = done = (terminated | truncated).nonzero()[0]
+        final_obs = episode_stats = None
+        if len(done):
+            episode_stats = slot.returns.copy(), slot.lengths.copy()
+            final_rows = done[was_reset[done]]
+            final_obs = self._final_obs(command.reports, final_rows) if len(final_rows) else None
+        return Transition(
+            self._all_ids,
+            self._layout,
+            self._obs(slot.obs, copy=command.slot == 0),
+            slot.reward.copy(),
+            terminated,
+            truncated,
+            was_reset,
+            final_rows,
+            final_obs,
+            infos,
+            final_infos,
+            done,
+            episode_stats,
+            command.failed,
+        )
+
+    def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
+        if self._layout.flat and not copy and leaves[0] is not None:
+            return leaves[0][:]
+        return self._layout.build(
+            [
+                tuple(self._objects[i]) if leaf is None else leaf.copy() if copy else leaf[:]
+                for i, leaf in enumerate(leaves)
+            ]
+        )
+
+    def partial(self, commands: Sequence[PendingCommand], order: np.ndarray | None = None) -> Transition:
+        """Of commands to some; copies, from the first slot.
+
+        Args:
+            commands: in the order in which they landed, which is the order of the rows
+            order: unless `order` `[n]` says, by its values at their ids, which comes first.
+        """
+        slot = self._buffers.slots[0]
+        parts = [command.ids for command in commands if command.ids is not None]
+        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if order is not None:
+            rank = order[ids]
+            if (rank[1:] < rank[:-1]).any():
+                ids = ids[rank.argsort()]
+        reports = [pair for command in commands for pair in command.reports]
+        infos, final_infos = self._merge_reports(reports)
+        terminated, truncated, was_reset = slot.flags.take(ids, 1)
+        done = (terminated | truncated).nonzero()[0]
+        if len(done):
+            reset_ids = [part for part, command in zip(parts, commands, strict=True) if command.op != Op.STEP]
+            done = done[~np.isin(ids[done], np.concatenate(reset_ids))] if reset_ids else done
+        final_rows = done[was_reset[done]]
+        obs: list[Any] = [
+            tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]
+            for i, leaf in enumerate(slot.obs)
+        ]
+        return Transition(
+            ids,
+            self._layout,
+            self._layout.build(obs),
+            slot.reward[ids],
+            terminated,
+            truncated,
+            was_reset,
+            final_rows,
+            self._final_obs(reports, ids[final_rows]) if len(final_rows) else None,
+            infos,
+            final_infos,
+            done,
+            (slot.returns[ids], slot.lengths[ids]) if len(done) else None,
+            _positions([i for command in commands for i in command.failed], ids),
+        )
+
+    def _final_obs(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
+        """The final observations of `ids`, as a tree of arrays."""
+        leaves: list[Any] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
+        for index in self._layout.opaque:
+            objects = {i: value for _, report in reports for i, value in report.final_objects.get(index, [])}
+            leaves[index] = tuple(objects.get(i) for i in ids.tolist())
+        return self._layout.build(leaves)
+
+    def _merge_reports(self, reports: Sequence[WorkerReport]) -> tuple[Infos, Infos]:
+        infos, final_infos = Infos(), Infos()
+        for _, report in reports:
+            infos.extend(report.infos)
+            final_infos.extend(report.final_infos)
+            for index, pairs in report.objects.items():
+                for env_id, value in pairs:
+                    self._objects[index][env_id] = value
+        return infos, final_infos
+
+
+def _positions(subset: Sequence[int], ids: np.ndarray) -> Sequence[int]:
+    """Where these are among `ids`."""
+    return np.flatnonzero(np.isin(ids, subset)).tolist() if subset else ()

@@ -1,0 +1,493 @@
+"""Environments side by side as one environment: `SerialEnv` in this thread, `ParallelEnv` in worker processes.
+
+Both are a pool of the engine whose rows are environments, seen as an `EnvBase`. No environment is built here: workers
+build them, and say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import Tensor
+
+from ...engine.backends.ray_cluster.options import RayOptions
+from ...engine.env_index import Ids
+from ...engine.fault_policy import OnFailure
+from ...engine.pool import Pool
+from ...engine.pool_factory import BackendName
+from ...engine.transition import Transition
+from ...errors import ClosedError, SpaceError, WorkerError
+from ...simulators.gymnasium import ResetKeywords
+from ...specs import StackedComposite
+from ..base import EnvBase
+from ..row_masks import RowMasks, merge_into
+from ..seed_chain import next_seed, validate_seed
+from ..spec_container import INPUTS, OUTPUTS
+from .autograd_graphs import Graphs
+from .codecs import GymCodec, TensorDictCodec
+from .entry_layout import is_tensordict_layout, stack_full_specs
+from .env_factories import Kwargs, make_env_fns, merge_kwargs, parse_start_method, split_makers
+from .env_simulator import METHOD, MISSING, resolve_spaces, same_metadata
+from .gym_rollout import fits_in_memory, play_rollout
+from .metadata import EnvMetaData
+from .partial_batch import draw_actions, fake_rows, scatter_rows, selected_rows, zero_specs
+
+EnvFn = Callable[..., EnvBase]
+Codec = TensorDictCodec | GymCodec
+
+
+class BatchedEnv(EnvBase):
+    """n environments as one, of batch size `(n, *theirs)`.
+
+    They are made at once, in workers and nowhere else, and made anew by `start` or `reset` after a `close`. What they
+    give is the caller's for as long as it is kept. An attribute that this object lacks is looked up in all of them: a
+    list of their values, or, if it is a method, a function that calls it in each and returns a list.
+
+    Gradients flow through environments that are stepped in this thread (backend "serial"), also from one step to the
+    next unless the caller detaches what a step goes on from. The results of other backends are detached.
+
+    Environments may differ: in class, in shapes, in keys. Specs that differ are stacked lazily, and so are the
+    TensorDicts then. Entries of fixed shape lie in memory that caller and workers share; the others (objects, sizes
+    of -1, what only some have) travel pickled, which is slow for large ones.
+
+    Args:
+        num_workers: n, the number of environments.
+        create_env_fn: a function that makes an environment, or n of them. They travel pickled by value.
+        create_env_kwargs: keywords for it, or n times those.
+        device: where inputs and outputs are; by default where the environments' own are.
+        num_threads: threads of torch in this process from the start on; None leaves them as they are.
+        num_sub_threads: threads of numerical libraries in each worker process.
+        serial_for_single: do without a process if n is 1.
+        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". There is no "fork": it
+            copies this process with all its threads' locks, which may be held for ever.
+        non_blocking: kept as an attribute. Copies between devices are waited for, since late ones give wrong values.
+        envs_per_worker: how many environments share a worker; by default there are as many workers as cores.
+        backend: "serial", "threads", "processes" or "ray"; by default what the class's name says.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout`; None for no limit.
+        on_failure: "raise", "restart" or "mask" what fails. An environment that does the latter two is done and
+            truncated, with a reward of 0, and its observation is the last that is known.
+        restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
+        ray_options: with "ray", which cluster, and what each worker's actor asks of a node.
+        pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted. How data
+            travels follows from the specs, and workers end with their owner.
+        policy_proof: accepted. Entries of a policy stay in the caller's TensorDict.
+        allow_step_when_done: accepted. Environments may step when they are done, as single ones may.
+
+    Raises:
+        WorkerError: an environment cannot be made; nothing is left running.
+        SpaceError: arguments, or environments, that do not fit together.
+    """
+
+    _backend: BackendName = "serial"
+    excluded_from_state = (
+        "_unused_with",
+        "_codec",
+        "meta_data",
+        "create_env_fn",
+        "create_env_kwargs",
+        "_pool_options",
+        "_requested_device",
+        "_backend_name",
+        "num_workers",
+    )
+    _has_custom_rand_action: Any = False
+
+    def __init__(
+        self,
+        num_workers: int,
+        create_env_fn: EnvFn | Sequence[EnvFn],
+        *,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None = None,
+        pin_memory: bool = False,
+        share_individual_td: bool | None = None,
+        shared_memory: bool = True,
+        memmap: bool = False,
+        policy_proof: Callable[..., Any] | None = None,
+        device: Any = None,
+        allow_step_when_done: bool = False,
+        num_threads: int | None = None,
+        num_sub_threads: int = 1,
+        serial_for_single: bool = False,
+        non_blocking: bool = False,
+        mp_start_method: str | None = None,
+        use_buffers: bool | None = None,
+        consolidate: bool = True,
+        daemon: bool = False,
+        envs_per_worker: int | None = None,
+        backend: BackendName | None = None,
+        step_timeout: float | None = None,
+        on_failure: OnFailure = "raise",
+        restarts_per_hour: int = 100,
+        ray_options: RayOptions | None = None,
+    ):
+        super().__init__(device=device, allow_done_after_reset=True)  # environments see to that themselves
+        self.num_workers = num_workers
+        self.create_env_fn = create_env_fn
+        self.create_env_kwargs = create_env_kwargs
+        self.non_blocking = non_blocking
+        self._requested_device = self._device
+        self._pool_options: dict[str, Any] = {
+            "mp_start_method": mp_start_method,
+            "num_threads": num_threads,
+            "num_sub_threads": num_sub_threads,
+            "envs_per_worker": envs_per_worker,
+            "step_timeout": step_timeout,
+            "on_failure": on_failure,
+            "restarts_per_hour": restarts_per_hour,
+            "ray_options": ray_options,
+        }
+        self._backend_name: BackendName = (
+            "serial" if serial_for_single and num_workers == 1 else backend or self._backend
+        )
+        self._pool: Pool | None = None
+        self._seeds: dict[int, int | None] = {}
+        self._unused_with: tuple[Any, ...] | None = ()  # what `set_seed` was given; None once in use
+        self.start()
+
+    # -- the beginning and the end
+
+    def start(self) -> None:
+        """Make the environments, where there are none or they were closed."""
+        if self._pool is not None:
+            return
+        options = self._pool_options
+        makers = make_env_fns(self.num_workers, self.create_env_fn, self.create_env_kwargs)
+        if options["num_threads"] is not None:
+            torch.set_num_threads(options["num_threads"])
+        alone = self._backend_name == "serial"
+        graphs = Graphs() if alone else None
+        pool = Pool(
+            split_makers(makers, options["envs_per_worker"], alone, graphs),
+            self._backend_name,
+            infos=False,
+            step_timeout=options["step_timeout"],
+            on_failure=options["on_failure"],
+            restarts_per_hour=options["restarts_per_hour"],
+            start_method=parse_start_method(options["mp_start_method"]),
+            threads_per_worker=options["num_sub_threads"],
+            resolve_spaces=resolve_spaces,
+            ray_options=options["ray_options"],
+        )
+        try:
+            self._set_metadata([meta for worker_info in pool.worker_infos for meta in worker_info.spec], pool, graphs)
+        except BaseException:
+            pool.close()
+            raise
+        self._pool, self._seeds, self.is_closed, self._unused_with = pool, {}, False, ()
+
+    def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
+        first_meta = metas[0]
+        sizes = {tuple(meta.batch_size) for meta in metas}
+        if len(sizes) > 1:
+            raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
+        self.meta_data = (
+            first_meta if all(meta is first_meta or same_metadata(meta, first_meta) for meta in metas) else metas
+        )
+        self._device = self._requested_device or (
+            first_meta.device if len({meta.device for meta in metas}) == 1 else None
+        )
+        self.supports_set_state = any(meta.supports_set_state for meta in metas)
+        self._has_custom_rand_action = any(meta.has_custom_rand_action for meta in metas)
+        self.batch_size = torch.Size([len(metas), *first_meta.batch_size])
+        for name in (*INPUTS, *OUTPUTS):
+            self._set_full(name, stack_full_specs(metas, name))
+        outputs, inputs = pool.obs_layout.space, pool.action_layout.space
+        if is_tensordict_layout(outputs):
+            self._codec: Codec = TensorDictCodec(metas, outputs, inputs, self._reward_keys_not_in_root, graphs)
+        else:
+            self._codec = GymCodec(first_meta, pool.worker_info.metadata["keys"], outputs)
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
+        if raise_if_closed:
+            self._require_pool()
+        pool, self._pool, self.is_closed = self._pool, None, True
+        if pool is not None:
+            pool.close()
+
+    def cancel(self, ids: Ids) -> np.ndarray:
+        """Give up what environments are doing, after a `StepTimeout`; then reset. See `Pool.cancel`."""
+        return self._require_pool().cancel(ids)
+
+    def _check_open(self) -> None:
+        self._require_pool()
+
+    def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
+        """Adds keywords for the functions that make the environments: for all, or one mapping each.
+
+        Environments that are open are closed. Where they have never been reset, they are made with the new keywords at
+        once, and seeded as they were; otherwise `reset` or `start` makes them.
+        """
+        self.create_env_kwargs = merge_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
+        if self._pool is None:
+            return
+        seed = self._unused_with
+        self.close()
+        if seed is not None:
+            self.start()
+            if seed:
+                self.set_seed(*seed)
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
+        `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`; `use_buffers`, `shared_memory`, `memmap` and
+        `daemon` are accepted, as by the constructor. What runs is closed, and starts anew with the next `reset` or
+        `start`. Returns the environment."""
+        settings = {name: value for name, value in settings.items() if value is not None}
+        self.non_blocking = settings.pop("non_blocking", self.non_blocking)
+        unknown = settings.keys() - self._pool_options - {"use_buffers", "shared_memory", "memmap", "daemon"}
+        if unknown:
+            raise TypeError(
+                f"configure_parallel has no {sorted(unknown)}; it has non_blocking and {list(self._pool_options)}."
+            )
+        self._pool_options |= {name: value for name, value in settings.items() if name in self._pool_options}
+        self.close()
+        return self
+
+    def _require_pool(self) -> Pool:
+        if self._pool is None:
+            raise ClosedError(f"This {type(self).__name__} is closed; start() or reset() makes its environments anew.")
+        return self._pool
+
+    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Have inputs and outputs on another device; returns the environment."""
+        self._requested_device = torch.device(device)
+        return super().to(device)
+
+    # -- resets
+
+    def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        """See `EnvBase.reset`. Entries of the state in `tensordict`, masks and `kwargs` reach the environments. Where
+        they were closed, they are made anew."""
+        self.start()
+        return super().reset(tensordict, **kwargs)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        self._unused_with = None
+        masks = None if tensordict is None else RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes)
+        ids, all_rows = selected_rows(masks, self.done_prefixes, self.num_workers)
+        codec = self._codec
+        if isinstance(codec, GymCodec):
+            transition = self._reset_gym(codec, ids, kwargs)
+        else:
+            data = self._reset_data(tensordict, ids, all_rows)
+            options = {"kwargs": kwargs, "data": data} if kwargs or data else None
+            transition = self._call_pool(codec.root_tensordict, "reset", None, options, ids)
+        reset_td = self._to_own_device(codec.root_tensordict(transition))
+        return reset_td if ids is None else scatter_rows(reset_td, ids, self.num_workers, self._noop_row)
+
+    def _reset_gym(self, codec: GymCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
+        rows = range(self.num_workers) if ids is None else ids.tolist()
+        seeds: Any = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
+        if "seed" in kwargs:  # which each of them gets, as any other keyword
+            seeds, kwargs = [kwargs["seed"]] * len(rows), {key: kwargs[key] for key in kwargs if key != "seed"}
+        return self._call_pool(codec.root_tensordict, "reset", seeds, ResetKeywords(kwargs), ids)
+
+    def _reset_data(
+        self, tensordict: TensorDictBase | None, ids: np.ndarray | None, all_rows: bool
+    ) -> dict[int, TensorDictBase]:
+        """What environments are to know of the TensorDict: their states, and masks that mean only parts of them."""
+        keys = [*self.state_keys, *([] if all_rows else self.reset_keys)]
+        if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
+            return {}
+        data = tensordict.select(*keys, strict=False)
+        data = data if self._backend_name == "serial" else data.detach()
+        parts = data.to("cpu").unbind(0)  # workers need no other device
+        return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
+
+    def _noop_row(self, row: int, row_td: TensorDictBase | None = None) -> TensorDictBase:
+        return zero_specs([self._full(name)[row] for name in OUTPUTS], row_td)
+
+    def _noop_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if not self._codec.is_lazy:
+            return super()._noop_step(tensordict)
+        rows: list[Any] = [self._noop_row(row, row_td) for row, row_td in enumerate(tensordict.unbind(0))]
+        return LazyStackedTensorDict.lazy_stack(rows, 0)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        if not any(isinstance(self._full(name), StackedComposite) for name in (*INPUTS, *OUTPUTS)):
+            return super().fake_tensordict()
+        return fake_rows(self._full, self.num_workers)
+
+    # -- steps
+
+    def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
+        codec = self._codec
+        return self._check_and_move(codec.next_tensordict(self._send_step(codec, codec.inputs(tensordict), False)))
+
+    def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
+        codec = self._codec
+        transition = self._send_step(codec, codec.inputs(tensordict), not self._seeds)  # a seed waits for its reset
+        next_td = self._check_and_move(codec.next_tensordict(transition))
+        return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
+
+    def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
+        return merge_into(root, reset_td)  # whose other rows are those of the root
+
+    def _send_step(self, codec: Codec, inputs: Any, reset_done: bool) -> Transition:
+        return self._call_pool(codec.next_tensordict, "step", inputs, reset_done=reset_done)
+
+    def _call_pool(
+        self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
+    ) -> Transition:
+        """What the pool answers; where environments fail, what the others yielded is read from its transition."""
+        try:
+            return getattr(self._require_pool(), method)(*args, **options)
+        except WorkerError as error:
+            if isinstance(error.transition, Transition):
+                error.transition = decode(error.transition)
+            raise
+
+    def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        ids = mask.reshape(self.num_workers, -1).any(1).nonzero()[:, 0].cpu().numpy()
+        row_mask = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
+        self._require_pool().send(ids, self._codec.inputs(tensordict, ids, row_mask))
+        transition = self._call_pool(self._codec.next_tensordict, "recv")
+        return scatter_rows(
+            self._check_and_move(self._codec.next_tensordict(transition)), ids, self.num_workers, self._noop_row
+        )
+
+    def _check_and_move(self, next_td: TensorDictBase) -> TensorDictBase:
+        if self.run_type_checks:
+            self._check_types(next_td)
+        return self._to_own_device(next_td)
+
+    def _to_own_device(self, data: TensorDictBase) -> TensorDictBase:
+        data = self._complete_flags(data)  # of which there are more than the environments' after add_truncated_keys
+        return data if self.device is None else data.to(self.device)
+
+    # -- random actions, a rollout at once
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """See `EnvBase.rand_action`; environments with a way of their own to draw them are asked."""
+        return (
+            draw_actions(self._require_pool(), tensordict, self)
+            if self._has_custom_rand_action
+            else super().rand_action(tensordict)
+        )
+
+    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+        codec = self._codec
+        if isinstance(codec, TensorDictCodec) or (self._has_custom_rand_action and actions is None):
+            return None
+        if not fits_in_memory(codec.layout, self.num_workers, steps, break_when_any_done):
+            return None
+        actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
+        self._unused_with = None
+        numpy_actions = list(codec.actions(actions))
+        first_transition = self._reset_gym(codec, None, {})
+        trajectory = play_rollout(
+            first_transition,
+            lambda action, reset_done: self._send_step(codec, action, reset_done),
+            numpy_actions,
+            codec.layout,
+            break_when_any_done,
+        )
+        return self._to_own_device(codec.trajectory_to_tensordict(trajectory, actions))
+
+    # -- seeds, attributes, states
+
+    def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
+        """Seed every environment, each with what the one before returned; returns what the last one did.
+
+        Args:
+            seed: of the first.
+            static_seed: the same for all.
+        """
+        self.start()
+        validate_seed(seed)
+        if self._unused_with is not None:
+            self._unused_with = seed, static_seed
+        for row in range(self.num_workers):
+            if isinstance(self._codec, GymCodec):
+                self._seeds[row] = seed
+                seed = seed if static_seed or seed is None else next_seed(seed)
+            else:
+                self._require_pool().record_seeds([seed], [row])
+                [seed] = self._require_pool().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
+        return seed
+
+    def _state_facts(self) -> dict[str, Any]:
+        self._require_pool()
+        return super()._state_facts()
+
+    def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
+        """See `EnvBase.set_state`. Where the environments were closed, they are made anew."""
+        self.start()
+        self._unused_with = None
+        super().set_state(state, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            pool = self.__dict__.get("_pool")
+            if pool is None or name.startswith("_"):
+                reason = " (its environments are closed)" if pool is None and not name.startswith("_") else ""
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{reason}") from None
+        values = pool.invoke("get", name)
+        kinds = {kind for kind, _ in values}
+        if MISSING in kinds:
+            lacking_rows = [row for row, (kind, _) in enumerate(values) if kind == MISSING]
+            raise AttributeError(f"Neither {type(self).__name__} nor its environments {lacking_rows} have {name!r}.")
+        if METHOD not in kinds:
+            return [value for _, value in values]
+
+        def call(*args: Any, **kwargs: Any) -> list[Any]:
+            return self._require_pool().invoke("call", name, [(args, kwargs)] * self.num_workers)
+
+        call.__name__ = name
+        return call
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be copied or pickled, as its workers cannot: make another one."
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        states = self._require_pool().invoke("call", "state_dict", [((), {})] * self.num_workers)
+        for row, state in enumerate(states):
+            destination.update({f"{prefix}worker{row}.{key}": value for key, value in state.items()})
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any, **__: Any) -> None:
+        prefixes = [f"{prefix}worker{row}." for row in range(self.num_workers)]
+        states = [
+            {k.removeprefix(prefix): value for k, value in state_dict.items() if k.startswith(prefix)}
+            for prefix in prefixes
+        ]
+        self._require_pool().invoke("call", "load_state_dict", [((state,), {}) for state in states])
+
+    def __repr__(self) -> str:
+        state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
+        kind = f"{type(self).__name__}(num_workers={self.num_workers}, backend={self._backend_name!r}, {state}"
+        return f"{kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+class SerialEnv(BatchedEnv):
+    """Environments side by side, stepped one after another in this thread; see `BatchedEnv`.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = SerialEnv(2, lambda: GymEnv("Pendulum-v1", g=9.81))
+    >>> env.rollout(3)["next", "reward"].shape
+    torch.Size([2, 3, 1])
+    >>> env.close()
+    """
+
+    _backend = "serial"
+
+
+class ParallelEnv(BatchedEnv):
+    """Environments side by side in worker processes; see `BatchedEnv`.
+
+    >>> from vecrl.envs import GymEnv
+    >>> with ParallelEnv(4, lambda: GymEnv("Pendulum-v1", g=9.81)) as env:
+    ...     env.batch_size, env.rollout(3).shape
+    (torch.Size([4]), torch.Size([4, 3]))
+    """
+
+    _backend = "processes"

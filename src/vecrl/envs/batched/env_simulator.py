@@ -1,0 +1,208 @@
+"""The sub-environments of one worker as an engine simulator.
+
+They are stepped as the TensorDict environments they are (`rows`), or, where all of a pool's are no more than gymnasium
+environments under specs, as those (`simulators.gymnasium`). Which of the two is agreed upon when all workers stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from gymnasium import spaces
+
+from ...engine.simulator import RowFailures
+from ...engine.space_layout import Layout
+from ...engine.worker import WorkerInfo
+from ...errors import LockedError, SpaceError
+from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, restore_env
+from ...snapshot import capture, restore
+from ..base import EnvBase
+from ..unwrapped_gym import UnwrappedGymEnv
+from .autograd_graphs import Graphs
+from .entry_layout import inputs_of, is_tensordict_layout, outputs_of, space_of_formats
+from .metadata import EnvMetaData
+from .tensordict_rows import TensorDictRows
+
+EnvMaker = Callable[[], EnvBase]
+MISSING = "missing"
+METHOD = "method"
+VALUE = "value"
+# they change specs, which are known to all by now
+_SPEC_CHANGING_METHODS = ("set_info_dict_reader", "auto_register_info_dict")
+
+
+class EnvSimulator:
+    """k environments; see `engine.simulator.Simulator`.
+
+    Args:
+        env_fns: each makes an environment.
+        start: the number of the first of them.
+        graphs: see `TensorDictRows`.
+
+    Attributes:
+        spec: the `EnvMetaData` of every environment.
+
+    Raises:
+        RowFailures: with the index and the exception of each that could not be made.
+    """
+
+    render_mode = None
+    reset: Any
+    step: Any
+
+    def __init__(self, env_fns: Sequence[EnvMaker], start: int = 0, graphs: Graphs | None = None):
+        self.envs = make_all(env_fns, _check_env)
+        self._env_fns = env_fns
+        self.num_envs = len(self.envs)
+        self.spec = _metadata(self.envs)
+        self._start = start
+        self._graphs = graphs
+        self._unwrapped = _unwrapped_gym(self.envs, self.spec)
+        self._gym_simulator: GymnasiumSimulator | None = None
+        self._tensordict_rows: TensorDictRows | None = None
+        self.metadata: dict[str, Any] = {}
+        if self._unwrapped is None:
+            self.observation_space, self.action_space = tensordict_spaces(self.spec)
+        else:
+            first_env = self._unwrapped[0]
+            self.observation_space, self.action_space = first_env.env.observation_space, first_env.env.action_space
+            self.metadata["keys"] = first_env.keys
+
+    def set_spaces(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        """Step environments so that their rows are in these spaces, see `resolve_spaces`."""
+        self.observation_space, self.action_space = observation_space, action_space
+        if is_tensordict_layout(observation_space):
+            self._tensordict_rows = TensorDictRows(
+                self.envs, self._start, observation_space, action_space, self._graphs
+            )
+            rows: Any = self._tensordict_rows
+        else:
+            assert self._unwrapped is not None
+            env_fns = [lambda env=unwrapped.env: env for unwrapped in self._unwrapped]
+            rows = self._gym_simulator = GymnasiumSimulator(env_fns)
+        self.reset = rows.reset
+        self.step = rows.step
+
+    def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
+        """See `Simulator.invoke`; "get" returns whether it is a method, a value or missing, and the value."""
+        env = self.envs[row]
+        if kind == "call" and name in _SPEC_CHANGING_METHODS:
+            raise LockedError(
+                f"{name} changes an environment's specs, which those of its batch were made of. Call it in the "
+                f"function that makes the environment: `lambda: GymEnv(...).{name}(...)`."
+            )
+        with self._synced_time_limit(row):
+            if kind == "set":
+                return setattr(env, name, value)
+            if kind == "get":
+                attribute = getattr(env, name, _MISSING_ATTRIBUTE)
+                if attribute is _MISSING_ATTRIBUTE:
+                    return MISSING, None
+                return (METHOD, None) if callable(attribute) else (VALUE, attribute)
+            args, kwargs = value
+            return getattr(env, name)(*args, **kwargs)
+
+    def rebuild(self, row: int) -> None:
+        """See `Simulator`."""
+        close_all([self.envs[row]])
+        env = self._env_fns[row]()
+        _check_env(env)
+        [meta] = _metadata([env])
+        if not same_metadata(meta, self.spec[row]):
+            raise SpaceError(f"it looked otherwise before it was made anew; now it is {env}.")
+        self.envs[row] = env
+        if self._gym_simulator is not None and (unwrapped := env._unwrapped_gym()) is not None:
+            self._gym_simulator.replace_env(row, unwrapped.env)
+
+    def _synced_time_limit(self, row: int) -> Any:
+        return nullcontext() if self._gym_simulator is None else self._gym_simulator.synced_time_limit(row)
+
+    def get_state(self, row: int) -> Any:
+        """See `Simulator`."""
+        with self._synced_time_limit(row):
+            root = None if self._tensordict_rows is None else capture(self._tensordict_rows.roots[row])
+            return {"env": self.envs[row].get_state(), "root": root}
+
+    def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
+        """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
+        env = self.envs[row]
+        with self._synced_time_limit(row):
+            restore_env(env, lambda: env.set_state(state["env"], allow=allow))
+            if self._tensordict_rows is not None and state["root"] is not None:
+                self._tensordict_rows.roots[row] = restore(None, state["root"])
+
+    def close(self) -> None:
+        """Close every environment, also where one of them raises; then raise what they raised."""
+        failures = close_all([env for env in self.envs if not env.is_closed])
+        if failures:
+            raise RowFailures(failures)
+
+
+_MISSING_ATTRIBUTE: Any = object()
+_COMPARED_FIELDS = ("batch_size", "device", "batch_locked", "supports_set_state", "has_custom_rand_action")
+
+
+def tensordict_spaces(metas: Sequence[EnvMetaData]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """The spaces of what comes out of environments, and of what goes into them."""
+    return space_of_formats([outputs_of(meta) for meta in metas]), space_of_formats([inputs_of(meta) for meta in metas])
+
+
+def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """The spaces that all workers can do with: those of gymnasium environments if all are alike, else by paths."""
+    first_info = worker_infos[0]
+    metas = [meta for worker_info in worker_infos for meta in worker_info.spec]
+    if "keys" in first_info.metadata and all(
+        worker_info.metadata == first_info.metadata
+        and worker_info.observation_space == first_info.observation_space
+        and worker_info.action_space == first_info.action_space
+        and worker_info.spec[0].specs == first_info.spec[0].specs
+        for worker_info in worker_infos
+    ):
+        return first_info.observation_space, first_info.action_space
+    return tensordict_spaces(metas)
+
+
+def _check_env(env: Any) -> None:
+    if not isinstance(env, EnvBase):
+        raise TypeError(
+            f"Expected an EnvBase, but the function that makes it returned {env!r:.80}. "
+            "GymWrapper(env) makes one of a gymnasium environment."
+        )
+
+
+def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
+    """That of every environment; of like ones the same object, which travels once."""
+    metas: list[EnvMetaData] = []
+    for env in envs:
+        meta = EnvMetaData.metadata_from_env(env, fake=False)
+        metas.append(next((existing for existing in metas[:1] if same_metadata(existing, meta)), meta))
+    return metas
+
+
+def same_metadata(a: EnvMetaData, b: EnvMetaData) -> bool:
+    """Whether two environments look the same from outside."""
+    field_equal = (getattr(a, name) == getattr(b, name) for name in _COMPARED_FIELDS)
+    return all(field_equal) and a.specs == b.specs
+
+
+def _unwrapped_gym(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> list[UnwrappedGymEnv] | None:
+    """What is under the environments, if they are all alike and each has something."""
+    candidates = [env._unwrapped_gym() for env in envs]
+    unwrapped = [item for item in candidates if item is not None]
+    if len(unwrapped) < len(envs) or any(meta is not metas[0] for meta in metas):
+        return None
+    first_env = unwrapped[0]
+    for item in unwrapped:
+        spaces_differ = any(
+            getattr(item.env, name) != getattr(first_env.env, name) for name in ("observation_space", "action_space")
+        )
+        if item.keys != first_env.keys or spaces_differ or not _is_flat(item.env):
+            return None
+    return unwrapped
+
+
+def _is_flat(env: Any) -> bool:
+    """Whether observations lie in arrays, and the action is one array."""
+    return not Layout(env.observation_space).opaque and Layout(env.action_space).flat

@@ -1,0 +1,414 @@
+"""What goes into an environment and what comes out of it: the specs that it owns, and the keys that follow from them.
+
+There are five, each a `Composite` of the environment's batch size: actions, states (other inputs), observations,
+rewards and done flags. `env.action_spec` and its like give the leaf where there is one. Knows no stepping.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import nn
+
+from ..errors import SpaceError
+from ..specs import Categorical, Composite, TensorSpec, Unbounded
+from ..specs.base import device_of
+from ..specs.shape_ops import as_size
+from .spec_property import SpecProperty
+
+Key = str | tuple[str, ...]
+INPUTS, OUTPUTS = ("state", "action"), ("observation", "reward", "done")
+FLAGS = ("done", "terminated", "truncated")
+
+
+def join_key(prefix: tuple[str, ...], name: str) -> Key:
+    """The key of `name` below `prefix`.
+
+    >>> join_key((), "done"), join_key(("agents",), "done")
+    ('done', ('agents', 'done'))
+    """
+    return (*prefix, name) if prefix else name
+
+
+def split_key(key: Key) -> tuple[tuple[str, ...], str]:
+    """The prefix and the name of a key; the inverse of `join_key`."""
+    return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])
+
+
+def _key_depth(key: Key) -> tuple[int, str]:
+    return (0, key) if isinstance(key, str) else (len(key) - 1, "/".join(key))
+
+
+class _DependentEnvs(weakref.WeakSet["SpecContainer"]):
+    def __reduce__(self) -> Any:
+        return _DependentEnvs, ()  # those elsewhere add themselves
+
+
+class SpecContainer(nn.Module):
+    """Five specs under a lock, and their keys.
+
+    Args:
+        device: where inputs and outputs live; None where that is not said.
+        batch_size: what every spec's shape begins with.
+        locked: whether the specs are locked, so that nobody changes them behind the keys' back.
+    """
+
+    auto_complete_done_specs = True
+    # see `vecrl.snapshot`
+    excluded_from_state = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
+
+    action_spec = SpecProperty("action")
+    reward_spec = SpecProperty("reward")
+    done_spec = SpecProperty("done")
+    observation_spec = full_observation_spec = SpecProperty("observation", full=True)
+    state_spec = full_state_spec = SpecProperty("state", full=True)
+    full_action_spec = SpecProperty("action", full=True)
+    full_reward_spec = SpecProperty("reward", full=True)
+    full_done_spec = SpecProperty("done", full=True)
+    action_spec_unbatched = SpecProperty("action", unbatched=True)
+    reward_spec_unbatched = SpecProperty("reward", unbatched=True)
+    done_spec_unbatched = SpecProperty("done", unbatched=True)
+    observation_spec_unbatched = full_observation_spec_unbatched = SpecProperty(
+        "observation", full=True, unbatched=True
+    )
+    state_spec_unbatched = full_state_spec_unbatched = SpecProperty("state", full=True, unbatched=True)
+    full_action_spec_unbatched = SpecProperty("action", full=True, unbatched=True)
+    full_reward_spec_unbatched = SpecProperty("reward", full=True, unbatched=True)
+    full_done_spec_unbatched = SpecProperty("done", full=True, unbatched=True)
+
+    def __init__(self, device: Any, batch_size: Any, locked: bool):
+        super().__init__()
+        self._device = None if device is None else device_of(device)
+        self._batch_size = as_size(() if batch_size is None else batch_size)
+        self._locked = locked
+        self._specs: dict[str, Composite] = {}
+        self._cache: dict[Any, Any] = {}
+        self._dependents = _DependentEnvs()
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """What every spec's shape begins with."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, value: Any) -> None:
+        self._batch_size = as_size(value)
+        self.empty_cache()
+
+    shape = batch_size
+
+    @property
+    def ndim(self) -> int:
+        return len(self.batch_size)
+
+    batch_dims = ndim
+
+    def ndimension(self) -> int:
+        """The number of batch dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """How many environments this is."""
+        return self.batch_size.numel()
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where inputs and outputs live; None where that is not said."""
+        return self._device
+
+    # -- the lock
+
+    @property
+    def is_spec_locked(self) -> bool:
+        """Whether the specs are locked."""
+        return self._locked
+
+    def set_spec_lock_(self, mode: bool = True) -> Any:
+        """Lock or unlock the specs, in place; returns the environment."""
+        self._locked = mode
+        for name in (*INPUTS, *OUTPUTS):
+            spec = self._full(name)
+            if mode:
+                spec.lock_(recurse=True)
+            else:
+                spec.unlock_(recurse=True)
+        self.empty_cache()
+        return self
+
+    def empty_cache(self) -> None:
+        """Forget what was derived from the specs; done where they are set."""
+        self._cache.clear()
+        for dependent in self._dependents:
+            dependent.empty_cache()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dependents": _DependentEnvs(), "_cache": {}}
+
+    def _cached(self, name: Any, make: Any) -> Any:
+        if not self._locked:
+            return make()
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    # -- the specs
+
+    def _default_spec(self, name: str) -> Composite:
+        shape = (*self.batch_size, 1)
+        leaves: dict[str, TensorSpec] = {}
+        if name == "reward":
+            leaves = {"reward": Unbounded(shape, device=self.device)}
+        elif name == "done":
+            leaves = {flag: Categorical(2, shape, dtype=torch.bool, device=self.device) for flag in FLAGS[:2]}
+        return Composite(leaves, shape=self.batch_size, device=self.device)
+
+    def _full(self, name: str) -> Composite:
+        spec = self._specs.get(name)
+        if spec is None:
+            spec = self._specs[name] = self._default_spec(name)
+            if self._locked:
+                spec.lock_(recurse=True)
+        return spec
+
+    def _set_full(self, name: str, spec: Any) -> None:
+        if not isinstance(spec, TensorSpec):
+            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, but {type(spec).__name__} came.")
+        if not isinstance(spec, Composite):
+            if name in ("observation", "state"):
+                raise TypeError(f"Expected {name}_spec to be a Composite, one key an entry, but {spec!r} came.")
+            spec = Composite({name: spec}, shape=self.batch_size)
+        spec = self._with_batch_size(name, spec.clone())
+        if name == "done" and self.auto_complete_done_specs:
+            _add_missing_flags(spec)
+        if self.device is not None:
+            spec = spec.to(self.device)
+        self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
+        self.empty_cache()
+
+    def _with_batch_size(self, name: str, spec: Composite) -> Composite:
+        batch = self.batch_size
+        for key, leaf in _leaves(spec):
+            if leaf.shape[: len(batch)] != batch:
+                raise SpaceError(
+                    f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, but at {key!r} it "
+                    f"is {tuple(leaf.shape)}. Expand it, or set {name}_spec_unbatched."
+                )
+        if spec.shape[: len(batch)] != batch:
+            spec.shape = batch
+        return spec
+
+    def _leaf(self, name: str) -> TensorSpec:
+        return self._cached(f"leaf of {name}", lambda: self._single_leaf(name))
+
+    def _single_leaf(self, name: str) -> TensorSpec:
+        full = self._full(name)
+        leaves = _leaves(full)
+        return leaves[0][1] if len(leaves) == 1 else full
+
+    @property
+    def input_spec(self) -> Composite:
+        """`full_action_spec` and `full_state_spec`."""
+        return self._cached("input_spec", lambda: self._composite_of(INPUTS))
+
+    @property
+    def output_spec(self) -> Composite:
+        """`full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
+        return self._cached("output_spec", lambda: self._composite_of(OUTPUTS))
+
+    @property
+    def specs(self) -> Composite:
+        """`input_spec` and `output_spec`."""
+        parts = {"output_spec": self.output_spec, "input_spec": self.input_spec}
+        return Composite(parts, shape=self.batch_size)
+
+    def _composite_of(self, names: Sequence[str]) -> Composite:
+        parts = {f"full_{name}_spec": self._full(name) for name in names}
+        composite = Composite(parts, shape=self.batch_size)
+        return composite.lock_(recurse=True) if self._locked else composite
+
+    input_spec_unbatched = property(lambda self: self._unbatched(self.input_spec), doc="`input_spec`, for one row.")
+    output_spec_unbatched = property(lambda self: self._unbatched(self.output_spec), doc="`output_spec`, for one row.")
+
+    def _unbatched(self, spec: Composite) -> Composite:
+        return spec[(0,) * self.ndim] if self.ndim else spec
+
+    @property
+    def has_dynamic_specs(self) -> bool:
+        """Whether the shape of an entry is not fixed."""
+        names = (*INPUTS, *OUTPUTS)
+        return self._cached(
+            "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in _leaves(self._full(n)))
+        )
+
+    _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
+
+    # -- what follows from them alone
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A TensorDict that looks like one of a step, filled with zeros."""
+        root = TensorDict({}, self.batch_size, device=self.device)
+        next_td = root.copy()
+        for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
+            next_td.update(spec.zero())
+        for spec in (self.full_state_spec, self.full_action_spec, self.full_observation_spec, self.full_done_spec):
+            root.update(spec.zero())
+        return root.set("next", next_td)
+
+    def add_truncated_keys(self) -> Self:
+        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        spec = self.full_done_spec.clone().unlock_(recurse=True)
+        for prefix in self.done_prefixes:
+            key = join_key(prefix, "truncated")
+            if key not in spec.keys(include_nested=True):
+                spec[key] = spec[join_key(prefix, "done")].clone()
+        self.full_done_spec = spec
+        return self
+
+    def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Every action that the spec allows, one a row, in a TensorDict of the batch size `[number, *batch_size]`.
+
+        Args:
+            tensordict: what the specs' masks are to be brought up to date by, where an environment has such.
+        """
+        return self.full_action_spec.enumerate(use_mask=True)
+
+    def cardinality(self, tensordict: TensorDictBase | None = None) -> int | float:
+        """How many actions there are, masks or not; infinity where they are not a choice."""
+        return self.full_action_spec.cardinality()
+
+    # -- the keys
+
+    def _leaf_keys(self, name: str) -> list[Key]:
+        full = self._full(name)
+        keys = self._cache.get(name)
+        return (
+            self._cached(name, lambda: sorted(full.keys(include_nested=True, leaves_only=True), key=_key_depth))
+            if keys is None
+            else keys
+        )
+
+    def _single_key(self, name: str) -> Key:
+        keys = self._leaf_keys(name)
+        if len(keys) != 1:
+            raise KeyError(f"Expected one {name} key, but there are {keys}: use {name}_keys.")
+        return keys[0]
+
+    @property
+    def action_keys(self) -> list[Key]:
+        """The leaves of the actions, those at the root first."""
+        return self._leaf_keys("action")
+
+    @property
+    def state_keys(self) -> list[Key]:
+        """The leaves of the other inputs."""
+        return self._leaf_keys("state")
+
+    @property
+    def observation_keys(self) -> list[Key]:
+        """The leaves of the observations."""
+        return self._leaf_keys("observation")
+
+    @property
+    def reward_keys(self) -> list[Key]:
+        """The leaves of the rewards."""
+        return self._leaf_keys("reward")
+
+    @property
+    def done_keys(self) -> list[Key]:
+        """The leaves of the done flags: "done", "terminated" and, where there is one, "truncated", of every group."""
+        return self._leaf_keys("done")
+
+    @property
+    def action_key(self) -> Key:
+        """The only action key."""
+        return self._single_key("action")
+
+    @property
+    def reward_key(self) -> Key:
+        """The only reward key."""
+        return self._single_key("reward")
+
+    @property
+    def done_key(self) -> Key:
+        """The only key of a "done" flag."""
+        keys = [join_key(prefix, "done") for prefix in self.done_prefixes]
+        if len(keys) != 1:
+            raise KeyError(f"Expected one done key, but there are {keys}: use done_keys.")
+        return keys[0]
+
+    @property
+    def done_prefixes(self) -> list[tuple[str, ...]]:
+        """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
+        return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
+
+    @property
+    def _done_keys_by_prefix(self) -> list[tuple[tuple[str, ...], Key]]:
+        """The place of each "done" flag, and its key."""
+        return self._cached(
+            "done_places", lambda: [(prefix, join_key(prefix, "done")) for prefix in self.done_prefixes]
+        )
+
+    def _flags(self) -> list[tuple[Key, torch.Size]]:
+        """The done flags, and what their shapes are behind the batch size."""
+        dims = self.ndim
+        return self._cached("flags", lambda: [(key, self._full("done")[key].shape[dims:]) for key in self.done_keys])
+
+    @property
+    def done_keys_groups(self) -> list[list[Key]]:
+        """The done flags, those of one place together."""
+        return [[key for key in self.done_keys if split_key(key)[0] == prefix] for prefix in self.done_prefixes]
+
+    def _flag_groups(self) -> list[tuple[tuple[str, ...], bool, torch.Size]]:
+        """Of each place of done flags, whether "truncated" is one of them, and a flag's shape behind the batch size."""
+        groups, spec = zip(self._done_keys_by_prefix, self.done_keys_groups, strict=True), self.full_done_spec
+        return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
+
+    @property
+    def reset_keys(self) -> list[Key]:
+        """Where a partial reset looks for its masks: beside the done flags."""
+        return [join_key(prefix, "_reset") for prefix in self.done_prefixes]
+
+    @property
+    def _reward_keys_not_in_root(self) -> list[Key]:
+        """The rewards that no root holds: all but those that a step goes on from."""
+        return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
+
+
+def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
+    """The observation of an environment that can be one without TensorDicts: one observation (or one that is wanted),
+    one action, one reward, and done flags at the root alone.
+
+    Raises:
+        SpaceError: it cannot, or has no observation of that name.
+    """
+    keys = list(env.observation_keys)
+    if requested is None and len(keys) != 1:
+        raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
+    if requested is not None and requested not in keys:
+        raise SpaceError(f"Expected one of the observations {keys}, but {requested!r} came.")
+    for name, keys_found in (("action", env.action_keys), ("reward", env.reward_keys)):
+        if len(keys_found) != 1:
+            raise SpaceError(f"Expected one {name}, but there are {keys_found}.")
+    if env.done_prefixes != [()]:
+        raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
+    return keys[0] if requested is None else requested
+
+
+def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
+    items = spec.items(include_nested=True, leaves_only=True)
+    return [(key, leaf) for key, leaf in items if leaf is not None]
+
+
+def _add_missing_flags(spec: Composite) -> None:
+    """Wherever there is one of "done" and "terminated", have both; "truncated" alone has both come along."""
+    split_keys = [split_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
+    for prefix, name in split_keys:
+        if name in FLAGS:
+            for flag in FLAGS[:2]:
+                key = join_key(prefix, flag)
+                if key not in spec.keys(include_nested=True):
+                    spec[key] = spec[join_key(prefix, name)].clone()

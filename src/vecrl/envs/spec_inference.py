@@ -1,0 +1,164 @@
+"""Specs from data: what an environment's specs must be, seen from what it gives.
+
+Knows TensorDicts and specs; of environments only that they reset and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
+
+from ..errors import SpaceError
+from ..specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
+from .spec_container import FLAGS, Key, join_key, split_key
+from .step_mdp import as_keys
+
+if TYPE_CHECKING:
+    from .base import EnvBase
+
+Env = TypeVar("Env", bound="EnvBase")
+
+
+def make_composite_from_td(
+    data: TensorDictBase, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
+) -> Composite:
+    """The specs that `data` would fit, unbounded all of them.
+
+    Args:
+        data: any TensorDict, nested ones and ones with non-tensor entries included.
+        unsqueeze_null_shapes: give tensors of shape `()` the shape `(1,)`.
+        dynamic_shape: let the sizes behind the batch vary: -1 in the specs.
+
+    >>> from tensordict import TensorDict
+    >>> spec = make_composite_from_td(TensorDict({"obs": torch.zeros(3, 2), "text": "hello"}))
+    >>> spec["obs"].shape, type(spec["text"]).__name__
+    (torch.Size([3, 2]), 'NonTensor')
+    """
+    entries: dict[str, TensorSpec] = {}
+    for name in data.keys():  # noqa: SIM118 -- a TensorDict iterates over its rows
+        value: Any = data.get(name)
+        if is_non_tensor(value):
+            entries[name] = NonTensor(value.shape, device=value.device, example_data=value.data)
+        elif is_tensor_collection(value):
+            entries[name] = make_composite_from_td(
+                value, unsqueeze_null_shapes=unsqueeze_null_shapes, dynamic_shape=dynamic_shape
+            )
+        else:
+            entries[name] = _unbounded_like(value, data.batch_dims, unsqueeze_null_shapes, dynamic_shape)
+    return Composite(entries, shape=data.shape, device=data.device)
+
+
+def _unbounded_like(value: torch.Tensor, batch_dims: int, unsqueeze: bool, dynamic_shape: bool) -> TensorSpec:
+    shape = value.shape
+    if dynamic_shape:
+        shape = (*shape[:batch_dims], *[-1] * (len(shape) - batch_dims))
+    if not shape and unsqueeze:
+        shape = (1,)
+    return Unbounded(shape, dtype=value.dtype, device=value.device)
+
+
+def auto_specs(
+    env: Env,
+    policy: Callable[[TensorDictBase], Any],
+    *,
+    tensordict: TensorDictBase | None = None,
+    action_key: Key | Sequence[Key] = "action",
+    done_key: Key | Sequence[Key] | None = None,
+    observation_key: Key | Sequence[Key] = "observation",
+    reward_key: Key | Sequence[Key] = "reward",
+) -> Env:
+    """Set an environment's specs by what a reset and two steps give, sizes that differ between the steps as -1.
+
+    Args:
+        env: whom; its batch size must be right. It is returned.
+        policy: what gives the actions.
+        tensordict: for the reset.
+        action_key, observation_key, reward_key: what must be there; a key or a list of them. Whatever else follows from
+            a step is an observation, and whatever else a step is given a state.
+        done_key: done flags; by default those named "done", "terminated" and "truncated", wherever they are.
+
+    Raises:
+        SpaceError: something of that is not there.
+    """
+    reset_td, steps = _probe_steps(env, policy, tensordict)
+    next_td = steps[0].get("next")
+    dones = _done_flag_keys(next_td) if done_key is None else as_keys(done_key)
+    rewards, actions, obs = as_keys(reward_key), as_keys(action_key), as_keys(observation_key)
+    missing = [key for key in (*rewards, *dones, *obs) if next_td.get(key, None) is None]
+    missing += [key for key in actions if steps[0].get(key, None) is None]
+    if missing:
+        raise SpaceError(f"Expected the entries {missing}, but neither the environment nor the policy gives them.")
+    observation_spec = _spec_of_steps(steps, lambda step: step.get("next"))
+    flag_and_reward_keys = {*rewards, *dones, *(join_key(split_key(key)[0], flag) for key in dones for flag in FLAGS)}
+    env.full_action_spec = _spec_of_steps(steps, lambda step: step.select(*actions))
+    env.full_done_spec = _flags(observation_spec, dones, env.batch_size)
+    env.full_reward_spec = _rewards(observation_spec, rewards, env.batch_size)
+    env.full_observation_spec = observation_spec.select(
+        *[key for key in observation_spec.keys(True, True) if key not in flag_and_reward_keys]
+    )
+    other_keys = {*flag_and_reward_keys, *actions, *reset_td.keys(True, True), *next_td.keys(True, True)}
+    state = [key for key in steps[0].exclude("next").keys(True, True) if key not in other_keys]
+    env.full_state_spec = _spec_of_steps(steps, lambda step: step.exclude("next")).select(*state)
+    return env
+
+
+def _probe_steps(
+    env: EnvBase, policy: Any, tensordict: TensorDictBase | None
+) -> tuple[TensorDictBase, list[TensorDictBase]]:
+    """A reset, and two steps after it, taken without a look at the specs that are to be found."""
+    data = env._reset(None if tensordict is None else tensordict.copy())
+    reset_td = data.copy()
+    if tensordict is not None:
+        data = tensordict.copy().update(data)
+    steps: list[TensorDictBase] = []
+    for _ in range(2):
+        data = data.copy()
+        policy_result = policy(data)
+        data = data if policy_result is None else policy_result
+        data = data.set("next", env._step(data))
+        steps.append(data)
+        data = data.exclude("next").update(data.get("next"))
+    return reset_td, steps
+
+
+def _spec_of_steps(steps: list[TensorDictBase], select: Callable[[TensorDictBase], TensorDictBase]) -> Composite:
+    """The specs of a part of every step: -1 where sizes differ between them."""
+    spec, *other_specs = (make_composite_from_td(select(step), unsqueeze_null_shapes=False) for step in steps)
+    for key in spec.keys(True, True):
+        shapes = {tuple(other[key].shape) for other in other_specs if key in other.keys(True, True)} | {spec[key].shape}
+        if len(shapes) > 1:
+            sizes = [
+                candidates.pop() if len(candidates := set(column)) == 1 else -1 for column in zip(*shapes, strict=True)
+            ]
+            spec[key] = Unbounded(sizes, dtype=spec[key].dtype, device=spec[key].device)
+    return spec
+
+
+def _done_flag_keys(data: TensorDictBase) -> list[Key]:
+    return [key for key in data.keys(True, True) if split_key(key)[1] in FLAGS]
+
+
+def _flags(spec: Composite, keys: Sequence[Key], batch_size: torch.Size) -> Composite:
+    composite = Composite(shape=batch_size)
+    for key in keys:
+        composite[key] = Categorical(
+            2, _with_trailing_dim(spec[key], batch_size), dtype=torch.bool, device=spec[key].device
+        )
+    return composite
+
+
+def _rewards(spec: Composite, keys: Sequence[Key], batch_size: torch.Size) -> Composite:
+    composite = Composite(shape=batch_size)
+    for key in keys:
+        composite[key] = Unbounded(
+            _with_trailing_dim(spec[key], batch_size), dtype=spec[key].dtype, device=spec[key].device
+        )
+    return composite
+
+
+def _with_trailing_dim(spec: TensorSpec, batch_size: torch.Size) -> torch.Size:
+    """The shape, with the dimension of size 1 behind the batch that rewards and flags have."""
+    return torch.Size([*batch_size, 1]) if spec.shape == batch_size else spec.shape

@@ -1,0 +1,141 @@
+"""How episodes begin and go: steps that repeat an action, and random actions before the first one that counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ...specs import Bounded, Composite
+from ..done_flags import rows_done
+from ..row_masks import RowMasks
+from ..spec_container import join_key
+from .base import Transform
+
+
+class FrameSkipTransform(Transform):
+    """Repeats every action, and adds up the rewards.
+
+    A row whose episode ends is not stepped any more. (TorchRL goes on past the end.)
+
+    Args:
+        frame_skip: how many steps of the environment make one, 1 or more.
+
+    >>> from vecrl.envs import GymEnv
+    >>> env = GymEnv("CartPole-v1").append_transform(FrameSkipTransform(4))
+    >>> env.rollout(2)["next", "reward"].squeeze(-1)
+    tensor([4., 4.])
+    """
+
+    def __init__(self, frame_skip: int = 1):
+        if frame_skip < 1:
+            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+        super().__init__()
+        self.frame_skip = frame_skip
+        self._last_input: TensorDictBase | None = None
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        # with actions as they are here, where transforms further out have changed them
+        self._last_input = tensordict.copy()
+        return tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        parent = self._require_parent()
+        step_td, self._last_input = self._last_input, None
+        if step_td is None:
+            step_td = tensordict.copy()
+        mask = tensordict.get("_step", None)
+        actions = step_td.select(*parent.action_keys)
+        next_td = next_tensordict
+        rewards = {key: next_td.get(key) for key in parent.reward_keys}
+        for _ in range(self.frame_skip - 1):
+            running = ~rows_done(next_td, parent.done_prefixes)
+            if mask is not None:
+                running &= mask.reshape(running.shape)
+            if not bool(running.any()):
+                break
+            root = parent.step_mdp(step_td.set("next", next_td)).update(actions)
+            step_td = parent.step(root if bool(running.all()) else root.set("_step", running))
+            next_td = step_td.get("next")
+            rewards = {key: total + next_td.get(key) for key, total in rewards.items()}
+        for key, total in rewards.items():
+            next_td.set(key, total)
+        return next_td
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """With bounds of up to `frame_skip` rewards."""
+        for key, spec in list(reward_spec.items(include_nested=True, leaves_only=True)):
+            if isinstance(spec, Bounded):
+                low, high = spec.low.minimum(spec.low * self.frame_skip), spec.high.maximum(spec.high * self.frame_skip)
+                reward_spec[key] = Bounded(low, high, spec.shape, dtype=spec.dtype, device=spec.device)
+        return reward_spec
+
+
+class NoopResetEnv(Transform):
+    """Takes random actions after every reset, so that episodes begin in many places.
+
+    A row that ends meanwhile begins anew, and goes on with the actions that are left. (TorchRL gives up there, and
+    takes single environments alone.)
+
+    Args:
+        noops: how many actions; where `random` is set, a number below it is drawn for every row.
+        random: whether the number is drawn.
+
+    >>> from vecrl.envs import GymEnv
+    >>> from vecrl.envs.transforms import Compose, StepCounter
+    >>> env = GymEnv("Pendulum-v1").append_transform(Compose(StepCounter(), NoopResetEnv(5, random=False)))
+    >>> env.reset()["step_count"]
+    tensor([5])
+    """
+
+    preserves_done = True
+
+    def __init__(self, noops: int = 30, random: bool = True):
+        if noops < 0 or (random and not noops):
+            raise ValueError(f"Expected noops of 1 or more, or 0 where random is not set, but {noops} came.")
+        super().__init__()
+        self.noops = noops
+        self.random = random
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        parent = self._require_parent()
+        batch, device = tensordict_reset.batch_size, tensordict_reset.device
+        mask = _reset_rows(parent, tensordict)
+        steps_left = torch.full(batch, self.noops, device=device)
+        if self.random:
+            steps_left = torch.randint(self.noops, batch, device=device)
+        if mask is not None:
+            steps_left = torch.where(mask, steps_left, 0)
+        root = tensordict_reset
+        while bool((running := steps_left > 0).any()):
+            with_action = parent.rand_action(root)
+            root = parent.step_mdp(
+                parent.step(with_action if bool(running.all()) else with_action.set("_step", running))
+            )
+            is_over = running & rows_done(root, parent.done_prefixes)
+            if bool(is_over.any()):
+                root = parent.reset(_with_masks(parent, root, is_over))
+            steps_left = steps_left - running.long()
+        return root
+
+    @property
+    def supports_rollout(self) -> bool:
+        return False
+
+
+def _reset_rows(env: Any, tensordict: TensorDictBase) -> Tensor | None:
+    """`[*batch]` bool: the rows in which anything is reset; None for all."""
+    masks = RowMasks.from_tensordict(tensordict, "_reset", env.done_prefixes).masks.values()
+    shape = tensordict.batch_size
+    return torch.stack([mask.reshape(*shape, -1).any(-1) for mask in masks]).any(0) if masks else None
+
+
+def _with_masks(env: Any, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
+    """With masks that reset `rows` as a whole."""
+    for prefix in env.done_prefixes:
+        done = root.get(join_key(prefix, "done"))
+        broadcast = rows.reshape(*rows.shape, *[1] * (done.ndim - rows.ndim)).expand_as(done)
+        root.set(join_key(prefix, "_reset"), broadcast.clone())
+    return root

@@ -1,0 +1,92 @@
+"""Plain functions over TensorDicts as transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ...specs import Composite, TensorSpec, Unbounded
+from ..spec_container import Key
+from .base import Transform
+from .spec_probe import common_shape, resize_dynamic
+from .torchrl_check import refuse_torchrl_transforms
+
+
+class FunctionTransform(Transform):
+    """A plain function over TensorDicts as a transform; it is called on what steps and resets give.
+
+    Args:
+        function: takes a TensorDict, and returns it (or None, having changed it).
+    """
+
+    def __init__(self, function: Callable[[TensorDictBase], Any]):
+        super().__init__()
+        self._function = function
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        result = self._function(next_tensordict)
+        return next_tensordict if result is None else result
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """The specs as they are, with those of entries that the function adds, changes or drops."""
+        shape, device = output_spec.shape, output_spec.device
+        specs = {name: output_spec[f"full_{name}_spec"] for name in ("observation", "reward", "done")}
+        zeros = TensorDict({}, shape, device=device)
+        for spec in specs.values():
+            zeros.update(spec.zero())
+        inputs = dict(_leaves(zeros))
+        outputs = {key: (value, tuple(value.shape)) for key, value in _leaves(self._call(zeros.copy()))}
+        if any(-1 in leaf.shape for spec in specs.values() for leaf in spec.values(True, True)):
+            for spec in specs.values():
+                resize_dynamic(spec, zeros)
+            resized_outputs = dict(_leaves(self._call(zeros)))
+            outputs = {
+                key: (value, common_shape(shape, resized_outputs[key].shape)) for key, (value, shape) in outputs.items()
+            }
+        for name, spec in specs.items():
+            for key in list(spec.keys(include_nested=True, leaves_only=True)):
+                if key not in outputs:
+                    del spec[key]
+                elif outputs[key][0] is not inputs[key]:
+                    spec[key] = _spec(spec[key], *outputs[key])
+            output_spec[f"full_{name}_spec"] = spec
+        observation_spec = output_spec["full_observation_spec"]
+        for key, (value, dims) in outputs.items():
+            if key not in inputs:
+                observation_spec[key] = Unbounded(dims, dtype=value.dtype, device=device)
+        assert observation_spec.shape == shape
+        return output_spec
+
+
+def as_transform(transform: Any) -> Transform:
+    """A transform as it is, a function as one.
+
+    Raises:
+        TypeError: it is neither, or it is a transform of TorchRL.
+    """
+    if isinstance(transform, Transform):
+        return transform
+    refuse_torchrl_transforms(transform)
+    if isinstance(transform, type):
+        raise TypeError(f"Expected a transform, but the class {transform.__name__} came: make one of it.")
+    if callable(transform):
+        return FunctionTransform(transform)
+    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, but {transform!r} came.")
+
+
+def _spec(spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> TensorSpec:
+    """The spec of an entry of which `value` was made, and values of `shape` are."""
+    unchanged = tuple(spec.shape) == shape and spec.is_in(value)
+    return (
+        spec if unchanged or not isinstance(value, Tensor) else Unbounded(shape, dtype=value.dtype, device=spec.device)
+    )
+
+
+def _leaves(td: TensorDictBase) -> Iterator[tuple[Key, Any]]:
+    return iter(td.items(include_nested=True, leaves_only=True))

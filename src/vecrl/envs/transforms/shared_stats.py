@@ -1,0 +1,149 @@
+"""Statistics that processes share: arrays in files that are mapped into memory, and a lock that is such a file.
+
+A TensorDict of mapped files stays the same one wherever it is pickled to, which one in shared memory does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Self
+from zlib import crc32
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from ...errors import SpaceError
+from ..shared_folder import publish
+from ..spec_container import Key, join_key, split_key
+
+STAT_NAMES = ("count", "mean", "m2")
+
+
+def stat_key(key: Key, stat_name: str) -> Key:
+    """Where a part of the statistics of an entry is: beside it, with the part behind its name.
+
+    >>> stat_key("observation", "mean"), stat_key(("agents", "reward"), "m2")
+    ('observation_mean', ('agents', 'reward_m2'))
+    """
+    prefix, name = split_key(key)
+    return join_key(prefix, f"{name}_{stat_name}")
+
+
+def memory_mapped_stats(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
+    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros in mapped files.
+
+    The files go with the TensorDict that is returned; copies that were unpickled elsewhere do not keep them.
+    """
+    folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
+    mapped = empty_statistics(shapes).memmap_(prefix=folder)
+    weakref.finalize(mapped, _remove, folder, os.getpid())
+    return mapped
+
+
+def empty_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
+    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros."""
+    data = TensorDict({})
+    for key, shape in shapes.items():
+        for stat_name in STAT_NAMES:
+            data.set(stat_key(key, stat_name), torch.zeros(shape, dtype=torch.float64))
+    return data
+
+
+def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mapping[Key, Any]) -> TensorDictBase:
+    """The statistics in mapped files in the folder `path`, which begin with `state` where it is new.
+
+    The folder is kept apart by keys and shapes, so that those that differ are not shared.
+
+    Raises:
+        SpaceError: a size is open (-1).
+    """
+    if any(-1 in shape for shape in shapes.values()):
+        raise SpaceError(
+            f"Expected entries of fixed shapes for statistics that an EnvCreator shares, got {dict(shapes)}. Give "
+            "VecNorm their shapes, or the creator share_memory=False."
+        )
+    statistics = empty_statistics(shapes)
+    write(statistics, state)
+    sizes = ", ".join(f"{key!r}: {tuple(shape)}" for key, shape in shapes.items())
+    path = path.with_name(f"{path.name}-{crc32(sizes.encode())}")
+    publish(path, lambda draft: statistics.memmap(prefix=draft))
+    return TensorDict.load_memmap(path)
+
+
+def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
+    """The parts of the statistics of `keys` as arrays, which share memory with `shared_td`."""
+    return {
+        stat_key(key, stat_name): shared_td.get(stat_key(key, stat_name)).numpy()
+        for key in keys
+        for stat_name in STAT_NAMES
+    }
+
+
+def write(shared_td: TensorDictBase, state: Mapping[Key, Any]) -> None:
+    """Copies arrays of parts of statistics into `shared_td`."""
+    for key, value in state.items():
+        np.copyto(shared_td.get(key).numpy(), value)
+
+
+def check_shared(shared_td: Any, keys: Sequence[Key]) -> None:
+    """Raise unless `shared_td` is a TensorDict with the statistics of all `keys`."""
+    if not isinstance(shared_td, TensorDictBase):
+        raise TypeError(f"Expected shared_td to be of VecNorm.build_td_for_shared_vecnorm, but {shared_td!r:.80} came.")
+    missing_keys = [
+        key for key in keys if any(shared_td.get(stat_key(key, stat_name), None) is None for stat_name in STAT_NAMES)
+    ]
+    if missing_keys:
+        raise KeyError(
+            f"Expected statistics of {missing_keys} in shared_td, but they are not there: give them as "
+            "keys to VecNorm.build_td_for_shared_vecnorm, or leave them out of in_keys."
+        )
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not where a fork of the owner ends
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def lock_for(shared_td: TensorDictBase) -> Any:
+    """A lock for statistics in mapped files; one that does nothing for others."""
+    leaf: Any = next(iter(shared_td.values(include_nested=True, leaves_only=True)))
+    path = getattr(leaf, "filename", None)
+    return nullcontext() if path is None else FileLock(str(path))
+
+
+class FileLock:
+    """A lock among processes that know the same file, as a context; it can be pickled.
+
+    Args:
+        path: of a file that is there.
+    """
+
+    excluded_from_state = ("_path", "_owner_and_fd")
+
+    def __init__(self, path: str):
+        self._path = path
+        self._owner_and_fd: tuple[int, int] = (-1, -1)
+
+    def __enter__(self) -> Self:
+        import fcntl  # which Windows lacks
+
+        if self._owner_and_fd[0] != os.getpid():  # a fork shares the lock of what it inherits
+            self._owner_and_fd = os.getpid(), os.open(self._path, os.O_RDWR)
+            weakref.finalize(self, os.close, self._owner_and_fd[1])
+        fcntl.flock(self._owner_and_fd[1], fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import fcntl
+
+        fcntl.flock(self._owner_and_fd[1], fcntl.LOCK_UN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_owner_and_fd": (-1, -1)}

@@ -1,0 +1,134 @@
+"""How a population plays episodes in one batched simulator: member i acts in row i, all on the simulator's device.
+
+Nobody waits for the device within a step: rows that are over go on unseen. Only now and then somebody looks who still
+plays, and lets those go on in a smaller batch where the simulator can be had in any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vecrl.engine.simulator import BatchSimulator
+from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
+from vecrl.policy.policy import Policy
+from vecrl.policy.policy_io import PolicyIO
+
+ALIVE_CHECK_INTERVAL = 16  # steps between two looks at who still plays
+RESIZE_FRACTION = 0.5  # a smaller batch takes over once no more than this share still plays
+Resize = Callable[[int], BatchSimulator]
+
+
+class TensorEpisodeAccounting:
+    """What the members in a batch have reached, all on its device.
+
+    Attributes:
+        ids: `[k]`, who they are.
+        alive: `[k]` bool, who still plays.
+    """
+
+    def __init__(self, members: int, rules: FitnessRules, device: torch.device):
+        self.rules = rules
+        self.ids = torch.arange(members, device=device)
+        self.alive = torch.ones(members, dtype=torch.bool, device=device)
+        self._results = torch.zeros(4, members, dtype=torch.float64, device=device)
+        self._episode_step = torch.zeros(members, dtype=torch.int64, device=device)
+        self._fitness, self._returns, self._steps, self._episodes = self._results
+
+    def add(self, reward: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
+        """Count a step of all who play: a mask `[k]` of those who begin another episode now."""
+        rules, alive = self.rules, self.alive
+        self._returns = self._returns + torch.where(alive, reward, 0.0)
+        self._steps = self._steps + alive
+        if rules.has_shaping:
+            self._episode_step = self._episode_step + 1
+            self._fitness = self._fitness + torch.where(
+                alive, rules.shape_reward(reward, terminated, self._episode_step), 0.0
+            )
+        done = (terminated | truncated) & alive
+        if rules.max_steps is not None:
+            out_of_steps = alive & (self._steps >= rules.max_steps)
+            done, alive = done | out_of_steps, alive & ~out_of_steps
+        self._episodes = self._episodes + done
+        if rules.num_episodes == 1:
+            self.alive = alive & ~done
+            return torch.zeros_like(done)
+        self.alive = alive & (self._episodes < rules.num_episodes)
+        starts_episode = done & self.alive
+        if rules.has_shaping:
+            self._episode_step = torch.where(starts_episode, 0, self._episode_step)
+        return starts_episode
+
+    def running_columns(self) -> tuple[Tensor, ...]:
+        """All that `add` goes on from, `[k]` each."""
+        return self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes
+
+    def set_columns(self, columns: Sequence[Tensor]) -> None:
+        """Go on from there."""
+        self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes = columns
+
+    def keep(self, row_index: Tensor) -> None:
+        """Put by what all have reached, and go on with these rows alone."""
+        self._store_results()
+        self.ids = self.ids[row_index]
+        self.set_columns([column[row_index] for column in self.running_columns()])
+
+    def _store_results(self) -> None:
+        self._results[:, self.ids] = torch.stack(self.running_columns()[2:])
+
+    def result(self, members: int | None) -> Evaluation:
+        """Of the first `members`, when nobody plays any more."""
+        self._store_results()
+        fitness, returns, steps, episodes = self._results[:, :members].cpu()
+        returns, lengths = returns / episodes, steps / episodes
+        return Evaluation(fitness / episodes if self.rules.has_shaping else returns, returns, lengths, int(steps.sum()))
+
+
+@torch.no_grad()
+def evaluate_on_device(
+    simulator: BatchSimulator,
+    policy: Policy,
+    policy_io: PolicyIO,
+    rules: FitnessRules,
+    seeds: Seeding,
+    normalizer: Normalizer,
+    generator: torch.Generator | None = None,
+    *,
+    members: int | None = None,
+    resize: Resize | None = None,
+) -> Evaluation:
+    """Let each of the policy's members play its episodes, all in lock step.
+
+    Args:
+        simulator: of as many rows as the policy has members.
+        seeds: of the first episodes `(ids, episodes)`; later ones follow from them in the simulator's own way.
+        generator: of the action noise, on the simulator's device.
+        members: those that count, the first ones; None counts all.
+        resize: makes such a simulator in another size, where that is cheap; None keeps the size.
+    """
+    size, device = simulator.num_envs, torch.device(simulator.device)
+    accounting, noise = TensorEpisodeAccounting(size, rules, device), ActionNoise(rules.action_noise, size, generator)
+    accounting.alive[members:] = False
+    obs = simulator.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
+    while True:
+        for _ in range(ALIVE_CHECK_INTERVAL):
+            outputs = policy(normalizer(policy_io.features(obs), accounting.alive))
+            step = simulator.step(policy_io.actions(noise(outputs, accounting.ids)))
+            starts_episode = accounting.add(step.reward, step.terminated, step.truncated)
+            obs = step.next_obs
+            if rules.num_episodes > 1:
+                obs = simulator.reset_where(starts_episode)
+                policy.reset(starts_episode)
+        num_alive = int(accounting.alive.sum())
+        if not num_alive:
+            normalizer.flush()
+            return accounting.result(members)
+        if resize is not None and num_alive <= RESIZE_FRACTION * len(accounting.ids):
+            alive_rows = accounting.alive.nonzero().squeeze(1)
+            state = {name: value[alive_rows] for name, value in simulator.get_state().items()}
+            simulator, policy, obs = resize(num_alive), policy.select(alive_rows), obs[alive_rows]
+            simulator.set_state(state)
+            accounting.keep(alive_rows)

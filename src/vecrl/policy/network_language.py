@@ -1,0 +1,240 @@
+"""The network language: `Linear(obs, 16) >> Tanh() >> Linear(16, act)` as text, for command lines and configurations.
+
+    net      := layer (">>" layer)*
+    layer    := NAME "(" arguments ")" | "(" net ")"
+    argument := value | layer
+    value    := literal | tuple | list | dict | CONSTANT | value "[" value "]" | value arithmetic value | "(" value ")"
+
+`NAME` is a module of `torch.nn` or one of vecrl's layers, `CONSTANT` a name that the caller gave a value, arithmetic
+one of `+ - * / // % **` on numbers. Line breaks and comments are free. The text is parsed with `ast` and walked, never
+evaluated: whatever is not in the grammar is a `NetParsingError` with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import operator
+import tokenize
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from torch import nn
+
+from vecrl.errors import NetParsingError
+from vecrl.policy import layers, networks
+
+VECRL_LAYERS: dict[str, type[nn.Module]] = {
+    cls.__name__: cls
+    for cls in (
+        *(layers.Apply, layers.Bin, layers.Clip, layers.Round, layers.Slice, layers.RNN, layers.LSTM),
+        *(networks.FeedForwardNet, networks.StructuredControlNet, networks.LocomotorNet),
+    )
+}
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+MAX_POWER_OPERAND = 256  # beyond it a few characters of text could keep the machine busy for ever
+NESTING_ERROR = "not in the network language: nested too deeply"
+
+
+def str_to_net(text: str, /, **constants: Any) -> nn.Module:
+    """The module that `text` describes.
+
+    Args:
+        text: a description in the network language (see this module's docstring).
+        constants: values for the names in it.
+
+    Returns:
+        A `MultiLayered` of the chained layers, or the layer itself if there is only one.
+
+    Raises:
+        NetParsingError: the text is not in the language, or a layer refused its arguments.
+
+    >>> net = str_to_net('''
+    ...     Linear(obs_shape[0], 2 * n)   # the observation
+    ...     >> Tanh() >> Linear(2 * n, act_length, bias=False)
+    ... ''', obs_shape=(4,), n=8, act_length=2)
+    >>> len(net), net[0].out_features
+    (3, 16)
+    """
+    text_before, null_byte, _ = text.partition("\0")
+    if null_byte:  # the parser does not say where
+        position = text_before.count("\n") + 1, len(text_before) - text_before.rfind("\n")
+        raise NetParsingError("null bytes are not in the network language", *position)
+    wrapped = f"(\n{text}\n)"  # brackets make line breaks free; they add one line before the text
+    _check_brackets(wrapped)
+    try:
+        tree = ast.parse(wrapped, mode="eval")
+    except SyntaxError as error:
+        raise NetParsingError(f"not in the network language: {error.msg}", *_error_position(error, text)) from error
+    except ValueError as error:  # what is no Unicode
+        raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
+    except (RecursionError, MemoryError) as error:
+        raise NetParsingError(NESTING_ERROR, 1, 1) from error
+    try:
+        return _Parser(wrapped, constants).net(tree.body)
+    except RecursionError as error:
+        raise NetParsingError(NESTING_ERROR, 1, 1) from error
+
+
+class _Parser:
+    """Walks the tree; `wrapped` is the text with one line before it."""
+
+    def __init__(self, wrapped: str, constants: Mapping[str, Any]):
+        self.lines = wrapped.splitlines()
+        self.constants = constants
+
+    def error(self, node: ast.expr, message: str) -> NetParsingError:
+        if node.lineno == 1:  # the brackets around the text
+            return NetParsingError(message, 1, 1)
+        text_before = self.lines[node.lineno - 1].encode()[: node.col_offset].decode(errors="ignore")
+        return NetParsingError(message, node.lineno - 1, len(text_before) + 1)
+
+    def net(self, node: ast.expr) -> nn.Module:
+        """A layer, or a chain of them; brackets within a chain make no difference."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
+            return layers.MultiLayered(*self.chain(node))
+        if isinstance(node, ast.Call):
+            return self.layer(node)
+        if isinstance(node, ast.Name):
+            raise self.error(node, f"expected a layer such as {node.id}(…), found the name {node.id!r} alone")
+        raise self.error(node, f"expected a layer such as Linear(4, 2), found {_describe_node(node)}")
+
+    def chain(self, node: ast.expr) -> list[nn.Module]:
+        parts: list[list[nn.Module]] = []
+        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
+            parts.append(self.chain(node.right))
+            node = node.left
+        return [self.net(node), *(layer for part in reversed(parts) for layer in part)]
+
+    def layer(self, node: ast.Call) -> nn.Module:
+        if not isinstance(node.func, ast.Name):
+            raise self.error(node.func, f"expected the name of a layer, found {_describe_node(node.func)}")
+        cls = _find_layer(node.func.id)
+        if cls is None:
+            raise self.error(node.func, f"no layer is called {node.func.id!r}{_suggestion(node.func.id)}")
+        positional = [self.argument(a) for a in node.args]
+        keywords: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self.error(keyword.value, "'**' is not in the network language")
+            keywords[keyword.arg] = self.argument(keyword.value)
+        try:
+            return cls(*positional, **keywords)
+        except Exception as error:
+            raise self.error(node, f"{node.func.id} refused its arguments: {error}") from error
+
+    def argument(self, node: ast.expr) -> Any:
+        is_chain = isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift)
+        return self.net(node) if is_chain or isinstance(node, ast.Call) else self.value(node)
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int() | float() | str() | None):
+                return node.value
+            case ast.Name(id=name):
+                return self.constant(node, name)
+            case ast.Tuple(elts=items):
+                return tuple(map(self.value, items))
+            case ast.List(elts=items):
+                return [self.value(item) for item in items]
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                return {self.value(k): self.value(v) for k, v in zip(keys, values, strict=True) if k is not None}
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in SIGNS:
+                return SIGNS[type(op)](self.number(operand))
+            case ast.BinOp(op=op) if type(op) in ARITHMETIC:
+                return self.arithmetic(node)
+            case ast.Subscript(value=base, slice=index) if not isinstance(index, ast.Slice):
+                return self.item(node, self.value(base), self.value(index))
+            case _:
+                raise self.error(
+                    node, f"expected a value, found {_describe_node(node)}, which is not in the network language"
+                )
+
+    def constant(self, node: ast.expr, name: str) -> Any:
+        if name in self.constants:
+            return self.constants[name]
+        description = (
+            f"the constants are {_quote_list(self.constants)}" if self.constants else "no constants were given"
+        )
+        raise self.error(node, f"unknown name {name!r}: {description}")
+
+    def number(self, node: ast.expr) -> Any:
+        value = self.value(node)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise self.error(node, f"arithmetic is for numbers, found {value!r}")
+        return int(value) if isinstance(value, Integral) else float(value)  # NumPy's would wrap around
+
+    def arithmetic(self, node: ast.BinOp) -> Any:
+        left, right = self.number(node.left), self.number(node.right)
+        if isinstance(node.op, ast.Pow) and max(abs(left), abs(right)) > MAX_POWER_OPERAND:
+            raise self.error(node, f"in a power no number may be beyond {MAX_POWER_OPERAND}")
+        try:
+            return ARITHMETIC[type(node.op)](left, right)
+        except (ArithmeticError, ValueError) as error:
+            raise self.error(node, f"cannot compute this: {error}") from error
+
+    def item(self, node: ast.expr, base: Any, index: Any) -> Any:
+        try:
+            return base[index]
+        except (LookupError, TypeError) as error:
+            raise self.error(node, f"cannot take item {index!r} of {base!r}: {error}") from error
+
+
+def _find_layer(name: str) -> type[nn.Module] | None:
+    found = VECRL_LAYERS.get(name) or getattr(nn, name, None)
+    return found if isinstance(found, type) and issubclass(found, nn.Module) else None
+
+
+def _suggestion(name: str) -> str:
+    matches = difflib.get_close_matches(name, [*VECRL_LAYERS, *dir(nn)])
+    return f": did you mean {_quote_list(matches)}?" if matches else ": use one of torch.nn or of vecrl.policy"
+
+
+def _quote_list(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _describe_node(node: ast.expr) -> str:
+    if isinstance(node, ast.Tuple) and not node.elts:
+        return "nothing"
+    names = {"Call": "a call", "Lambda": "a lambda", "Attribute": "an attribute", "BinOp": "an operator"}
+    return names.get(type(node).__name__, f"a {type(node).__name__.lower()}")
+
+
+def _check_brackets(wrapped: str) -> None:
+    """The brackets that were put around the text must close each other, none of those within it."""
+    last_line = wrapped.count("\n") + 1
+    open_brackets: list[tuple[int, int]] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(wrapped).readline):
+            line, column = token.start
+            if token.type == tokenize.OP and token.string in "([{":
+                open_brackets.append(token.start)
+            elif token.type == tokenize.OP and token.string in ")]}" and open_brackets:
+                start = open_brackets.pop()
+                if line < last_line and not open_brackets:
+                    raise NetParsingError("this bracket was never opened", line - 1, column + 1)
+                if line == last_line and open_brackets:
+                    raise NetParsingError("this bracket was never closed", start[0] - 1, start[1] + 1)
+    except (tokenize.TokenError, IndentationError):
+        return  # the parser says it better
+
+
+def _error_position(error: SyntaxError, text: str) -> tuple[int, int]:
+    """Line and column in `text` itself, at its end at the most."""
+    lines = text.splitlines() or [""]
+    line = (error.lineno or 1) - 1
+    if line > len(lines):
+        return len(lines), len(lines[-1]) + 1
+    return max(line, 1), error.offset or 1

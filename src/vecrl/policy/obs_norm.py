@@ -1,0 +1,301 @@
+"""Observation normalisation for populations: `RunningNorm` on tensors, `RunningStat` on arrays, the layer of either.
+
+Both are thin forms of `vecrl.running_stats.RunningStats`, which keeps the numbers; here they get the names and defaults
+that
+neuroevolution code knows, and become a module for deployment. They know nothing of environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
+from vecrl.running_stats import Array, RunningStats, bounds_of
+
+MIN_VARIANCE = 1e-2
+
+
+class ObsNormLayer(nn.Module):
+    """Frozen normalisation `(x - mean) / stdev`, clipped: the first layer of a deployed policy.
+
+    Args:
+        mean: `[*shape]`.
+        stdev: `[*shape]`, positive.
+        low: smaller results become this one; None leaves them.
+        high: larger results become this one; None leaves them.
+
+    The difference is taken in float64; the result has the dtype of `x` `[..., *shape]`.
+
+    >>> ObsNormLayer(torch.tensor([1.0]), torch.tensor([2.0]), high=3.0)(torch.tensor([[2.0], [9.0]])).tolist()
+    [[0.5], [3.0]]
+    """
+
+    mean: Tensor
+    stdev: Tensor
+
+    def __init__(self, mean: Tensor, stdev: Tensor, low: float | None = None, high: float | None = None):
+        super().__init__()
+        self.low, self.high = low, high
+        self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float64).clone())
+        self.register_buffer("stdev", torch.as_tensor(stdev, dtype=torch.float64).clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x.to(self.mean.dtype) - self.mean) / self.stdev
+        if self.low is not None or self.high is not None:
+            y = y.clamp(self.low, self.high)
+        return y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"shape={tuple(self.mean.shape)}, low={self.low}, high={self.high}"
+
+
+@register_batched(ObsNormLayer)
+def _obs_norm(module: ObsNormLayer, parameters: Parameters) -> BatchedForward:
+    return module.forward
+
+
+class _RunningBase:
+    """What `RunningNorm` and `RunningStat` share: the statistics under the names that neuroevolution code knows."""
+
+    stats: RunningStats
+
+    @property
+    def count(self) -> int:
+        """How many observations were seen."""
+        return self.stats.count
+
+    @property
+    def sum(self) -> Array:
+        """Sum of the observations, float64."""
+        return self.stats.mean * self.count
+
+    @property
+    def sum_of_squares(self) -> Array:
+        """Sum of the squared observations, float64."""
+        return self.stats.mean**2 * self.count + self.stats.var * self.count
+
+    def reset(self) -> None:
+        """Forget all observations."""
+        self.stats.reset()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Count, mean and sum of squared deviations, as copies."""
+        return self.stats.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave, on whichever device that was."""
+        self.stats.load_state_dict(state)
+
+    def to_layer(self) -> ObsNormLayer:
+        """The statistics as they stand now, as a module for deployment.
+
+        Raises:
+            ValueError: no observation was seen yet.
+        """
+        _require_data(self.stats)
+        stdev = (self.stats.var.clip(self.stats.min_variance, None)) ** 0.5
+        low, high = self.stats.clip or (None, None)
+        return ObsNormLayer(torch.as_tensor(self.stats.mean), torch.as_tensor(stdev), low, high)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.stats!r})"
+
+
+class RunningNorm(_RunningBase):
+    """Running normalisation of observation tensors, on any device.
+
+    Args:
+        shape: shape of one observation.
+        dtype: of what `normalize` returns.
+        device: where the statistics live.
+        min_variance: smaller variances count as this one.
+        clip: normalised observations are clipped to `[-clip, clip]`, or to `(low, high)`.
+
+    Attributes:
+        stats: the `RunningStats`; `stats.freeze()` and `stats.train()` switch learning off and on.
+
+    >>> norm = RunningNorm(shape=2, clip=5.0)
+    >>> norm.update_and_normalize(torch.tensor([[0.0, 10.0], [2.0, 30.0]])).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    >>> norm.count, norm.to_layer()(torch.tensor([3.0, 20.0])).tolist()
+    (2, [2.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        *,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | str = torch.float32,
+        device: torch.device | str | None = None,
+        min_variance: float = MIN_VARIANCE,
+        clip: float | tuple[float, float] | None = None,
+    ):
+        self.dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        stats_device = "cpu" if device is None else device
+        self.stats = RunningStats(shape, epsilon=0.0, min_variance=min_variance, clip=clip, device=stats_device)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one observation."""
+        return self.stats.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the statistics live."""
+        return self.stats.mean.device
+
+    @property
+    def min_variance(self) -> float:
+        """Smaller variances count as this one."""
+        return self.stats.min_variance
+
+    @property
+    def low(self) -> float | None:
+        """Lower bound of normalised observations, or None."""
+        return self.stats.clip[0] if self.stats.clip else None
+
+    @property
+    def high(self) -> float | None:
+        """Upper bound of normalised observations, or None."""
+        return self.stats.clip[1] if self.stats.clip else None
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the observations, `[*shape]` of `dtype`."""
+        return self.stats.mean.to(self.dtype)
+
+    @property
+    def stdev(self) -> Tensor:
+        """Standard deviation, no smaller than the root of `min_variance`, `[*shape]` of `dtype`."""
+        return self.stats.var.clip(self.min_variance).sqrt().to(self.dtype)
+
+    def update(self, x: Array | RunningNorm | RunningStats, mask: Array | None = None) -> None:
+        """Take in observations, or all that another instance has seen.
+
+        Args:
+            x: `[*lead, *shape]`, a tensor of any device or an array; or another `RunningNorm` or `RunningStats`.
+            mask: bool `[*lead]`; rows where it is False are left out.
+
+        Raises:
+            SpaceError: a shape does not fit.
+            ValueError: a mask came with another instance.
+        """
+        if not isinstance(x, _RunningBase | RunningStats):
+            self.stats.update(x, mask)
+            return
+        if mask is not None:
+            raise ValueError("a mask is for observations: another instance is merged as a whole")
+        self.stats.merge(x.stats if isinstance(x, _RunningBase) else x)
+
+    def normalize(self, x: Array) -> Array:
+        """`(x - mean) / stdev`, clipped: a tensor of `dtype` on the device of `x`, or an array for an array.
+
+        Raises:
+            ValueError: no observation was seen yet.
+            SpaceError: the shape of `x` does not end in `shape`.
+        """
+        _require_data(self.stats)
+        y = self.stats.normalize(torch.as_tensor(x)).to(self.dtype)
+        return y.numpy() if isinstance(x, np.ndarray) else y
+
+    def update_and_normalize(self, x: Array, mask: Array | None = None) -> Array:
+        """`update(x, mask)`, then `normalize(x)` of all rows."""
+        self.update(x, mask)
+        return self.normalize(x)
+
+    def to(self, device: torch.device | str) -> RunningNorm:
+        """A copy on `device`; itself if it is there already."""
+        if torch.device(device) == self.device:
+            return self
+        copied = RunningNorm(shape=self.shape, dtype=self.dtype)
+        copied.stats = self.stats.to(device)
+        return copied
+
+
+class RunningStat(_RunningBase):
+    """Running normalisation of observations one by one or in batches, as NumPy arrays of float32.
+
+    The shape of an observation is that of the first one.
+
+    Args:
+        min_variance: smaller variances count as this one.
+        clip: normalised observations are clipped to `[-clip, clip]`, or to `(low, high)`.
+
+    Attributes:
+        stats: the `RunningStats`; one without a shape of its own until the first observation.
+
+    >>> stat = RunningStat()
+    >>> stat.update([0.0, 10.0]), stat.update(np.array([2.0, 30.0]))
+    (None, None)
+    >>> stat.count, stat.normalize([3.0, 20.0]).tolist()
+    (2, [2.0, 0.0])
+    """
+
+    def __init__(self, *, min_variance: float = MIN_VARIANCE, clip: float | tuple[float, float] | None = None):
+        bounds_of(clip)
+        self._options = {"epsilon": 0.0, "min_variance": min_variance, "clip": clip}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all observations and their shape."""
+        self.stats = RunningStats((), **self._options)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the observations, float32."""
+        return np.asarray(self.stats.mean, np.float32)
+
+    @property
+    def stdev(self) -> np.ndarray:
+        """Standard deviation, no smaller than the root of the least variance, float32."""
+        return np.asarray(np.maximum(self.stats.var, self.stats.min_variance) ** 0.5, np.float32)
+
+    def update(self, x: Array | RunningStat | RunningStats, mask: Array | None = None) -> None:
+        """Take in one observation, a batch of them where the shape is known, or all that another instance has seen.
+
+        Args:
+            x: `[*shape]` or `[*lead, *shape]`; or another `RunningStat` or `RunningStats`. Before the first
+                observation a `mask` tells a batch from an observation.
+            mask: bool `[*lead]`; rows where it is False are left out.
+
+        Raises:
+            SpaceError: a shape does not fit.
+        """
+        if isinstance(x, _RunningBase | RunningStats):
+            other = x.stats if isinstance(x, _RunningBase) else x
+            if not other.count:
+                return
+            self._init_stats(other.shape)
+            self.stats.merge(other)
+            return
+        x = np.asarray(x)
+        self._init_stats(x.shape if mask is None else x.shape[np.ndim(mask) :])
+        self.stats.update(x, mask)
+
+    def normalize(self, x: Array) -> np.ndarray:
+        """`(x - mean) / stdev`, clipped, float32.
+
+        Raises:
+            ValueError: no observation was seen yet.
+            SpaceError: the shape of `x` does not end in that of an observation.
+        """
+        _require_data(self.stats)
+        return self.stats.normalize(np.asarray(x)).astype(np.float32, copy=False)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.stats = RunningStats(tuple(state["mean"].shape), **self._options)
+        self.stats.load_state_dict(state)
+
+    def _init_stats(self, shape: tuple[int, ...]) -> None:
+        if not self.count and self.stats.training:
+            self.stats = RunningStats(shape, **self._options)
+
+
+def _require_data(stats: RunningStats) -> None:
+    if stats.empty:
+        raise ValueError("cannot normalise: no observation was seen yet, call update first")

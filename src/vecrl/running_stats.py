@@ -1,0 +1,372 @@
+"""Running mean and variance: the one implementation behind every normaliser of the library.
+
+`RunningMeanStd` (arrays), `RunningNorm` (tensors), `RunningStat` and `VecNorm` (TensorDicts) are thin forms of
+`RunningStats`. It keeps a count, a mean and a sum of squared deviations in float64 and takes in whole batches by the
+parallel form of Welford's recurrence (Chan, Golub and LeVeque, 1979), so that long runs with a large mean and a tiny
+variance stay exact. It knows nothing of environments, policies or training, and imports torch only when statistics
+are to live on a torch device: processes that step environments use it without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vecrl.errors import SpaceError
+
+Array = Any
+"""A NumPy array or a torch tensor."""
+
+
+class RunningStats:
+    """Count, mean and variance of the rows seen so far, one of each an element of a row.
+
+    Statistics live at one home: NumPy arrays, or tensors on one torch device. Batches of either kind are welcome at
+    any home; `normalize` answers in the kind, device and floating dtype of what it was given.
+
+    Args:
+        shape: shape of one row, without batch dimensions; `()` for scalars such as rewards.
+        epsilon: added to the variance before the root is taken.
+        min_variance: smaller variances count as this one.
+        clip: normalised values are clipped to `[-clip, clip]`, or to `(low, high)`; None leaves them.
+        decay: what rows of before count for, each time that new ones come; 1 for as much as new ones.
+        device: None for NumPy, else the torch device ("cpu", "cuda:0", …) that holds the statistics.
+
+    Attributes:
+        training: False while frozen; `update` then does nothing.
+        empty: True until the first rows came; unlike `count` it is known without waiting for a device.
+
+    >>> stats = RunningStats((2,), clip=5.0)
+    >>> stats.update(np.array([[0.0, 10.0], [2.0, 30.0]]))
+    >>> stats.count, stats.mean.tolist(), stats.var.tolist()
+    (2, [1.0, 20.0], [1.0, 100.0])
+    >>> stats.normalize(np.array([3.0, 0.0])).round(3).tolist()
+    [2.0, -2.0]
+    """
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...] = (),
+        *,
+        epsilon: float = 1e-8,
+        min_variance: float = 0.0,
+        clip: float | tuple[float, float] | None = None,
+        decay: float = 1.0,
+        device: Any = None,
+    ):
+        if not 0 < decay <= 1:
+            raise ValueError(f"Expected a decay above 0, up to 1, but {decay} came.")
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.epsilon = float(epsilon)
+        self.min_variance = float(min_variance)
+        self.clip = bounds_of(clip)
+        self.decay = float(decay)
+        self.device = None if device is None else _torch().device(device)
+        self.training = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self._set(0, np.zeros(self.shape), np.zeros(self.shape))
+
+    # ------------------------------------------------------------------ what was learnt
+
+    @property
+    def count(self) -> int:
+        """How many rows were seen, as far as they still count; where elements were masked, of the element with most."""
+        return int(self._count if _ndim(self._count) == 0 else self._count.max())
+
+    @property
+    def weight(self) -> Array:
+        """What the rows seen count for: a number, or `[*shape]` where elements were masked."""
+        return self._count
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the rows, `[*shape]` float64; zeros before the first row. Later updates never change it."""
+        return self._mean
+
+    @property
+    def var(self) -> Array:
+        """Population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
+        if self._all_counted:
+            return self._m2 / self._count
+        return self._m2 / _at_least_one(self._count) + (self._count == 0)
+
+    @property
+    def std(self) -> Array:
+        """Square root of `var`, `[*shape]` float64."""
+        return self.var**0.5
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, batch: Array, mask: Array | None = None) -> None:
+        """Take in the rows of `batch` `[*batch_shape, *shape]` (any number of leading dimensions, none included).
+
+        Args:
+            batch: numbers of any dtype. Gradients do not flow into the statistics.
+            mask: bool `[*batch_shape]`; rows where it is False are left out, whatever they hold (nan included). Or
+                `[*batch_shape, *shape]`, which leaves out single elements, each of which then has a count of its own.
+
+        Raises:
+            SpaceError: the shape of `batch` does not end in `shape`, or `mask` does not have the leading shape.
+        """
+        if not self.training:
+            return
+        rows = self._as_own_array(batch)
+        batch_shape = _batch_shape(tuple(rows.shape), self.shape)
+        if mask is not None:
+            mask = self._own_mask(mask, batch_shape)
+        if len(batch_shape) != 1:
+            rows = rows.reshape(math.prod(batch_shape), *self.shape)
+        if mask is None and isinstance(self._count, int | float) and self._count >= len(rows) > 0:
+            self._merge_rows(rows)
+            return
+        moments = (_moments_numpy if self.device is None else _moments_torch)(rows, mask)
+        if self.decay != 1.0:
+            decay_factor = 1.0 - (1.0 - self.decay) * (moments[0] > 0)
+            self._count, self._m2 = self._count * decay_factor, self._m2 * decay_factor
+        self._merge_moments(*moments)
+
+    def merge(self, other: RunningStats) -> RunningStats:
+        """Take in all rows that `other` has seen, as if they had been seen here; returns itself.
+
+        Raises:
+            SpaceError: the shapes of the rows differ.
+            ValueError: these statistics are frozen.
+        """
+        if other.shape != self.shape:
+            raise SpaceError(f"cannot merge statistics of rows of shape {other.shape} into those of {self.shape}")
+        if not self.training:
+            raise ValueError("these statistics are frozen: call train() before merging others into them")
+        if other.empty:
+            return self
+        self._merge_moments(self._scalar(other._count), self._as_own_array(other._mean), self._as_own_array(other._m2))
+        return self
+
+    def train(self, mode: bool = True) -> RunningStats:
+        """Let `update` learn (True) or ignore what it is given (False); returns itself."""
+        self.training = bool(mode)
+        return self
+
+    def freeze(self) -> RunningStats:
+        """The same as `train(False)`: from now on `update` does nothing."""
+        return self.train(False)
+
+    def eval(self) -> RunningStats:
+        """The same as `freeze`, by the name that torch's modules use."""
+        return self.train(False)
+
+    # ------------------------------------------------------------------ use
+
+    def normalize(self, x: Array, *, clip: float | tuple[float, float] | None = None) -> Array:
+        """`(x - mean) / sqrt(max(var, min_variance) + epsilon)`, clipped.
+
+        The difference is taken in float64, so that a large mean costs no digits.
+
+        Args:
+            x: `[..., *shape]`; an array or a tensor on any device.
+            clip: used instead of the constructor's.
+
+        Returns:
+            A new array or tensor like `x`: its floating dtype, or float32 if `x` holds integers or bools.
+        """
+        bounds = self.clip if clip is None else bounds_of(clip)
+        if hasattr(x, "detach"):
+            return self._normalize_torch(x, bounds)
+        x = np.asarray(x)
+        _batch_shape(x.shape, self.shape)
+        mean, scale = self.affine()
+        if self.device is not None:
+            mean, scale = mean.numpy(force=True), scale.numpy(force=True)
+        out = np.subtract(x, mean, dtype=np.float64)
+        out = out * scale
+        if bounds is not None:
+            out = np.minimum(np.maximum(out, bounds[0]), bounds[1])
+        return out.astype(x.dtype if x.dtype.kind == "f" else np.float32, copy=False)
+
+    def _normalize_torch(self, x: Any, bounds: tuple[float, float] | None) -> Any:
+        torch = _torch()
+        _batch_shape(tuple(x.shape), self.shape)
+        mean, scale = (torch.as_tensor(a, dtype=torch.float64, device=x.device) for a in self.affine())
+        out = (x.double() - mean) * scale
+        if bounds is not None:
+            out = out.clamp(*bounds)
+        return out.to(x.dtype if x.is_floating_point() else torch.float32)
+
+    def affine(self) -> tuple[Array, Array]:
+        """`mean` and `scale`, `[*shape]` float64 each, so that `(x - mean) * scale` is normalised."""
+        if self._scale is None:
+            var = self.var
+            if self.min_variance:
+                var = np.maximum(var, self.min_variance) if self.device is None else var.clip(self.min_variance, None)
+            self._scale = (var + self.epsilon if self.epsilon else var) ** -0.5
+        return self._mean, self._scale
+
+    # ------------------------------------------------------------------ keeping and moving
+
+    def state_dict(self) -> dict[str, Array]:
+        """`count`, `mean` and `m2` (the sum of squared deviations) as copies of the home's kind, float64."""
+        state = {"count": self._count, "mean": self._mean, "m2": self._m2}
+        return {k: np.array(v, np.float64) if self.device is None else v.clone() for k, v in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state_dict` gave, at whichever home that was."""
+        for name in ("count", "mean", "m2"):
+            shape = tuple(getattr(state[name], "shape", ()))
+            if shape != self.shape and not (name == "count" and not shape):
+                raise SpaceError(f"{name!r} should have the shape {self.shape}, not {shape}")
+        self._set(state["count"], state["mean"], state["m2"])
+
+    def to(self, device: Any) -> RunningStats:
+        """A copy of these statistics at another home: a torch device, or None for NumPy."""
+        options = {"epsilon": self.epsilon, "min_variance": self.min_variance}
+        other = RunningStats(self.shape, **options, clip=self.clip, decay=self.decay, device=device)
+        other.load_state_dict(self.state_dict())
+        return other.train(self.training)
+
+    def __repr__(self) -> str:
+        location = "numpy" if self.device is None else str(self.device)
+        return (
+            f"RunningStats(shape={self.shape}, count={self.count}, "
+            f"home={location}{'' if self.training else ', frozen'})"
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _merge_moments(self, count: Any, mean: Array, m2: Array) -> None:
+        """Join the moments of other rows to these. New arrays each time: those handed out stay as they were."""
+        total = self._count + count
+        self._all_counted = self._all_counted or (isinstance(count, int | float) and count > 0)
+        weight = count / (total if self._all_counted else _at_least_one(total))
+        delta = mean - self._mean
+        self._mean = self._mean + delta * weight
+        self._m2 = self._m2 + m2 + delta * delta * (self._count * weight)
+        self._count = total
+        self._scale = None
+        self.empty = self.device is None and self.empty and not np.any(total)
+
+    def _merge_rows(self, rows: np.ndarray) -> None:
+        """Join no more rows than there were before: by their deviations from the mean so far, in half the operations.
+
+        What is subtracted is at most half of what it is subtracted from, so no digits are lost.
+        """
+        decayed_count = self._count * self.decay
+        total = decayed_count + len(rows)
+        deviations = rows - self._mean
+        total_deviation = np.add.reduce(deviations, 0)
+        shift = total_deviation / total
+        squares = np.add.reduce(deviations * deviations, 0)
+        self._m2 = (self._m2 if self.decay == 1.0 else self._m2 * self.decay) + (squares - total_deviation * shift)
+        self._mean = self._mean + shift
+        self._count = total if self.decay != 1.0 else self._count + len(rows)
+        self._scale = None
+
+    def _set(self, count: Any, mean: Array, m2: Array) -> None:
+        self._count = self._scalar(count)
+        self._all_counted = False  # whether every element is known to have been counted
+        self.empty = not bool((self._count > 0).any()) if _ndim(self._count) else not self._count
+        self._mean, self._m2 = (_copy(self._as_own_array(a)) for a in (mean, m2))
+        self._scale: Array | None = None
+
+    def _scalar(self, count: Any) -> Any:
+        """A count at home: for NumPy a Python number, or one an element; a tensor on a device, where reading waits."""
+        array = self._as_own_array(count)
+        if self.device is None and array.size and (array == array.flat[0]).all():  # the same for all is one number
+            return array.flat[0].item()
+        return array.copy() if array.ndim else array
+
+    def _as_own_array(self, x: Array) -> Array:
+        if self.device is None:
+            return np.asarray(x.numpy(force=True) if hasattr(x, "detach") else x, np.float64)
+        torch = _torch()
+        if isinstance(x, np.ndarray) and not x.flags.writeable:
+            x = x.copy()
+        return torch.as_tensor(x).detach().to(self.device, torch.float64)
+
+    def _own_mask(self, mask: Array, batch_shape: tuple[int, ...]) -> Array:
+        if self.device is None:
+            mask = np.asarray(mask.numpy(force=True) if hasattr(mask, "detach") else mask, bool)
+        else:
+            torch = _torch()
+            mask = torch.as_tensor(mask, dtype=torch.bool, device=self.device)
+        shape = tuple(mask.shape)
+        if shape == batch_shape:
+            return mask.reshape(-1)
+        if shape == (*batch_shape, *self.shape):
+            return mask.reshape(-1, *self.shape)
+        raise SpaceError(
+            f"the mask should have the batch's leading shape {batch_shape}, or all of its shape, not {shape}"
+        )
+
+
+def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] | None:
+    """`(low, high)` of a clip given as one positive number or as a pair; None stays None.
+
+    >>> bounds_of(5), bounds_of((-1, 2)), bounds_of(None)
+    ((-5.0, 5.0), (-1.0, 2.0), None)
+    """
+    if clip is None:
+        return None
+    low, high = clip if isinstance(clip, tuple | list) else (-clip, clip)
+    if not low < high:
+        raise ValueError(f"clip should be a positive number or a pair (low, high) with low < high, not {clip!r}")
+    return float(low), float(high)
+
+
+def _moments_numpy(rows: np.ndarray, mask: Any | None) -> tuple[Any, Array, Array]:
+    if mask is not None and mask.ndim > 1:
+        count = np.add.reduce(mask, 0, np.float64)
+        mean = np.add.reduce(np.where(mask, rows, 0.0), 0) / np.maximum(count, 1.0)
+        deviations = np.where(mask, rows, mean) - mean
+        return count, mean, np.add.reduce(deviations * deviations, 0)
+    if mask is not None:
+        rows = rows[mask]
+    count = len(rows)
+    mean = np.add.reduce(rows, 0) / max(count, 1)
+    deviations = rows - mean
+    return count, mean, np.add.reduce(deviations * deviations, 0)
+
+
+def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
+    """Without reading a tensor on the host, so that a device is never waited for and `torch.compile` can take it."""
+    torch = _torch()
+    if mask is None:
+        count = rows.new_full((), len(rows))
+        mean = rows.sum(0) / max(len(rows), 1)
+        return count, mean, (rows - mean).square().sum(0)
+    row_mask = mask if mask.ndim == rows.ndim else mask.reshape(-1, *[1] * (rows.ndim - 1))
+    count = mask.sum(0, dtype=torch.float64)
+    mean = torch.where(row_mask, rows, 0.0).sum(0) / count.clamp(min=1)
+    return count, mean, torch.where(row_mask, rows - mean, 0.0).square().sum(0)
+
+
+def _at_least_one(count: Any) -> Any:
+    if isinstance(count, int | float):
+        return max(count, 1)
+    return count.clamp(min=1) if hasattr(count, "clamp") else np.maximum(count, 1)
+
+
+def _ndim(x: Any) -> int:
+    return getattr(x, "ndim", 0)
+
+
+def _copy(x: Array) -> Array:
+    return x.clone() if hasattr(x, "clone") else x.copy()
+
+
+def _batch_shape(actual: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The leading dimensions of something whose shape should end in `shape`."""
+    num_batch_dims = len(actual) - len(shape)
+    if num_batch_dims < 0 or actual[num_batch_dims:] != shape:
+        raise SpaceError(f"expected an array whose shape ends in {shape} (one row), got one of shape {actual}")
+    return actual[:num_batch_dims]
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch

@@ -1,0 +1,147 @@
+"""Environments of gymnasium or the old gym by name, with frames skipped and pixels observed below all else.
+
+Worker processes import this, so it knows spaces and steps, and neither torch nor TensorDicts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ..errors import SpaceError
+from .legacy_gym import LegacyGymAdapter
+
+
+def as_gymnasium(env: Any) -> Any:
+    """gymnasium's own environments as they are, all others behind its interface."""
+    return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
+
+
+def make(
+    env_name: str,
+    library: str,
+    *,
+    from_pixels: bool = False,
+    disable_env_checker: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """What a library's `make` gives, behind gymnasium's interface.
+
+    Args:
+        env_name: as `make` takes it.
+        library: "gymnasium", "gym", or another that has a `make` like theirs.
+        from_pixels: have it render frames.
+        disable_env_checker: leave out the library's own checks of every step, which is the default.
+        kwargs: for `make`.
+    """
+    gym_module = import_module(library)
+    if _is_recent(gym_module):
+        kwargs["disable_env_checker"] = True if disable_env_checker is None else disable_env_checker
+        if from_pixels:
+            kwargs.setdefault("render_mode", "rgb_array")
+    return as_gymnasium(gym_module.make(env_name, **kwargs))
+
+
+def _is_recent(library: Any) -> bool:
+    """Whether `make` takes a render mode and whether to check, as it does from gym 0.25 on."""
+    return tuple(int(part) for part in library.__version__.split(".")[:2]) >= (0, 25)
+
+
+def apply_pixel_wrappers(
+    env: Any, *, from_pixels: bool = False, pixels_only: bool = True, frame_skip: int | None = None
+) -> Any:
+    """`env` with frames skipped and pixels observed, as far as that is asked for."""
+    if frame_skip is not None and frame_skip < 1:
+        raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+    if frame_skip is not None and frame_skip > 1:
+        env = SkipFrames(env, frame_skip)
+    return ObservePixels(env, pixels_only) if from_pixels else env
+
+
+def make_wrapped(env_name: str, arguments: dict[str, Any], pixel_options: dict[str, Any], objectives: bool) -> Any:
+    """One environment of a vector, here or in a worker process; with `objectives`, one whose rewards are vectors."""
+    env = apply_pixel_wrappers(make(env_name, **arguments), **pixel_options)
+    return RewardInInfo(env) if objectives else env
+
+
+class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes every action `frame_skip` times, or until the episode ends; the rewards are added up."""
+
+    def __init__(self, env: Any, frame_skip: int):
+        super().__init__(env)
+        self.frame_skip = frame_skip
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As gymnasium's."""
+        obs, total, terminated, truncated, info = self.env.step(action)
+        for _ in range(self.frame_skip - 1):
+            if terminated or truncated:
+                break
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward  # pyright: ignore[reportOperatorIssue]
+        return obs, total, terminated, truncated, info
+
+
+class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observes what the environment renders, under "pixels": uint8 `[H, W, C]`.
+
+    Args:
+        env: with the render mode "rgb_array". It is reset and rendered once, for the size of its frames.
+        pixels_only: leave out what it observes itself; otherwise that stays, under "observation" where it has no keys.
+    """
+
+    def __init__(self, env: Any, pixels_only: bool = True):
+        super().__init__(env)
+        env.reset()
+        pixel_space = spaces.Box(0, 255, self._frame().shape, np.uint8)
+        inner_space = env.observation_space
+        other_spaces = (
+            {}
+            if pixels_only
+            else dict(inner_space.spaces)
+            if isinstance(inner_space, spaces.Dict)
+            else {"observation": inner_space}
+        )
+        if "pixels" in other_spaces:
+            raise SpaceError("The environment observes something under 'pixels' itself: leave from_pixels out.")
+        self._pixels_only = pixels_only
+        self._is_dict = isinstance(inner_space, spaces.Dict)
+        self.observation_space = spaces.Dict({**other_spaces, "pixels": pixel_space})
+
+    def _frame(self) -> np.ndarray:
+        frame = self.env.render()
+        if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3:
+            return np.ascontiguousarray(frame)
+        raise SpaceError(
+            f"Expected render() to give a uint8 array [H, W, C], but {type(frame).__name__} came: make the environment "
+            'with render_mode="rgb_array".'
+        )
+
+    def _with_pixels(self, obs: Any) -> dict[str, Any]:
+        other_entries = {} if self._pixels_only else obs if self._is_dict else {"observation": obs}
+        return {**other_entries, "pixels": self._frame()}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """As gymnasium's."""
+        obs, info = self.env.reset(**kwargs)
+        return self._with_pixels(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As gymnasium's."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_pixels(obs), reward, terminated, truncated, info
+
+
+class RewardInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives a reward that is a vector in the info, since the engine's rewards are numbers."""
+
+    KEY = "_objectives"
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """As gymnasium's, with a reward of 0."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, 0.0, terminated, truncated, {**info, self.KEY: np.asarray(reward)}

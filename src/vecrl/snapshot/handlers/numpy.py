@@ -1,0 +1,260 @@
+"""How NumPy's arrays and generators, and those of `random`, are held and put back.
+
+An array is replaced, since the one that is there may have been handed out as an observation; but where its memory is a
+library's, it is written into, since the library looks there. A view becomes a view of the same array again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import StateError
+from .base import Get, Node, Ref, StateHandler
+
+Restored = tuple[Any, Callable[[], None] | None]
+
+
+class Arrays:
+    """Arrays of numbers, text and times; read-only ones stay so."""
+
+    tag = "array"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return cls is np.ndarray
+
+    def capture(self, value: np.ndarray, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        node: Node = {} if value.flags.writeable else {"fixed": True}
+        if value.dtype == object:
+            return {**node, "items": [ref(item, "[…]") for item in value.ravel().tolist()], "shape": list(value.shape)}
+        base = value.base
+        if type(base) is np.ndarray and base.dtype != object and base.flags.c_contiguous and value.size:
+            offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+            geometry = {"shape": list(value.shape), "strides": list(value.strides), "dtype": np.empty(0, value.dtype)}
+            return {**node, "base": ref(base, ".base"), "at": offset, **geometry}
+        if value.flags.f_contiguous and not value.flags.c_contiguous:
+            return {**node, "turned": np.array(value.T, order="C")}
+        return {**node, "value": np.array(value, order="C")}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        if "items" in node:
+            return _objects(node, get)
+        if "base" in node:
+            return _view(node, old, get), None
+        value = node["turned"].T if "turned" in node else node["value"]
+        if not isinstance(value, np.ndarray):
+            raise StateError(f"Expected an array in a state, but it holds a {type(value).__name__}.")
+        shares_foreign_memory = (
+            type(old) is np.ndarray and old.flags.writeable and not isinstance(old.base, np.ndarray | None)
+        )
+        if (
+            shares_foreign_memory
+            and not node.get("fixed")
+            and (old.shape, old.dtype, old.strides)
+            == (
+                value.shape,
+                value.dtype,
+                value.strides,
+            )
+        ):
+            return old, lambda: np.copyto(old, value)
+        new = value.copy(order="K")
+        new.flags.writeable = not node.get("fixed", False)
+        return new, None
+
+
+def _objects(node: Node, get: Get) -> Restored:
+    new = np.empty(node["shape"], object)
+    flat = new.reshape(-1)
+    for index, item in enumerate(node["items"]):
+        flat[index] = get(item)
+    return new, None
+
+
+def _view(node: Node, old: Any, get: Get) -> np.ndarray:
+    base = get(node["base"], old.base if type(old) is np.ndarray else None)
+    shape, strides, dtype = tuple(node["shape"]), tuple(node["strides"]), node["dtype"].dtype
+    if not isinstance(base, np.ndarray):
+        raise StateError("Expected the array that a view is of, but the state holds something else.")
+    low = node["at"] + sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+    high = node["at"] + sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) + dtype.itemsize
+    if low < 0 or high > base.nbytes:
+        raise StateError("A view in the state reaches beyond the array that it is of.")
+    raw_bytes = base.reshape(-1).view(np.uint8)
+    new = np.ndarray(shape, dtype, raw_bytes, node["at"], strides)
+    if type(old) is np.ndarray and _is_same_view(old, new):
+        return old
+    new.flags.writeable = not node.get("fixed", False) and base.flags.writeable
+    return new
+
+
+def _is_same_view(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.__array_interface__ == b.__array_interface__
+
+
+class Scalars:
+    """NumPy's numbers."""
+
+    tag = "scalar"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return issubclass(cls, np.generic)
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"value": np.array(value)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        return node["value"][()], None
+
+
+class Dtypes:
+    """NumPy's dtypes."""
+
+    tag = "dtype"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return issubclass(cls, np.dtype)
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {} if value.kind == "O" else {"value": np.empty(0, value)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        return (node["value"].dtype if "value" in node else np.dtype(object)), None
+
+
+_BIT_GENERATORS = {cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937)}
+_BIT_GENERATORS |= {cls.__name__: cls for cls in (np.random.Philox, np.random.SFC64)}
+
+
+class BitGenerators:
+    """Bit generators: where they are, and whose children their next children will be."""
+
+    tag = "bits"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return issubclass(cls, np.random.BitGenerator)
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"of": type(value).__name__, "state": value.state, "sown": _seed_sequence_state(value)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        name, state = node["of"], node["state"]
+        if type(old).__name__ != name or _seed_sequence_state(old) != node["sown"]:
+            if name not in _BIT_GENERATORS:
+                raise StateError(
+                    f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, but {name!r} came."
+                )
+            old = _BIT_GENERATORS[name](_make_seed_sequence(node["sown"]))
+
+        def restore_state() -> None:
+            old.state = state
+
+        return old, restore_state
+
+
+def _seed_sequence_state(bits: Any) -> dict[str, Any] | None:
+    seeds = getattr(bits, "seed_seq", None)
+    if not isinstance(seeds, np.random.SeedSequence):
+        return None
+    entropy = seeds.entropy
+    entropy = [int(word) for word in entropy] if isinstance(entropy, list | tuple | np.ndarray) else entropy
+    entropy = int(entropy) if isinstance(entropy, np.integer) else entropy
+    key = [int(word) for word in seeds.spawn_key]
+    return {"entropy": entropy, "key": key, "pool": int(seeds.pool_size), "children": int(seeds.n_children_spawned)}
+
+
+def _make_seed_sequence(seed_state: Mapping[str, Any] | None) -> Any:
+    if seed_state is None:
+        return None
+    return np.random.SeedSequence(
+        seed_state["entropy"],
+        spawn_key=seed_state["key"],
+        pool_size=seed_state["pool"],
+        n_children_spawned=seed_state["children"],
+    )
+
+
+class Generators:
+    """NumPy's generators."""
+
+    tag = "generator"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return issubclass(cls, np.random.Generator)
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"bits": ref(value.bit_generator, ".bit_generator")}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        has_generator = isinstance(old, np.random.Generator)
+        bits = get(node["bits"], old.bit_generator if has_generator else None)
+        return (old if has_generator and old.bit_generator is bits else np.random.Generator(bits)), None
+
+
+class RandomStates:
+    """NumPy's `RandomState`."""
+
+    tag = "random_state"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return issubclass(cls, np.random.RandomState)
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"state": value.get_state(legacy=False)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        generator = old if isinstance(old, np.random.RandomState) else np.random.RandomState()
+        return generator, lambda: generator.set_state(node["state"])
+
+
+class PyRandom:
+    """`random.Random`."""
+
+    tag = "random"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return cls is random.Random
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        version, words, gauss = value.getstate()
+        return {"version": version, "words": np.array(words, np.uint64), "gauss": gauss}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        generator = old if type(old) is random.Random else random.Random()
+        state = node["version"], tuple(node["words"].tolist()), node["gauss"]
+        return generator, lambda: generator.setstate(state)
+
+
+HANDLERS: list[StateHandler] = [
+    Arrays(),
+    Scalars(),
+    Dtypes(),
+    BitGenerators(),
+    Generators(),
+    RandomStates(),
+    PyRandom(),
+]

@@ -1,0 +1,50 @@
+"""How the standard library's values that never change are held: by text and numbers that make them again."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import pathlib
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from .base import Get, Node, Ref, StateHandler, class_name
+
+_Conversion = tuple[type, Callable[[Any], Any], Callable[[Any], Any]]
+_CONVERSIONS: list[_Conversion] = [
+    (decimal.Decimal, str, decimal.Decimal),
+    (fractions.Fraction, str, fractions.Fraction),
+    (uuid.UUID, str, uuid.UUID),
+    (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    (datetime.timedelta, lambda d: [d.days, d.seconds, d.microseconds], lambda parts: datetime.timedelta(*parts)),
+    (pathlib.PosixPath, str, pathlib.Path),
+    (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
+    (pathlib.PureWindowsPath, str, pathlib.PureWindowsPath),
+]
+_BY_CLASS = {conversion[0]: conversion for conversion in _CONVERSIONS}
+_BY_NAME = {class_name(conversion[0]): conversion for conversion in _CONVERSIONS}
+
+
+class StdlibValues:
+    """Decimals, fractions, dates, times, paths, UUIDs."""
+
+    tag = "literal"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return cls in _BY_CLASS
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"of": class_name(type(value)), "value": _BY_CLASS[type(value)][1](value)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, None]:
+        """See `StateHandler`."""
+        return _BY_NAME[node["of"]][2](node["value"]), None
+
+
+HANDLERS: list[StateHandler] = [StdlibValues()]

@@ -1,0 +1,200 @@
+"""How torch's, tensordict's and JAX's things are held and put back.
+
+A library is known by the module of its classes, and is only ever the one that is loaded: nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import StateError
+from .base import MISSING, Get, Node, Ref, StateHandler, module_of
+
+Restored = tuple[Any, Callable[[], None] | None]
+
+
+def loaded_module(name: str) -> Any:
+    """A library that is loaded already."""
+    if name not in sys.modules:
+        raise StateError(f"The state holds things of {name}, which is not loaded here: import it first.")
+    return sys.modules[name]
+
+
+def is_instance_of_library(cls: type, package: str, *names: str) -> bool:
+    """Whether a class, or one that it derives from, is one of a package's of these names."""
+    return any(module_of(base).partition(".")[0] == package and base.__name__ in names for base in cls.__mro__)
+
+
+class Tensors:
+    """torch's tensors. Parameters, buffers and what is in shared memory are written into, so that who shares them sees
+    it; others are replaced, since they may have been handed out."""
+
+    tag = "tensor"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return is_instance_of_library(cls, "torch", "Tensor")
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        if not value.is_contiguous() and value.layout != loaded_module("torch").strided:
+            raise StateError(f"Expected dense tensors in a state, but one of layout {value.layout} came.")
+        gradient_flag = {"asks": True} if value.requires_grad and value.is_leaf else {}
+        parameter_flag = {"parameter": True} if is_instance_of_library(type(value), "torch", "Parameter") else {}
+        return {"value": value.detach().cpu().clone(), "device": str(value.device), **gradient_flag, **parameter_flag}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        torch, value = loaded_module("torch"), node["value"]
+        if not isinstance(value, torch.Tensor):
+            raise StateError(f"Expected a tensor in a state, but it holds a {type(value).__name__}.")
+        if isinstance(old, torch.Tensor) and _can_copy_into(old, node):
+            return old, lambda: _copy(torch, old, value)
+        device = old.device if isinstance(old, torch.Tensor) else _available_device(torch, node["device"])
+        new = value.to(device, copy=True)
+        if node.get("parameter"):
+            new = torch.nn.Parameter(new, requires_grad=node.get("asks", False))
+        return new.requires_grad_(node.get("asks", False)), None
+
+
+def _can_copy_into(old: Any, node: Node) -> bool:
+    """Whether a tensor is one to be written into."""
+    value = node["value"]
+    must_keep = (
+        node.get("stays")
+        or is_instance_of_library(type(old), "torch", "Parameter")
+        or (old.device.type == "cpu" and old.is_shared())
+    )
+    must_keep = must_keep or type(old).__name__ == "MemoryMappedTensor"
+    return (
+        must_keep and old.shape == value.shape and old.dtype == value.dtype and not (old.grad_fn or old.is_inference())
+    )
+
+
+def _available_device(torch: Any, device: str) -> str:
+    """A device, or the CPU where there is no such device: a state may come from another machine."""
+    return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
+
+
+def _copy(torch: Any, old: Any, value: Any) -> None:
+    with torch.no_grad():
+        old.copy_(value)
+
+
+class TorchGenerators:
+    """torch's generators."""
+
+    tag = "torch_generator"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return is_instance_of_library(cls, "torch", "Generator")
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"state": value.get_state().clone(), "device": str(value.device)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        torch = loaded_module("torch")
+        generator = (
+            old if isinstance(old, torch.Generator) else torch.Generator(_available_device(torch, node["device"]))
+        )
+        return generator, lambda: generator.set_state(node["state"])
+
+
+class Sizes:
+    """torch's sizes."""
+
+    tag = "size"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return is_instance_of_library(cls, "torch", "Size")
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        return {"value": list(value)}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        return loaded_module("torch").Size(node["value"]), None
+
+
+class TensorDicts:
+    """TensorDicts, nested and stacked ones too, and the objects in them."""
+
+    tag = "tensordict"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return is_instance_of_library(
+            cls, "tensordict", "TensorDict", "LazyStackedTensorDict", "NonTensorData", "NonTensorStack"
+        )
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        class_name = next(
+            b.__name__ for b in type(value).__mro__ if b.__name__ in ("TensorDict", "NonTensorData", *_STACKS)
+        )
+        metadata = {
+            "of": class_name,
+            "size": list(value.batch_size),
+            "device": None if value.device is None else str(value.device),
+        }
+        if class_name == "NonTensorData":
+            return {**metadata, "data": ref(value.data, ".data")}
+        if class_name in _STACKS:
+            return {**metadata, "dim": value.stack_dim, "items": [ref(part, "[…]") for part in value.tensordicts]}
+        return {**metadata, "items": [[key, ref(part, f"[{key!r}]")] for key, part in value.items()]}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        tensordict = loaded_module("tensordict")
+        if node["of"] == "NonTensorData":
+            return tensordict.NonTensorData(get(node["data"]), batch_size=node["size"], device=node["device"]), None
+        if node["of"] in _STACKS:
+            stack = getattr(tensordict, node["of"])
+            return stack(*[get(part) for part in node["items"]], stack_dim=node["dim"]), None
+        same_kind = type(old).__name__ == node["of"]
+        entries = {key: get(part, old.get(key, MISSING) if same_kind else MISSING) for key, part in node["items"]}
+        if (
+            same_kind
+            and len(entries) == len(old.keys())
+            and all(old.get(k, None) is part for k, part in entries.items())
+        ):
+            return old, None
+        return tensordict.TensorDict(entries, node["size"], device=node["device"]), None
+
+
+_STACKS = ("LazyStackedTensorDict", "NonTensorStack")
+
+
+class JaxArrays:
+    """JAX's arrays, random keys included."""
+
+    tag = "jax"
+
+    def matches(self, cls: type) -> bool:
+        """See `StateHandler`."""
+        return module_of(cls).partition(".")[0] in ("jaxlib", "jax") and cls.__name__ in ("ArrayImpl", "PRNGKeyArray")
+
+    def capture(self, value: Any, ref: Ref) -> Node:
+        """See `StateHandler`."""
+        if type(value).__name__ == "ArrayImpl":
+            return {"value": np.array(value)}
+        random = loaded_module("jax").random
+        return {"value": np.array(random.key_data(value)), "key": str(random.key_impl(value))}
+
+    def restore(self, node: Node, old: Any, get: Get) -> Restored:
+        """See `StateHandler`."""
+        jax = loaded_module("jax")
+        value = jax.numpy.asarray(node["value"].copy())
+        return (jax.random.wrap_key_data(value, impl=node["key"]) if "key" in node else value), None
+
+
+HANDLERS: list[StateHandler] = [Tensors(), TorchGenerators(), Sizes(), TensorDicts(), JaxArrays()]

@@ -1,0 +1,409 @@
+"""Puts a thing back to what a state says: into the objects that are there, as far as they are of the same kind.
+
+First all is found and made without a change to anything, so that a state that does not fit leaves everything as it was;
+then the changes are carried out. No class is ever imported or called because a state names it: an object that must be
+made anew is of a class that the thing itself holds already, or that the caller allows, and is made without its
+constructor.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, Flag
+from itertools import chain
+from typing import Any
+
+from ..errors import StateError, VecrlError
+from .capture import FORMAT, HANDLERS, Capturer, as_state_errors
+from .handlers.base import (
+    IMMEDIATE,
+    MISSING,
+    Node,
+    class_name,
+    container_base,
+    declared_names,
+    describe_object,
+    is_python,
+    is_stateless,
+    mapping_base,
+    same_name,
+    slots_of,
+    space_descriptions,
+)
+
+Allowed = Iterable[type | str]
+
+
+class UnknownClassError(StateError):
+    """A state holds an object of a class that is not known where it is put back."""
+
+
+def restore(
+    value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Mapping[str, Any] | None = None
+) -> Any:
+    """Put `value` back to what `take` found.
+
+    Args:
+        value: made as the one was whose state it is.
+        state: of `take`.
+        allow: classes (or their full names) that objects may be made of, beside those that `value` holds already.
+        about: what must be equal to what was given to `take`.
+
+    Returns:
+        `value` itself; where it cannot be changed (a number, a tuple), what it was.
+
+    Raises:
+        StateError: this is no state, or none of something made like this; nothing was changed, unless some of the
+            workers, or a library, refused what was to be put back into them.
+    """
+    check_state(state)
+    for name, expected in (space_descriptions(value) | dict(about or {})).items():
+        actual = state["about"].get(name)
+        if actual != expected:
+            description = describe_object(value)
+            raise StateError(
+                f"Expected a state with {name} {expected}, as {description} has, but one with {actual} came."
+            )
+    restorer = Restorer(value, state["nodes"], allow)
+    try:
+        with as_state_errors():
+            return restorer.restore(state["root"])
+    except VecrlError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise StateError(f"This state of {describe_object(value)} is damaged, or of another one ({reason}).") from error
+
+
+def check_state(state: Any) -> None:
+    """See that something looks like what `take` gives.
+
+    Raises:
+        StateError: it does not.
+    """
+    if not isinstance(state, Mapping) or state.get("vecrl") != "state" or not isinstance(state.get("nodes"), list):
+        raise StateError(f"Expected what get_state() returned, but a {type(state).__name__} came.")
+    if state.get("format") != FORMAT:
+        raise StateError(
+            f"Expected a state in format {FORMAT}, but one in format {state.get('format')!r} came: read it with the "
+            "version of vecrl that wrote it."
+        )
+
+
+class Restorer:
+    """One way back.
+
+    Args:
+        value: what is to be put back.
+        nodes: of the state.
+        allow: see `restore`.
+    """
+
+    def __init__(self, value: Any, nodes: list[Any], allow: Allowed):
+        self._value, self._nodes = value, nodes
+        self._allow = {cls if isinstance(cls, str) else class_name(cls): cls for cls in allow}
+        self._restored: dict[int, Any] = {}
+        self._claimed: set[int] = set()  # by id: objects that are one node's already
+        self._kept_alive: list[Any] = []
+        self._fill_tasks: deque[Callable[[], None]] = deque()
+        self._assignments: list[Callable[[], None]] = []
+        self._hashed_assignments: list[Callable[[], None]] = []  # after all changes, since a hash may hang on them
+        self._worker_assignments: list[Callable[[], None]] = []  # before all others, since workers may refuse
+        self._own_state_calls: list[Callable[[], None]] = []  # last, since they are given what is put back
+        self._classes: dict[str, type] | None = None
+
+    def restore(self, root: Any) -> Any:
+        """What `root` stands for, with all changes carried out."""
+        result = self.get(root, self._value)
+        while self._fill_tasks:
+            self._fill_tasks.popleft()()
+        for assign in chain(
+            self._worker_assignments, self._assignments, self._hashed_assignments, self._own_state_calls
+        ):
+            assign()
+        return result
+
+    def get(self, value: Any, old: Any = MISSING) -> Any:
+        """What `value` stands for; `old` is in its place now."""
+        if type(value) in IMMEDIATE:
+            return value
+        [index] = value
+        if index in self._restored:
+            return self._restored[index]
+        node = self._nodes[index]
+        tag = node["is"]
+        if tag in ("left", "method"):  # not noted: where it occurs twice, each place keeps its own
+            return old if tag == "left" else self._method(node, old)
+        if id(old) in self._claimed:
+            old = MISSING
+        if tag in _HANDLERS:
+            result, assign = _HANDLERS[tag].restore(node, old, self.get)
+            if assign is not None:
+                self._assignments.append(assign)
+        else:
+            result = getattr(self, f"_{_METHODS[tag]}")(node, old)
+        self._restored[index] = result
+        if result is old and not isinstance(old, Enum | tuple):
+            self._claimed.add(id(old))
+        self._kept_alive.append(result)
+        return result
+
+    # -- containers --------------------------------------------------------------------------------
+
+    def _mapping(self, node: Node, old: Any) -> Any:
+        cls = _MAPPINGS[node["is"]]
+        target = old if type(old) is cls else cls()
+        self._fill_tasks.append(lambda: self._fill_mapping(node, target))
+        return target
+
+    def _fill_mapping(self, node: Node, target: Any) -> None:
+        pairs = [(self.get(key, _key_at(index, target)), value) for index, (key, value) in enumerate(node["items"])]
+        pairs_restored = [(key, self.get(value, _lookup(target, key))) for key, value in pairs]
+        factory = self.get(node["default"], target.default_factory) if "default" in node else None
+
+        def assign() -> None:
+            base = mapping_base(target)
+            base.clear(target)
+            for key, value in pairs_restored:
+                if value is not MISSING:
+                    base.__setitem__(target, key, value)
+            if factory is not None and factory is not MISSING:
+                target.default_factory = factory
+
+        immediate_keys = all(type(key) in IMMEDIATE for key, _ in pairs_restored)
+        (self._assignments if immediate_keys else self._hashed_assignments).append(assign)
+
+    def _sequence(self, node: Node, old: Any) -> Any:
+        if node["is"] == "deque":
+            is_same_class = type(old) is deque and old.maxlen == node["maxlen"]
+            target: Any = old if is_same_class else deque(maxlen=node["maxlen"])
+        else:
+            target = old if type(old) is list else []
+        self._fill_tasks.append(lambda: self._fill_sequence(node, target))
+        return target
+
+    def _fill_sequence(self, node: Node, target: Any) -> None:
+        values = self._children(node["items"], list(target))
+
+        def assign() -> None:
+            target.clear()
+            target.extend(values)
+
+        self._assignments.append(assign)
+
+    def _set(self, node: Node, old: Any) -> Any:
+        target: set[Any] = old if type(old) is set else set()
+        self._fill_tasks.append(lambda: self._fill_set(node, target))
+        return target
+
+    def _fill_set(self, node: Node, target: set[Any]) -> None:
+        values = self._children(node["items"], list(target))
+
+        def assign() -> None:
+            target.clear()
+            target.update(values)
+
+        self._hashed_assignments.append(assign)
+
+    def _children(self, items: list[Any], old: list[Any]) -> list[Any]:
+        """Elements, each by what is in its place; who is nothing but code stays, or is None where nobody was."""
+        old = old + [MISSING] * (len(items) - len(old))
+        values = [self.get(item, old_item) for item, old_item in zip(items, old, strict=False)]
+        return [None if item is MISSING else item for item in values]
+
+    def _tuple(self, node: Node, old: Any) -> Any:
+        old_values = list(old) if isinstance(old, tuple) else []
+        values = self._children(node["items"], old_values)
+        if len(values) == len(old_values) and all(a is b for a, b in zip(values, old_values, strict=True)):
+            return old
+        if "of" not in node:
+            return tuple(values)
+        cls = type(old) if isinstance(old, tuple) and same_name(class_name(type(old)), node["of"]) else None
+        return tuple.__new__(cls or self._class(node["of"]), values)
+
+    def _value_of(self, node: Node, old: Any) -> Any:
+        """Things that are never changed, only replaced."""
+        match node["is"]:
+            case "frozenset":
+                return frozenset(self._children(node["items"], []))
+            case "slice":
+                return slice(*self._children(node["items"], []))
+            case "range":
+                return range(*node["items"])
+            case _:
+                return bytearray(node["value"])
+
+    # -- objects -----------------------------------------------------------------------------------
+
+    def _enum(self, node: Node, old: Any) -> Any:
+        cls = type(old) if isinstance(old, Enum) and same_name(class_name(type(old)), node["of"]) else None
+        cls = cls or self._class(node["of"])
+        if not issubclass(cls, Enum):
+            raise StateError(f"Expected {node['of']} to be an enumeration, but it is none.")
+        if node["name"] in cls.__members__:
+            return cls[node["name"]]
+        if issubclass(cls, Flag):
+            return cls(node["value"])
+        raise StateError(f"Expected one of the members of {node['of']}, but {node['name']!r} came.")
+
+    def _method(self, node: Node, old: Any) -> Any:
+        """A method of an object that may be another one now."""
+        if getattr(old, "__name__", None) != node["name"] or getattr(old, "__self__", None) is None:
+            return old
+        owner = self.get(node["of"], old.__self__)
+        return old if owner is old.__self__ else getattr(owner, node["name"])
+
+    def _own_state(self, node: Node, old: Any) -> Any:
+        if old is MISSING or not same_name(class_name(type(old)), node["of"]):
+            raise StateError(self._mismatch_message(node["of"], old))
+        if "plain" in node:
+            self._worker_assignments.append(lambda: old.set_state(node["plain"], allow=list(self._allow.values())))
+            return old
+        state = self.get(node["state"])
+        self._own_state_calls.append(lambda: old.set_state(state))
+        self._fill_tasks.append(lambda: self._fill_attributes(old, node["attrs"], extras=True))
+        return old
+
+    def _object(self, node: Node, old: Any) -> Any:
+        is_same_class = old is not MISSING and same_name(class_name(type(old)), node["of"])
+        if is_same_class and not _is_frozen(old):
+            target = old
+        elif not is_same_class and old is self._value:
+            raise StateError(self._mismatch_message(node["of"], old))
+        else:
+            cls = type(old) if is_same_class else self._class(node["of"])
+            if not is_python(cls) or issubclass(cls, Enum):
+                raise StateError(f"Expected {node['of']} to be a class of attributes alone, but it is none.")
+            base: Any = container_base(cls) or object
+            target = base.__new__(cls)
+        self._fill_tasks.append(lambda: self._fill_object(node, target))
+        return target
+
+    def _fill_object(self, node: Node, target: Any) -> None:
+        self._fill_attributes(target, node["attrs"])
+        for name, namespace in node.get("shared", {}).items():
+            self.get(namespace, getattr(type(target), name, MISSING))
+        slots = dict(slots_of(type(target)))
+        for name, value in node.get("slots", {}).items():
+            if name not in slots:
+                raise StateError(f"Expected {node['of']} to have a slot {name!r}, but it has none.")
+            values = self.get(value, _slot_value(slots[name], target))
+            if values is not MISSING and not is_stateless(_slot_value(slots[name], target)):
+                self._assignments.append(lambda slot=slots[name], values=values: slot.__set__(target, values))
+        if "items" in node:
+            self._fill_items(node, target)
+
+    def _fill_items(self, node: Node, target: Any) -> None:
+        base = container_base(type(target))
+        if base is not None and issubclass(base, dict):
+            self._fill_mapping({"items": node["items"]}, target)
+            return
+        values = self._children(node["items"], list(base.__iter__(target)) if base else [])
+
+        def assign() -> None:
+            if base is list:
+                list.__setitem__(target, slice(None), values)
+            else:
+                set.clear(target)
+                set.update(target, values)
+
+        (self._assignments if base is list else self._hashed_assignments).append(assign)
+
+    def _fill_attributes(self, target: Any, attrs: Mapping[str, Any], extras: bool = False) -> None:
+        """Set attributes; those beside them are taken away, unless they are code, or only `extras` are set."""
+        attributes = vars(target) if hasattr(target, "__dict__") else {}
+        values = {name: self.get(value, attributes.get(name, MISSING)) for name, value in attrs.items()}
+        keep = declared_names(type(target), "excluded_from_state") | values.keys()
+
+        def assign() -> None:
+            for name in (
+                []
+                if extras
+                else [name for name, old in attributes.items() if name not in keep and not is_stateless(old)]
+            ):
+                del attributes[name]
+            for name, value in values.items():
+                if value is not MISSING and (is_stateless(value) or not is_stateless(attributes.get(name))):
+                    attributes[name] = value
+
+        self._assignments.append(assign)
+
+    # -- classes -----------------------------------------------------------------------------------
+
+    def _class(self, name: str) -> type:
+        """The class of that name, if it is one that may be made."""
+        if self._classes is None:
+            capturer = Capturer(describe_object(self._value), lenient=True)
+            capturer.walk(self._value)
+            self._classes = capturer.classes
+        cls_found, allowed = (
+            next((cls for known_name, cls in self._classes.items() if same_name(known_name, name)), None),
+            None,
+        )
+        if cls_found is None:
+            allowed = next(
+                (allowed_class for known_name, allowed_class in self._allow.items() if same_name(known_name, name)),
+                None,
+            )
+            cls_found = self._find_allowed(allowed) if isinstance(allowed, str) else allowed
+        if cls_found is None and isinstance(allowed, str):
+            raise UnknownClassError(f"{allowed} is allowed, but its module is not imported here: import it first.")
+        if cls_found is None:
+            raise UnknownClassError(
+                f"This state of {describe_object(self._value)} holds a {name}, of which there is none here now. Reset "
+                f"it "
+                f"once before its state is set, so that it has one, or allow the class: allow=[{name!r}]."
+            )
+        return cls_found
+
+    def _find_allowed(self, name: str) -> type | None:
+        """An allowed class, where its module, or the code of a class that is held, knows it."""
+        module, _, short_name = name.rpartition(".")
+        namespaces = [vars(sys.modules[module])] if module in sys.modules else []
+        for cls in (self._classes or {}).values():
+            namespaces += [f.__globals__ for f in vars(cls).values() if hasattr(f, "__globals__")]
+        result = next(
+            (namespace[short_name] for namespace in namespaces if isinstance(namespace.get(short_name), type)), None
+        )
+        return result if result is not None and same_name(class_name(result), name) else None
+
+    def _mismatch_message(self, name: str, old: Any) -> str:
+        actual = "there is nothing" if old is MISSING else f"this is {class_name(type(old))}"
+        return f"Expected something made as the one was whose state it is, {name}, but {actual}."
+
+
+_HANDLERS = {kind.tag: kind for kind in HANDLERS}
+_MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict, "defaultdict": defaultdict}
+_METHODS = {
+    **dict.fromkeys(_MAPPINGS, "mapping"),
+    **dict.fromkeys(("list", "deque"), "sequence"),
+    **dict.fromkeys(("frozenset", "slice", "range", "bytearray"), "value_of"),
+    **{name: name for name in ("set", "tuple", "enum", "object")},
+    "own": "own_state",
+}
+
+
+def _key_at(index: int, mapping: Any) -> Any:
+    """The key in a place, for keys that are objects."""
+    return next((key for number, key in enumerate(mapping) if number == index), MISSING) if index < 64 else MISSING
+
+
+def _lookup(mapping: Any, key: Any) -> Any:
+    try:
+        return dict.get(mapping, key, MISSING)
+    except Exception:  # the key is not yet what it will be
+        return MISSING
+
+
+def _slot_value(slot: Any, target: Any) -> Any:
+    try:
+        return slot.__get__(target, type(target))
+    except AttributeError:
+        return MISSING
+
+
+def _is_frozen(value: Any) -> bool:
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)

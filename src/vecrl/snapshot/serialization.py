@@ -1,0 +1,232 @@
+"""Plain data as bytes and back: a header in JSON, then the arrays as they lie in memory. Reading it runs nothing.
+
+    8 bytes   "VECRLCKP"
+    4         version of the format
+    4         CRC-32 of the header
+    8         length of the header
+    8         length of the whole
+    header    JSON: the data, in which arrays are numbers; of each its kind, dtype, shape, place, size and CRC-32
+    arrays    each begins at a multiple of 64
+
+Knows numbers, text, containers, arrays and tensors; not what they are of.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import CheckpointError, StateError
+
+MAGIC = b"VECRLCKP"
+VERSION = 2
+_PREFIX = struct.Struct("<8sIIQQ")
+_ALIGN = 64
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def dump(data: Any) -> list[Any]:
+    """Plain data as pieces of bytes, to be written one after another.
+
+    Raises:
+        StateError: there is something in it that is no plain data; says where.
+    """
+    writer = _Writer()
+    tree = writer.encode(data, "")
+    header = json.dumps({"data": tree, "blobs": writer.table}, separators=(",", ":"), allow_nan=False).encode()
+    start = _aligned(_PREFIX.size + len(header))
+    total = start + writer.size
+    prefix = _PREFIX.pack(MAGIC, VERSION, zlib.crc32(header), len(header), total)
+    return [prefix, header, bytes(start - _PREFIX.size - len(header)), *writer.pieces]
+
+
+def parse(raw: bytes, name: str) -> Any:
+    """What `dump` was given. Arrays and tensors are new, the latter on the CPU.
+
+    Args:
+        raw: all the bytes.
+        name: of where they are from, for messages.
+
+    Raises:
+        CheckpointError: they are none of `dump`'s, of another version, cut short or damaged.
+    """
+    if len(raw) < _PREFIX.size or raw[:8] != MAGIC:
+        problem = (
+            "is empty" if not raw else "is cut short" if MAGIC.startswith(raw[:8]) else "is no checkpoint of vecrl"
+        )
+        raise CheckpointError(f"{name} {problem}: expected what vecrl.checkpoint.save writes.")
+    _, version, checksum, length, total = _PREFIX.unpack_from(raw)
+    if version != VERSION:
+        raise CheckpointError(
+            f"Expected {name} to be in version {VERSION} of the format, but it is in version {version}: read it with "
+            "the vecrl that wrote it."
+        )
+    if len(raw) != total:
+        problem = "is cut short" if len(raw) < total else "is damaged"
+        raise CheckpointError(f"{name} {problem}: it should have {total} bytes, but has {len(raw)}. Take another.")
+    header = raw[_PREFIX.size : _PREFIX.size + length]
+    if zlib.crc32(header) != checksum:
+        raise CheckpointError(f"{name} is damaged: its header is not what was written. Take another.")
+    try:
+        header_data = json.loads(header)
+        reader = _Reader(memoryview(raw)[_aligned(_PREFIX.size + length) :], header_data["blobs"], name)
+        return reader.decode(header_data["data"])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError, MemoryError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Take another.") from error
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+class _Writer:
+    """Gathers arrays while data is turned into what JSON can hold."""
+
+    def __init__(self) -> None:
+        self.table: list[list[Any]] = []
+        self.pieces: list[Any] = []
+        self.size = 0
+        self._blob_index: dict[int, int] = {}
+        self._kept_alive: list[Any] = []
+
+    def encode(self, value: Any, path: str) -> Any:
+        value_type = type(value)
+        if value is None or value_type in (bool, int, str):
+            return value
+        if value_type is float:
+            return value if math.isfinite(value) else {"$": "float", "v": str(value)}
+        if value_type is list:
+            return [self.encode(item, path) for item in value]
+        if isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if isinstance(value, tuple):
+            return {"$": "tuple", "v": [self.encode(item, path) for item in value]}
+        if value_type is complex:
+            return {"$": "complex", "v": [self.encode(value.real, path), self.encode(value.imag, path)]}
+        return self._blob(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
+        if all(type(key) is str and key != "$" for key in value):
+            return {key: self.encode(item, f"{path}[{key!r}]") for key, item in value.items()}
+        pairs = [[self.encode(k, path), self.encode(v, f"{path}[{k!r:.40}]")] for k, v in value.items()]
+        return {"$": "dict", "v": pairs}
+
+    def _blob(self, value: Any, path: str) -> Any:
+        tag = "bytes" if type(value) is bytes else "array" if type(value) is np.ndarray else ""
+        tag = tag or ("scalar" if isinstance(value, np.generic) else "tensor" if _is_tensor(value) else "")
+        if not tag or (tag in ("array", "scalar") and np.asarray(value).dtype.hasobject):
+            raise StateError(
+                f"Expected numbers, text, arrays, tensors and containers of these, but {_describe(value)}{path}."
+            )
+        if id(value) not in self._blob_index:
+            self._blob_index[id(value)] = len(self.table)
+            self._kept_alive.append(value)
+            self._add(*_blob_layout(tag, value))
+        return {"$": tag, "v": self._blob_index[id(value)]}
+
+    def _add(self, dtype: Any, shape: list[int], raw: Any) -> None:
+        size = raw.nbytes if isinstance(raw, memoryview) else len(raw)
+        self.table.append([dtype, shape, self.size, size, zlib.crc32(raw)])
+        padding = _aligned(size) - size
+        self.pieces += [raw, bytes(padding)] if padding else [raw]
+        self.size += size + padding
+
+
+def _describe(value: Any) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__} is at data"
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _blob_layout(tag: str, value: Any) -> tuple[Any, list[int], Any]:
+    """The dtype, the shape and the bytes of what is written as it lies in memory."""
+    if tag == "bytes":
+        return None, [], value
+    if tag == "tensor":
+        torch: Any = sys.modules["torch"]
+        flat = value.detach().to("cpu").contiguous().reshape(-1)
+        shape = list(value.shape)
+        return str(value.dtype).partition(".")[2], shape, _bytes_of(flat.view(torch.uint8).numpy())
+    array = np.ascontiguousarray(value)
+    registered = array.dtype.isbuiltin == 2  # by another library, such as bfloat16
+    dtype = array.dtype.name if registered else np.lib.format.dtype_to_descr(array.dtype)
+    return dtype, list(np.shape(value)), _bytes_of(array.reshape(-1).view(np.uint8))
+
+
+def _bytes_of(array: Any) -> memoryview:
+    return memoryview(array)
+
+
+class _Reader:
+    """Turns JSON back into data. What it names is looked up in tables of this file's."""
+
+    def __init__(self, body: memoryview, table: list[list[Any]], name: str):
+        self._body, self._table, self._name = body, table, name
+        for _, _, start, size, checksum in table:
+            if zlib.crc32(body[start : start + size]) != checksum:
+                raise CheckpointError(f"{name} is damaged: an array in it is not what was written. Take another.")
+        self._decoders: dict[str, Callable[[Any], Any]] = {
+            "float": lambda v: _SPECIAL[v],
+            "tuple": lambda v: tuple(self.decode(item) for item in v),
+            "complex": lambda v: complex(*map(self.decode, v)),
+            "dict": lambda v: {self.decode(key): self.decode(item) for key, item in v},
+            "bytes": lambda v: bytes(self._raw(v)),
+            "array": self._array,
+            "scalar": lambda v: self._array(v)[()],
+            "tensor": self._tensor,
+        }
+
+    def decode(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "$" in value:
+            return self._decoders[value["$"]](value["v"])
+        return {key: self.decode(item) for key, item in value.items()}
+
+    def _raw(self, blob_index: int) -> memoryview:
+        _, _, start, size, _ = self._table[blob_index]
+        return self._body[start : start + size]
+
+    def _array(self, blob_index: int) -> np.ndarray:
+        dtype = _dtype(self._table[blob_index][0])
+        return np.frombuffer(self._raw(blob_index), dtype).reshape(self._table[blob_index][1]).copy()
+
+    def _tensor(self, blob_index: int) -> Any:
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            raise CheckpointError(f"{self._name} holds tensors: import torch first.")
+        dtype = getattr(torch, self._table[blob_index][0], None)
+        if not isinstance(dtype, torch.dtype):
+            raise CheckpointError(
+                f"{self._name} holds a tensor of dtype {self._table[blob_index][0]!r}, which torch lacks."
+            )
+        if not self._table[blob_index][3]:
+            return torch.empty(self._table[blob_index][1], dtype=dtype)
+        raw = torch.from_numpy(np.frombuffer(self._raw(blob_index), np.uint8).copy())
+        return raw.view(dtype).reshape(self._table[blob_index][1])
+
+
+def _dtype(descriptor: Any) -> np.dtype[Any]:
+    fields = (
+        descriptor
+        if isinstance(descriptor, str)
+        else [(item[0], _dtype(item[1]), *map(tuple, item[2:])) for item in descriptor]
+    )
+    dtype = np.dtype(fields)
+    if dtype.hasobject:
+        raise ValueError(f"dtype {descriptor!r} is of objects")
+    return dtype

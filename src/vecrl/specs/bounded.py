@@ -1,0 +1,327 @@
+"""Numbers: `Bounded` between two bounds, `Unbounded` anywhere in their dtype."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from ..errors import SpaceError
+from .base import Device, TensorSpec, as_device, as_dtype
+from .shape_ops import ShapeOp, as_size, concrete
+from .space_records import ContinuousBox
+
+# dtypes in which torch can neither compare, draw nor pickle
+_UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def _domain_of(dtype: torch.dtype) -> str:
+    return "continuous" if dtype.is_floating_point or dtype.is_complex else "discrete"
+
+
+def _to_comparable(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.int64) if tensor.dtype in _UNSUPPORTED_UNSIGNED else tensor
+
+
+def dtype_limits(dtype: torch.dtype) -> tuple[Any, Any]:
+    """The least and greatest finite number of a dtype, as far as int64 reaches."""
+    if dtype == torch.bool:
+        return False, True
+    if dtype.is_floating_point or dtype.is_complex:
+        info = torch.finfo(dtype)
+        return info.min, info.max
+    return torch.iinfo(dtype).min, min(torch.iinfo(dtype).max, 2**63 - 1)
+
+
+class Bounded(TensorSpec):
+    """Numbers between `low` and `high`, both included.
+
+    Integers are drawn uniformly; floats too where both bounds are finite, else from an exponential distribution on the
+    bounded side or a normal one, as gymnasium does. (TorchRL draws infinities and NaN there.)
+
+    Args:
+        low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound.
+        shape: of a value; left out, that of the bounds together, which must then have one.
+        device: None for torch's default device.
+        dtype: None for torch's default dtype.
+
+    Raises:
+        SpaceError: for a missing bound or shape, for bounds that do not broadcast to it, or a `low` above its `high`.
+
+    >>> spec = Bounded(low=-1, high=1, shape=(2, 3))
+    >>> spec.is_in(spec.rand()), spec.project(torch.full((2, 3), 7.0)).max()
+    (True, tensor(1.))
+    >>> Bounded(0, 255, (4,), dtype=torch.uint8).domain
+    'discrete'
+    """
+
+    _kind = "Bounded"
+
+    def __init__(
+        self,
+        low: Any = None,
+        high: Any = None,
+        shape: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | str | None = None,
+        *,
+        domain: str | None = None,
+    ):
+        if low is None or high is None:
+            raise SpaceError(f"Bounded needs both bounds, but low={low} and high={high} came. Unbounded needs none.")
+        self.dtype = as_dtype(dtype)
+        self.device = as_device(device)
+        self.domain = domain or _domain_of(self.dtype)
+        bounds = _bound_to_tensor(low), _bound_to_tensor(high)
+        if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
+            raise SpaceError("Bounded needs a shape: give one, or bounds that have one. shape=() is a scalar.")
+        try:
+            shape = torch.broadcast_shapes(*(b.shape for b in bounds)) if shape is None else as_size(shape)
+            self._low, self._high = (self._to_dtype(bound, concrete(shape)) for bound in bounds)
+        except RuntimeError as error:
+            raise SpaceError(f"Expected bounds that broadcast to one shape: {error}") from error
+        self.shape = shape
+        self._scalar_bounds = self._common_bounds()
+        self._finite = self._low.is_meta or bool((self._low.isfinite() & self._high.isfinite()).all())
+
+    def _to_dtype(self, bound: Tensor, shape: torch.Size) -> Tensor:
+        assert self.dtype is not None
+        self._check_bound(bound)
+        if bound.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
+            lowest, highest = dtype_limits(self.dtype)
+            bound = bound.double().nan_to_num(nan=0.0, posinf=float(highest), neginf=float(lowest))
+            integers = torch.where(bound >= float(highest), highest, bound.clamp(max=2.0**62).to(torch.int64))
+            bound = torch.where(bound <= float(lowest), torch.as_tensor(lowest), integers)
+        dtype = torch.int64 if self.dtype in _UNSUPPORTED_UNSIGNED else self.dtype
+        return bound.to(device=self.device, dtype=dtype).expand(shape)
+
+    def _check_bound(self, bound: Tensor) -> None:
+        """Raise where the dtype has no such numbers, which would become others."""
+        assert self.dtype is not None
+        if bound.is_meta or bound.dtype in _UNSUPPORTED_UNSIGNED or not bound.numel():
+            return
+        if bool(bound.isnan().any()):
+            raise SpaceError("Expected numbers as bounds, but NaN came. Give an infinite bound where there is none.")
+        if not (self.dtype.is_floating_point or self.dtype.is_complex or bound.is_complex()):
+            finite = bound[bound.isfinite()]
+            lowest, highest = dtype_limits(self.dtype)
+            if bool(((finite < lowest) | (finite > highest)).any()):
+                raise SpaceError(
+                    f"Expected bounds that {self.dtype} can hold, from {int(lowest)} to {int(highest)}, but they reach "
+                    f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
+                )
+
+    def _common_bounds(self) -> tuple[float, float] | None:
+        """The two bounds as numbers where they are the same everywhere, which is quicker to draw from."""
+        if self._low.is_meta or not self._low.numel():
+            return None
+        low, high = self._low, self._high
+        if bool((low > high).any()):
+            raise SpaceError("Expected low <= high everywhere, but a lower bound is above its upper one.")
+        first_low, first_high = low.reshape(-1)[0], high.reshape(-1)[0]
+        return (
+            (first_low.item(), first_high.item())
+            if bool((low == first_low).all() and (high == first_high).all())
+            else None
+        )
+
+    @property
+    def low(self) -> Tensor:
+        """The least values, of the spec's shape (size 1 where that is dynamic)."""
+        return self._low.to(self.dtype)
+
+    @property
+    def high(self) -> Tensor:
+        """The greatest values, of the spec's shape (size 1 where that is dynamic)."""
+        return self._high.to(self.dtype)
+
+    @property
+    def space(self) -> ContinuousBox:
+        return ContinuousBox(self.low, self.high)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "low": self._low,
+            "high": self._high,
+            "shape": self.shape,
+            "device": self.device,
+            "dtype": self.dtype,
+            "domain": self.domain,
+        }
+
+    def to(self, dest: Any) -> Self:
+        if isinstance(dest, torch.dtype) and dest != self.dtype:
+            return self._with(dtype=dest, domain=None)
+        return super().to(dest)
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        return self._with(low=op.apply_checked(self._low), high=op.apply_checked(self._high), shape=op.out_shape)
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.dtype is not None
+        if not self.dtype.is_floating_point:
+            return self._sample_integers(sizes, generator)
+        uniform = torch.rand(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        if self._scalar_bounds is not None and _is_finite_range(*self._scalar_bounds, self.dtype):
+            low, high = self._scalar_bounds
+            return uniform.mul_(high - low).add_(low).clamp_(low, high)
+        low, high = self._low, self._high
+        interior = low * (1 - uniform) + high * uniform  # a difference of the bounds may overflow
+        if self._finite:
+            return torch.clamp(interior, low, high)
+        exponential = torch.empty_like(uniform).exponential_(generator=generator)
+        normal = torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        interior = torch.where(
+            low.isfinite(), torch.where(high.isfinite(), interior, low + exponential), high - exponential
+        )
+        return torch.where(low.isfinite() | high.isfinite(), torch.maximum(torch.minimum(interior, high), low), normal)
+
+    def _sample_integers(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        if self._scalar_bounds is not None:
+            low, high = (int(end) for end in self._scalar_bounds)
+            if high - low < 2**63 - 1:
+                integers = torch.randint(0, high - low + 1, sizes, device=self.device, generator=generator)
+                return integers.add_(low).to(self.dtype)
+        low, high = self._low.to(torch.int64), self._high.to(torch.int64)
+        uniform = torch.rand(sizes, dtype=torch.float64, device=self.device, generator=generator)
+        interior = low.double() * (1 - uniform) + (high.double() + 1) * uniform
+        interior = interior.floor().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+        return torch.maximum(torch.minimum(interior, high), low).to(self.dtype)
+
+    def _violation(self, val: Tensor) -> str | None:
+        val = _to_comparable(val)
+        in_bounds = (val >= self._low.to(val.device)) & (val <= self._high.to(val.device))
+        if bool(in_bounds.all()):
+            return None
+        first_invalid = val[~in_bounds].reshape(-1)[0].item()
+        return (
+            f"{int((~in_bounds).sum())} of {val.numel()} elements are out of bounds, the first of them {first_invalid}"
+        )
+
+    def _project(self, val: Tensor) -> Tensor:
+        low, high = self._low.to(val.device), self._high.to(val.device)
+        if val.is_floating_point() and not low.is_floating_point():
+            val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+        if val.is_floating_point():
+            val = torch.where(val.isnan(), 0, val)
+        val = val.to(torch.promote_types(_to_comparable(val).dtype, low.dtype))
+        return torch.maximum(torch.minimum(val, high), low).to(self.dtype)
+
+    def _repr_fields(self) -> dict[str, Any]:
+        bounds = {"low": _format_bound(self._low), "high": _format_bound(self._high)}
+        return {**bounds, **super()._repr_fields()}
+
+
+class BoundedContinuous(Bounded):
+    """`Bounded` under the name that TorchRL has for the one of floats; equal to it."""
+
+
+class Unbounded(TensorSpec):
+    """Any number of the dtype.
+
+    Floats are drawn from a normal distribution, integers uniformly from all that the dtype holds. NaN and infinities
+    are in the spec too.
+
+    Args:
+        shape: of a value.
+        device: None for torch's default device.
+        dtype: None for torch's default dtype.
+
+    >>> Unbounded((3,), dtype=torch.int64).zero()
+    tensor([0, 0, 0])
+    """
+
+    _kind = "Unbounded"
+
+    def __init__(
+        self,
+        shape: Any = torch.Size([1]),  # noqa: B008
+        device: Device = None,
+        dtype: torch.dtype | str | None = None,
+        *,
+        domain: str | None = None,
+    ):
+        self.shape = as_size(shape)
+        self.device = as_device(device)
+        self.dtype = as_dtype(dtype)
+        self.domain = domain or _domain_of(self.dtype)
+
+    @property
+    def space(self) -> ContinuousBox:
+        assert self.dtype is not None
+        extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
+        return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"shape": self.shape, "device": self.device, "dtype": self.dtype, "domain": self.domain}
+
+    def to(self, dest: Any) -> Self:
+        if isinstance(dest, torch.dtype) and dest != self.dtype:
+            return self._with(dtype=dest, domain=None)
+        return super().to(dest)
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        return self._with(shape=op.out_shape)
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.dtype is not None
+        if self.dtype.is_floating_point or self.dtype.is_complex:
+            return torch.randn(sizes, dtype=self.dtype, device=self.device, generator=generator)
+        low, high = dtype_limits(self.dtype)
+        low, high = max(int(low), -(2**63)), min(int(high), 2**63 - 1)
+        integers = torch.empty(sizes, dtype=torch.int64, device=self.device)
+        if high - low >= 2**63:
+            return integers.random_(-(2**63), None, generator=generator)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        if high == 2**63 - 1:
+            return integers.random_(generator=generator).to(self.dtype)
+        return integers.random_(low, high + 1, generator=generator).to(self.dtype)
+
+    def _violation(self, val: Tensor) -> str | None:
+        return None
+
+    def _project(self, val: Tensor) -> Tensor:
+        assert self.dtype is not None
+        if val.is_floating_point() and not (self.dtype.is_floating_point or self.dtype.is_complex):
+            low, high = dtype_limits(self.dtype)
+            val = val.double().nan_to_num(nan=0.0).round().clamp(float(low), min(float(high), 2.0**63 - 1024))
+        return val.to(self.dtype)
+
+
+class UnboundedContinuous(Unbounded):
+    """`Unbounded` under the name that TorchRL has for the one of floats; equal to it."""
+
+
+class UnboundedDiscrete(Unbounded):
+    """`Unbounded` of integers, int64 unless said otherwise; equal to `Unbounded(shape, dtype=torch.int64)`."""
+
+    def __init__(
+        self,
+        shape: Any = torch.Size([1]),  # noqa: B008
+        device: Device = None,
+        dtype: torch.dtype | str | None = torch.int64,
+        *,
+        domain: str | None = None,
+    ):
+        super().__init__(shape, device, dtype, domain=domain)
+
+
+def _bound_to_tensor(bound: Any) -> Tensor:
+    if isinstance(bound, Tensor):
+        return bound
+    try:
+        return torch.as_tensor(np.array(bound))  # a copy: the array is its owner's to change
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"Expected numbers as bounds, but {bound!r:.80} came.") from error
+
+
+def _is_finite_range(low: float, high: float, dtype: torch.dtype) -> bool:
+    return high - low <= torch.finfo(dtype).max
+
+
+def _format_bound(bound: Tensor) -> str:
+    if bound.is_meta or not bound.numel():
+        return "?"
+    lowest, highest = bound.min().item(), bound.max().item()
+    return f"{lowest:g}" if lowest == highest else f"[{lowest:g}…{highest:g}]"

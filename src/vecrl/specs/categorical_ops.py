@@ -1,0 +1,142 @@
+"""Choices among few, element by element: drawing, checking and mending of indices under counts and masks.
+
+`counts` says how many options each element has, `allowed` (its shape, then the options) which of them; None allows all.
+Both lie along the end of the values' shape. Knows tensors only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ..errors import SpaceError
+from .shape_ops import shape_matches
+
+Counts = Tensor | int
+_MAX_COMPARE_OPTIONS = 8  # options: up to so many, to compare with each is quicker than to scatter
+
+
+def sample_index(
+    counts: Counts, allowed: Tensor | None, sizes: torch.Size, generator: Generator | None, device: torch.device
+) -> Tensor:
+    """Indices of `sizes`, uniform among the allowed ones, as int64."""
+    if allowed is not None:
+        if not bool(allowed.any(-1).all()):
+            raise SpaceError("Nothing can be drawn where the mask allows nothing: allow at least one option.")
+        weights = allowed.expand(*sizes, allowed.shape[-1]).reshape(-1, allowed.shape[-1]).float()
+        if not weights.shape[0]:
+            return torch.zeros(sizes, dtype=torch.int64, device=device)
+        return torch.multinomial(weights, 1, generator=generator).reshape(sizes)
+    if isinstance(counts, int):
+        return torch.randint(0, counts, sizes, device=device, generator=generator)
+    fraction = torch.rand(sizes, dtype=torch.float64, device=device, generator=generator)
+    return torch.minimum((fraction * counts).to(torch.int64), counts - 1)
+
+
+def index_violation(index: Tensor, counts: Counts, allowed: Tensor | None) -> str | None:
+    """Why `index` is not a choice, or None if it is."""
+    in_range = (index >= 0) & (index < (counts if isinstance(counts, int) else counts.to(index.device)))
+    if not bool(in_range.all()):
+        return f"{int((~in_range).sum())} of {index.numel()} elements are no option"
+    if allowed is not None and index.numel():
+        is_allowed = allowed.to(index.device).expand(*index.shape, allowed.shape[-1]).gather(-1, index.unsqueeze(-1))
+        if not bool(is_allowed.all()):
+            return f"{int((~is_allowed).sum())} of {index.numel()} elements are options that the mask forbids"
+    return None
+
+
+def nearest_index(index: Tensor, counts: Counts, allowed: Tensor | None) -> Tensor:
+    """`index` moved to the closest option that is allowed; the lower one of two."""
+    highest = torch.as_tensor(counts, device=index.device) - 1
+    index = torch.minimum(index.clamp(min=0), highest)
+    if allowed is None or not index.numel():
+        return index
+    allowed = allowed.to(index.device)
+    distance = (torch.arange(allowed.shape[-1], device=index.device) - index.unsqueeze(-1)).abs()
+    return distance.masked_fill(~allowed, allowed.shape[-1]).argmin(-1)
+
+
+def to_integers(val: Tensor) -> Tensor:
+    """`val` rounded, as int64; NaN as 0."""
+    if val.is_floating_point():
+        val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**62), 2.0**62)
+    return val.to(torch.int64)
+
+
+def one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """A row of `n` for each index, 1 at the index and else 0."""
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < n):
+        raise SpaceError(f"Expected indices in [0, {n}), but they reach from {index.min()} to {index.max()}.")
+    return index_to_one_hot(index, n, dtype)
+
+
+def index_to_one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """`one_hot` of indices that are known to be in range."""
+    if n <= _MAX_COMPARE_OPTIONS:
+        rows = torch.empty((*index.shape, n), dtype=dtype, device=index.device)
+        return torch.eq(index.unsqueeze(-1), torch.arange(n, device=index.device), out=rows)
+    rows = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
+    return rows.scatter_(-1, index.unsqueeze(-1), 1)
+
+
+def single_mask(mask: Tensor, what: str) -> Tensor:
+    """The one mask that holds for the whole batch."""
+    flat = mask.reshape(-1, mask.shape[-1])
+    if not bool((flat == flat[:1]).all()):
+        raise SpaceError(f"{what} cannot be enumerated under a mask that differs along the batch.")
+    return flat[0]
+
+
+def one_hot_violation(val: Tensor, mask: Tensor | None) -> str | None:
+    """Why `val` is not one-hot along its last dimension under `mask`, or None if it is."""
+    is_set = val != 0
+    if not bool((is_set.sum(-1) == 1).all()) or not bool((val == is_set).all()):
+        return "expected a single 1 among zeros along the last dimension"
+    if mask is not None and bool((is_set & ~mask.to(val.device)).any()):
+        return "an option is chosen that the mask forbids"
+    return None
+
+
+def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The one-hot rows of the greatest allowed entries, the first of equal ones."""
+    score = val.double().nan_to_num(nan=-(2.0**1000), posinf=2.0**1000, neginf=-(2.0**1000))
+    if mask is not None:
+        score = score.masked_fill(~mask.to(val.device), float("-inf"))
+    return one_hot(score.argmax(-1), val.shape[-1], dtype)
+
+
+def as_mask(mask: Any, shape: torch.Size, device: torch.device | None) -> Tensor | None:
+    """`mask` as booleans of `shape`."""
+    if mask is None:
+        return None
+    mask = torch.as_tensor(mask, device=device).to(torch.bool)
+    try:
+        return mask.expand(shape)
+    except RuntimeError as error:
+        raise SpaceError(
+            f"Expected a mask that expands to {tuple(shape)}, one flag an option, but {tuple(mask.shape)} came."
+        ) from error
+
+
+def gather_option(tensor: Any, index: Tensor) -> Any:
+    """What `index` chooses along the last dimension of a tensor, or of all tensors of a TensorDict."""
+    if isinstance(tensor, Tensor):
+        return tensor.gather(-1, index.unsqueeze(-1))
+
+    def choose(leaf: Any) -> Any:
+        return gather_option(leaf, index)
+
+    return tensor.apply(choose)
+
+
+def reshape_indices(index: Tensor, shape: Sequence[int]) -> Tensor:
+    """`index` in `shape` (-1: any size), behind a batch if it has one; as many in another shape are reshaped."""
+    if shape_matches(index.shape, shape):
+        return index
+    if -1 in shape or index.numel() != math.prod(shape):
+        raise SpaceError(f"Expected indices of shape {tuple(shape)}, but {tuple(index.shape)} came.")
+    return index.reshape(tuple(shape))

@@ -1,0 +1,279 @@
+"""`SpecMapping`: specs under keys and tuples of keys, with a lock; what `Composite` is as a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+
+from ..errors import LockedError, SpaceError
+from . import composite_values
+from .base import TensorSpec
+from .composite_views import Key, SpecItems, SpecKeys, SpecValues
+
+MISSING: Any = object()
+
+
+class SpecMapping(TensorSpec):
+    """Specs under keys, all of which begin with one batch shape."""
+
+    step_mdp_static: bool
+    _specs: dict[str, TensorSpec | None]
+    _locked = False
+
+    def empty(self) -> Any:
+        """One without entries, of the same batch shape, device and names."""
+        raise NotImplementedError
+
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Any:
+        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`, on `device` if it is given."""
+        raise NotImplementedError
+
+    def _empty_like(self, specs: Mapping[Any, Any]) -> Any:
+        """A mapping of `specs` as it may stand under a key of this one."""
+        raise NotImplementedError
+
+    def _entries(self) -> dict[str, TensorSpec | None]:
+        """The entries at the root."""
+        return self._specs
+
+    def _set_entry(self, name: str, spec: TensorSpec | None) -> None:
+        self._specs[name] = spec
+
+    def _delete_entry(self, name: str) -> None:
+        del self._specs[name]
+
+    def keys(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecKeys:
+        """The keys; see `views.SpecView` for the switches."""
+        return SpecKeys(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def items(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecItems:
+        """The keys with their specs."""
+        return SpecItems(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def values(
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
+    ) -> SpecValues:
+        """The specs."""
+        return SpecValues(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries())
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def __contains__(self, key: object) -> bool:
+        sentinel = object()
+        return self.get(key, sentinel) is not sentinel
+
+    def get(self, item: Any, default: Any = MISSING) -> Any:
+        """The entry under a key or a tuple of keys.
+
+        Raises:
+            KeyError: where there is none and no default.
+        """
+        spec: Any = self
+        for name in composite_values.key_path(item):
+            entries = spec._entries() if isinstance(spec, SpecMapping) else {}
+            if name not in entries:
+                if default is not MISSING:
+                    return default
+                raise KeyError(f"{item!r} is not in the Composite with the keys {list(self.keys(True, True))}")
+            spec = entries[name]
+        return spec
+
+    def __getitem__(self, index: Any) -> Any:
+        """The entry under a key (or tuple of keys), or the spec of the values indexed along the batch dimensions."""
+        if isinstance(index, str) or (isinstance(index, tuple) and any(isinstance(part, str) for part in index)):  # pyright: ignore[reportUnknownVariableType]
+            return self.get(index)
+        return super().__getitem__(index)
+
+    def set(self, name: Any, spec: Any) -> Self:
+        """Put `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys. Returns self."""
+        self._require_unlocked(f"{name!r}")
+        first_name, *rest_names = composite_values.key_path(name)
+        if rest_names:
+            nested = self._entries().get(first_name)
+            if not isinstance(nested, SpecMapping):
+                nested = self._empty_like({})
+                self._set_entry(first_name, nested)
+            nested.set(tuple(rest_names), spec)
+        else:
+            self._set_entry(first_name, self._validated_entry(first_name, spec))
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def _validated_entry(self, name: str, spec: Any) -> TensorSpec | None:
+        """`spec` as it may stand here under `name`."""
+        if spec is None:
+            return None
+        if isinstance(spec, Mapping):
+            spec = self._empty_like(spec)
+        if not isinstance(spec, TensorSpec):
+            raise SpaceError(f"Expected a spec, a mapping of specs or None at {name!r}, but {spec!r:.80} came.")
+        if self.device is not None and spec.device not in (None, self.device):
+            raise SpaceError(
+                f"Expected a spec on {self.device} at {name!r}, as the Composite is, but it is on {spec.device}. "
+                f"Move it with spec.to({str(self.device)!r})."
+            )
+        has_batch_shape = spec.shape[: self.ndim] == self.shape
+        if isinstance(spec, SpecMapping):
+            if spec is self or any(part is self for part in spec.values(True)):
+                raise SpaceError(
+                    f"Expected another Composite at {name!r}, but it would hold itself. Put in its clone()."
+                )
+            same = has_batch_shape and self.device in (None, spec.device)
+            return spec if same else spec._copy_with_shape(spec.shape if has_batch_shape else self.shape, self.device)
+        if not has_batch_shape:
+            raise SpaceError(
+                f"Expected a spec whose shape begins with {tuple(self.shape)} at {name!r}, the batch shape of the "
+                f"Composite, but it has {tuple(spec.shape)}. spec.expand(*batch_shape, *spec.shape) adds the batch."
+            )
+        return spec
+
+    def update(self, dict_or_spec: SpecMapping | Mapping[Any, Any]) -> Self:
+        """Put all entries of another one here, one by one in nested ones. Returns self."""
+        for key, spec in dict_or_spec.items():
+            existing = self.get(key, None)
+            if isinstance(existing, SpecMapping) and isinstance(spec, SpecMapping | Mapping):
+                self._require_unlocked(f"{key!r}")
+                existing.update(spec)
+            else:
+                self.set(key, spec)
+        return self
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        """Take an entry out; `default`, or a KeyError, where there is none."""
+        self._require_unlocked(f"{key!r}")
+        spec = self.get(key, default)
+        *parent_path, name = composite_values.key_path(key)
+        parent = self.get(tuple(parent_path), None) if parent_path else self
+        if isinstance(parent, SpecMapping) and name in parent._entries():
+            parent._require_unlocked(f"{key!r}")
+            parent._delete_entry(name)
+        return spec
+
+    def __delitem__(self, key: Any) -> None:
+        self.pop(key)
+
+    def is_empty(self, recurse: bool = False) -> bool:
+        """Whether there are no entries; with `recurse`, no leaves."""
+        if not recurse:
+            return not len(self)
+        return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
+
+    def select(self, *keys: Key, strict: bool = True) -> Any:
+        """A Composite with these entries only; with `strict`, a KeyError for one that is missing."""
+        selected = self.empty()
+        for key in keys:
+            spec = self.get(key, MISSING if strict else None)
+            if spec is not None or key in self:
+                selected.set(key, spec._copy_with_shape(spec.shape) if isinstance(spec, SpecMapping) else spec)
+        return selected
+
+    def exclude(self, *keys: Key) -> Any:
+        """A Composite without these entries."""
+        remaining = self._copy_with_shape(self.shape)
+        for key in keys:
+            remaining.pop(key, None)
+        return remaining
+
+    def flatten_keys(self, separator: str = ".") -> Any:
+        """A Composite of all leaves at the root, their keys joined by `separator`.
+
+        Raises:
+            SpaceError: where two keys would become one.
+        """
+        flat = self.empty()
+        for key, spec in self.items(True, True):
+            name = separator.join(composite_values.key_path(key))
+            if name in flat:
+                raise SpaceError(f"Two entries would be called {name!r}. Join their keys with another separator.")
+            flat.set(name, spec)
+        return flat
+
+    def unflatten_keys(self, separator: str = ".") -> Any:
+        """The Composite of which `flatten_keys` makes this one."""
+        nested = self.empty()
+        for key, spec in self._copy_with_shape(self.shape)._entries().items():
+            nested.set(tuple(key.split(separator)), spec)
+        return nested
+
+    def separates(self, *keys: Key, default: Any = None) -> Any:
+        """Take these entries out of this Composite into one of their own, which is returned.
+
+        Those that are missing are passed over; `default` is returned where all are. Nested Composites that are left
+        empty go.
+        """
+        separated = self.empty()
+        for key in keys:
+            spec = self.pop(key) if key in self else MISSING
+            if spec is MISSING:
+                continue
+            separated.set(key, spec)
+            parent_path = composite_values.key_path(key)[:-1]
+            while parent_path and self.get(parent_path).is_empty():
+                self.pop(parent_path)
+                parent_path = parent_path[:-1]
+        return default if separated.is_empty() else separated
+
+    # -- the lock
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether entries cannot be changed. To set it locks or unlocks."""
+        return self._locked
+
+    @is_locked.setter
+    def is_locked(self, value: bool) -> None:
+        self.lock_() if value else self.unlock_()
+
+    @property
+    def locked(self) -> bool:
+        """The same as `is_locked`."""
+        return self.is_locked
+
+    def lock_(self, recurse: bool | None = None) -> Self:
+        """Refuses changes of the entries from now on, here and in nested ones, and returns self."""
+        return self._set_lock(True)
+
+    def unlock_(self, recurse: bool | None = None) -> Self:
+        """Allows changes again, here and in nested ones, and returns self.
+
+        Has no effect on a Composite that is not locked: nested ones that were locked before they came in stay so.
+        """
+        return self._set_lock(False) if self.is_locked else self
+
+    def _set_lock(self, value: bool) -> Self:
+        self._locked = value
+        for spec in self._entries().values():
+            if isinstance(spec, SpecMapping):
+                spec._set_lock(value)
+        return self
+
+    def _require_unlocked(self, subject: str) -> None:
+        if self.is_locked:
+            raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() before.")

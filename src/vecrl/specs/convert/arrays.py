@@ -1,0 +1,105 @@
+"""Array specs of dm_env, Jumanji, gymnax and JAX as tensor specs, recognised by what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import SpaceError
+from .. import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, NonTensor, OneHot, TensorSpec, Unbounded
+from ..base import Device
+from .dtypes import torch_dtype
+
+
+def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+    """The tensor spec of a dm_env spec, nested in mappings and sequences as they nest.
+
+    `Array` becomes `Unbounded`, `BoundedArray` `Bounded`, `DiscreteArray` `OneHot` (or `Categorical`), `StringArray`
+    `NonTensor`; a sequence, or a named tuple, becomes a Composite with the keys "0", "1", … or its fields.
+
+    Args:
+        spec: what is converted; anything with the attributes of dm_env's specs will do.
+        device: of the result; None for torch's default device.
+        categorical: choices as indices instead of one-hot rows.
+    """
+    parts = _named_parts(spec)
+    if parts is not None:
+        entries = {name: spec_from_dm(part, device=device, categorical=categorical) for name, part in parts.items()}
+        return Composite(entries, device=device)
+    if not (hasattr(spec, "shape") and hasattr(spec, "dtype")):
+        raise SpaceError(f"Expected a spec with a shape and a dtype, or a nest of them, but {spec!r:.80} came.")
+    if hasattr(spec, "string_type") or np.dtype(spec.dtype).kind in "OSU":
+        return NonTensor(tuple(spec.shape), device, example_data="")
+    if getattr(spec, "num_values", None) is not None:
+        return _choice_spec(np.asarray(spec.num_values), spec, device, categorical)
+    dtype, shape = torch_dtype(spec.dtype), tuple(spec.shape)
+    low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)
+    if low is None or high is None:
+        return Unbounded(shape, device, dtype)
+    low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
+    if dtype == torch.bool or (dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all()):
+        return Unbounded(shape, device, dtype)
+    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), shape, device, dtype)
+
+
+def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+    """The tensor spec of `jax.ShapeDtypeStruct`, of a spec of Jumanji or a space of gymnax, or of a nest of them.
+
+    Args:
+        spec: what is converted. Jumanji's are as dm_env's, with `MultiDiscreteArray` beside (`MultiOneHot`, or
+            `MultiCategorical`) and structures that hold others; gymnax's `Discrete`, `Box`, `Dict` and `Tuple` too.
+        device: of the result; None for torch's default device.
+        categorical: choices as indices instead of one-hot rows.
+    """
+    kind = type(spec).__name__
+    if kind == "Discrete" and hasattr(spec, "n"):
+        return _choice_spec(np.asarray(spec.n), spec, device, categorical)
+    if kind == "Box" and hasattr(spec, "low"):
+        spec = _Box(spec)
+    if kind in {"Dict", "Tuple"} and hasattr(spec, "spaces"):
+        spec = spec.spaces
+    parts = _named_parts(spec)
+    if parts is None:
+        return spec_from_dm(spec, device=device, categorical=categorical)
+    entries = {name: spec_from_jax(part, device=device, categorical=categorical) for name, part in parts.items()}
+    return Composite(entries, device=device)
+
+
+class _Box:
+    """gymnax's Box, with the bounds under dm_env's names."""
+
+    def __init__(self, box: Any):
+        self.shape, self.dtype = tuple(box.shape), box.dtype
+        self.minimum, self.maximum = box.low, box.high
+
+
+def _named_parts(spec: Any) -> dict[str, Any] | None:
+    """What a structure is made of, or None for a leaf."""
+    if isinstance(spec, Mapping):
+        return {str(name): part for name, part in spec.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if hasattr(spec, "_fields") and isinstance(spec, tuple):
+        return spec._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return {str(i): part for i, part in enumerate(spec)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    subspecs = getattr(spec, "_specs", None)
+    return dict(subspecs) if isinstance(subspecs, Mapping) and subspecs else None
+
+
+def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, categorical: bool) -> TensorSpec:
+    dtype = torch_dtype(getattr(spec, "dtype", np.int64))
+    if counts.ndim == 0:
+        n = int(counts)
+        return Categorical(n, (), device, dtype) if categorical else OneHot(n, None, device)
+    nvec = torch.as_tensor(counts.astype(np.int64))
+    if categorical or nvec.ndim != 1:
+        return MultiCategorical(nvec, None, device, dtype)
+    return MultiOneHot(nvec, None, device)
+
+
+def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
+    """One number for a bound that is the same everywhere."""
+    is_uniform = bound.size and bool((bound == bound.flat[0]).all())
+    return bound.flat[0] if is_uniform else np.array(bound)

@@ -1,0 +1,183 @@
+"""gymnasium spaces as tensor specs, one function a space.
+
+`spec_from_gym.register(MySpace)` adds one: a function of the space and of the `ConversionOptions` of the conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from ...errors import SpaceError
+from .. import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
+from ..base import Device
+from .dtypes import torch_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionOptions:
+    """What `spec_from_gym` was asked for, for the functions of the single spaces.
+
+    Attributes:
+        device: of the specs.
+        categorical: choices as indices rather than one-hot rows.
+        dtype: of the choices, None for the space's own.
+    """
+
+    device: Device
+    categorical: bool
+    dtype: torch.dtype | None
+
+
+Converter = Callable[[Any, ConversionOptions], TensorSpec]
+
+_CONVERTERS: dict[type | str, Converter] = {}
+
+
+def spec_from_gym(
+    space: Any, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
+) -> Any:
+    """The spec of a gymnasium space, nested as it nests; old gym's spaces are recognised by the names of their classes.
+
+    | space | spec |
+    |---|---|
+    | Box | `Bounded`, or `Unbounded` where it holds all that its dtype does |
+    | Discrete | `OneHot`, or `Categorical`; `start` becomes `min` |
+    | MultiDiscrete | `MultiOneHot`, or `MultiCategorical`, as which also those of several dimensions come |
+    | MultiBinary | `Binary` |
+    | Dict | `Composite` |
+    | Tuple | `Composite` with the keys "0", "1", … |
+    | Text, Sequence, Graph, OneOf and any other | `NonTensor` that draws from the space |
+
+    Args:
+        space: what is converted.
+        device: of the spec; None for torch's default device.
+        categorical: choices as indices instead of one-hot rows.
+        dtype: of the choices; None for the space's own.
+
+    >>> spec_from_gym(spaces.Dict(a=spaces.Discrete(3, start=1), b=spaces.Box(-1, 1, (2,))), categorical=True)
+    Composite(
+        a: Categorical(n=3, shape=(), dtype=torch.int64, device=cpu, min=1),
+        b: Bounded(low=-1, high=1, shape=(2,), dtype=torch.float32, device=cpu),
+        shape=(), device=None)
+    """
+    return convert(space, ConversionOptions(device, categorical, dtype))
+
+
+def register_space(space_type: type | str) -> Callable[[Converter], Converter]:
+    """Decorator: spaces of `space_type` are converted by the decorated function of a space and a `ConversionOptions`.
+
+    A class may be named, with its module or without, rather than given.
+    """
+
+    def add(converter: Converter) -> Converter:
+        _CONVERTERS[space_type] = converter
+        return converter
+
+    return add
+
+
+spec_from_gym.register = register_space  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def convert(space: Any, options: ConversionOptions) -> Any:
+    """The spec of a space: by its class, else by the name of its class, so that old gym's do as well."""
+    names = {cls.__name__: converter for cls, converter in _CONVERTERS.items() if isinstance(cls, type)}
+    for cls in type(space).__mro__:
+        for type_key in (cls, f"{cls.__module__}.{cls.__qualname__}", cls.__name__):
+            if type_key in _CONVERTERS:
+                return _CONVERTERS[type_key](space, options)
+    for cls in type(space).__mro__:
+        if cls.__name__ in names and cls.__module__.startswith("gym"):
+            return names[cls.__name__](space, options)
+    if all(hasattr(space, name) for name in ("sample", "seed", "contains")):
+        return NonTensor((), options.device, example_data=_example(space), space=space)
+    raise SpaceError(
+        f"Expected a space, but {space!r:.80} came. spec_from_gym.register(type) adds the rule for a type of your own."
+    )
+
+
+def _example(space: Any) -> Any:
+    """One element of a space, the same every time, which leaves its generator as it is."""
+    import copy
+
+    space = copy.deepcopy(space)
+    space.seed(0)
+    return space.sample()
+
+
+@register_space(spaces.Box)
+def _box(space: spaces.Box, options: ConversionOptions) -> TensorSpec:
+    dtype = torch_dtype(space.dtype)
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    if dtype == torch.bool:
+        unbounded = True
+    elif dtype.is_floating_point:
+        unbounded = bool(np.isneginf(low).all() and np.isposinf(high).all())
+    else:
+        info = torch.iinfo(dtype)
+        unbounded = bool((low == info.min).all() and (high == info.max).all())
+    if unbounded:
+        return Unbounded(space.shape, options.device, dtype)
+    if dtype == torch.uint64:
+        low, high = (np.minimum(bound, 2**63 - 1).astype(np.int64) for bound in (low, high))
+    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), space.shape, options.device, dtype)
+
+
+def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
+    """One number for a bound that is the same everywhere, which takes less room and is quicker to draw from."""
+    if bound.size and (bound == bound.flat[0]).all():
+        return bound.flat[0]
+    return bound.astype(np.int64) if bound.dtype.kind == "u" else bound
+
+
+@register_space(spaces.Discrete)
+def _discrete(space: spaces.Discrete, options: ConversionOptions) -> TensorSpec:
+    n, start = int(space.n), int(getattr(space, "start", 0))
+    if options.categorical:
+        return Categorical(n, (), options.device, options.dtype or torch_dtype(space.dtype), min=start)
+    return OneHot(n, None, options.device, options.dtype or torch_dtype(space.dtype), min=start)
+
+
+@register_space(spaces.MultiDiscrete)
+def _multi_discrete(space: spaces.MultiDiscrete, options: ConversionOptions) -> TensorSpec:
+    nvec = torch.as_tensor(np.array(space.nvec, dtype=np.int64))
+    start = torch.as_tensor(np.array(getattr(space, "start", np.zeros_like(space.nvec)), dtype=np.int64))
+    if options.categorical or nvec.ndim != 1:
+        return MultiCategorical(nvec, None, options.device, options.dtype or torch_dtype(space.dtype), min=start)
+    return MultiOneHot(nvec, None, options.device, options.dtype or torch_dtype(space.dtype), min=start)
+
+
+@register_space(spaces.MultiBinary)
+def _multi_binary(space: spaces.MultiBinary, options: ConversionOptions) -> TensorSpec:
+    return Binary(shape=space.shape, device=options.device, dtype=torch_dtype(space.dtype))
+
+
+@register_space(spaces.Dict)
+def _dict(space: spaces.Dict, options: ConversionOptions) -> TensorSpec:
+    return Composite(
+        {str(name): convert(subspace, options) for name, subspace in space.spaces.items()}, device=options.device
+    )
+
+
+@register_space(spaces.Tuple)
+def _tuple(space: Any, options: ConversionOptions) -> TensorSpec:
+    return Composite(
+        {str(i): convert(subspace, options) for i, subspace in enumerate(space.spaces)}, device=options.device
+    )

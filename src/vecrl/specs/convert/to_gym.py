@@ -1,0 +1,141 @@
+"""Tensor specs as gymnasium spaces, one function a spec."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from ...errors import SpaceError
+from .. import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    NonTensor,
+    OneHot,
+    Stacked,
+    StackedComposite,
+    Unbounded,
+)
+from .dtypes import numpy_dtype
+
+_BOOL: Any = np.bool_  # which gymnasium takes, though its annotations do not say so
+
+
+@singledispatch
+def space_from_spec(spec: Any) -> Any:
+    """The gymnasium space of a spec: of what its `to_numpy` gives, one-hot rows as numbers.
+
+    A Composite with the keys "0", "1", … becomes a Tuple, any other a Dict. Masks are left away: gymnasium's `sample`
+    takes them as an argument. A NonTensor has a space only if it was given one.
+
+    Raises:
+        SpaceError: for what no space can say, such as dynamic dimensions.
+
+    >>> space_from_spec(OneHot(4, min=1))
+    Discrete(4, start=1)
+    """
+    raise SpaceError(f"gymnasium has no space for {spec!r:.200}.")
+
+
+def _shape(spec: Any) -> tuple[int, ...]:
+    if -1 in spec.shape:
+        raise SpaceError(f"gymnasium's spaces have fixed sizes, but {spec!r} has dynamic ones (-1).")
+    return tuple(spec.shape)
+
+
+@space_from_spec.register
+def _bounded(spec: Bounded) -> Any:
+    dtype = numpy_dtype(spec.dtype)
+    low, high = (bound.to(torch.float64) if dtype.kind == "f" else bound for bound in (spec.low, spec.high))
+    shape = _shape(spec)
+    return spaces.Box(low.cpu().numpy().astype(dtype), high.cpu().numpy().astype(dtype), shape, dtype.type)
+
+
+@space_from_spec.register
+def _unbounded(spec: Unbounded) -> Any:
+    dtype = numpy_dtype(spec.dtype)
+    shape = _shape(spec)
+    if dtype.kind == "b":
+        return spaces.Box(0, 1, shape, _BOOL)
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    info = np.iinfo(dtype)
+    return spaces.Box(info.min, info.max, shape, dtype.type)
+
+
+@space_from_spec.register
+def _binary(spec: Binary) -> Any:
+    if spec.dtype == torch.bool:
+        return spaces.Box(0, 1, _shape(spec), _BOOL)
+    return spaces.MultiBinary(_shape(spec)) if spec.ndim != 1 else spaces.MultiBinary(_shape(spec)[0])
+
+
+@space_from_spec.register
+def _categorical(spec: Categorical) -> Any:
+    if spec.n < 1:
+        raise SpaceError("gymnasium has no space for a choice among an unknown number of options.")
+    return _choice_space(spec.n, spec.min, _shape(spec), spec.dtype)
+
+
+@space_from_spec.register
+def _one_hot(spec: OneHot) -> Any:
+    return _choice_space(spec.n, spec.min, _shape(spec)[:-1], torch.int64)
+
+
+def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Any:
+    space_dtype = np.dtype(np.int64) if dtype == torch.bool else numpy_dtype(dtype)
+    if not shape:
+        # which gymnasium 0.29 lacks
+        arguments: dict[str, Any] = {} if space_dtype == np.int64 else {"dtype": space_dtype.type}
+        return spaces.Discrete(n, start=start, **arguments)
+    return spaces.MultiDiscrete(np.full(shape, n), space_dtype.type, start=np.full(shape, start))
+
+
+@space_from_spec.register
+def _multi_categorical(spec: MultiCategorical) -> Any:
+    _shape(spec)
+    arguments = spec._arguments()
+    nvec, start = (arguments[name].cpu().numpy() for name in ("nvec", "min"))
+    if not spec.ndim:
+        return _choice_space(int(nvec), int(start), (), spec.dtype)
+    return spaces.MultiDiscrete(nvec, numpy_dtype(spec.dtype).type, start=start)
+
+
+@space_from_spec.register
+def _multi_one_hot(spec: MultiOneHot) -> Any:
+    return _multi_categorical(spec.to_categorical_spec())
+
+
+@space_from_spec.register
+def _non_tensor(spec: NonTensor) -> Any:
+    if not isinstance(spec.space, spaces.Space):
+        raise SpaceError("Nothing says which objects a NonTensor without a space holds. Make it with space=….")
+    space: Any = spec.space
+    for size in reversed(_shape(spec)):
+        space = spaces.Tuple((space,) * size)
+    return space
+
+
+@space_from_spec.register
+def _composite(spec: Composite) -> Any:
+    entries = {name: space_from_spec(entry) for name, entry in spec._entries().items() if entry is not None}
+    if entries and list(entries) == [str(i) for i in range(len(entries))]:
+        return spaces.Tuple(tuple(entries.values()))
+    return spaces.Dict(entries)
+
+
+@space_from_spec.register
+def _stacked(spec: Stacked) -> Any:
+    return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))
+
+
+@space_from_spec.register
+def _stacked_composite(spec: StackedComposite) -> Any:
+    return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))

@@ -1,0 +1,368 @@
+"""Several choices side by side: `MultiCategorical` as indices, `MultiOneHot` as one-hot rows in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Generator, Tensor
+
+from ..errors import SpaceError
+from . import categorical_ops
+from .base import Device, TensorSpec, as_device, as_dtype
+from .shape_ops import ShapeOp, as_size, concrete
+from .space_records import BoxList, CategoricalBox
+
+
+def _parse_nvec(nvec: Any) -> Tensor:
+    """Numbers of options as int64."""
+    try:
+        return torch.as_tensor([nvec] if isinstance(nvec, int) else nvec).to(torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpaceError(f"Expected a number of options for each choice, but {nvec!r:.80} came.") from error
+
+
+class MultiCategorical(TensorSpec):
+    """Indices along the last dimension, each among a number of options of its own.
+
+    Any dimension can be rearranged: every element keeps its own number of options. (TorchRL's shape is (1,) for a
+    single number, but its values have none; here values have the shape of the spec, and `remove_singleton` changes
+    nothing.)
+
+    Args:
+        nvec: the numbers of options, of a shape with which `shape` ends.
+        shape: of a value; that of `nvec` if left out.
+        device: None for torch's default device.
+        dtype: of the indices.
+        mask: which options are allowed, those of one index behind those of the other: it expands to
+            `(*shape[:-1], sum(nvec))`. None for all.
+        remove_singleton: accepted and without effect.
+        min: the least index of each, which broadcasts to `shape`.
+
+    >>> spec = MultiCategorical((3, 2))
+    >>> spec.is_in(torch.tensor([2, 1])), spec.is_in(torch.tensor([1, 2])), spec.cardinality()
+    (True, False, 6)
+    >>> spec.to_one_hot(torch.tensor([2, 1])).int()
+    tensor([0, 0, 1, 0, 1], dtype=torch.int32)
+    """
+
+    _kind = "MultiCategorical"
+    domain = "discrete"
+
+    def __init__(
+        self,
+        nvec: Sequence[int] | Tensor | int,
+        shape: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | str | None = torch.int64,
+        mask: Any = None,
+        remove_singleton: bool = True,
+        min: Any = 0,  # noqa: A002
+    ):
+        self.device = as_device(device)
+        self.dtype = torch.int64 if dtype is None else as_dtype(dtype)
+        self.remove_singleton = remove_singleton
+        counts = _parse_nvec(nvec).to(self.device)
+        self.shape = counts.shape if shape is None else as_size(shape)
+        try:
+            self._counts = counts.expand(concrete(self.shape))
+            self._min = torch.as_tensor(min, device=self.device).to(torch.int64).expand(concrete(self.shape))
+        except RuntimeError as error:
+            raise SpaceError(
+                f"Expected a shape that ends with that of nvec (and of min), {tuple(counts.shape)}, but "
+                f"{tuple(self.shape)} came."
+            ) from error
+        if counts.numel() and not counts.is_meta and bool((counts < 1).any()):
+            raise SpaceError(f"Expected at least one option each, but nvec={nvec} came.")
+        self._padded_mask: Tensor | None = None
+        if mask is not None:
+            self.update_mask(mask)
+
+    @property
+    def nvec(self) -> Tensor:
+        """The numbers of options: along the last dimension, or of the whole shape where they differ along others."""
+        if self._counts.ndim < 2 or not self._counts.numel():
+            return self._counts
+        flat = self._counts.reshape(-1, self._counts.shape[-1])
+        return flat[0] if bool((flat == flat[:1]).all()) else self._counts
+
+    @property
+    def space(self) -> BoxList:
+        return BoxList(tuple(CategoricalBox(n) for n in self.nvec.reshape(-1).tolist()))
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which options are allowed, those of one index behind those of the other, or None for all."""
+        if self._padded_mask is None:
+            return None
+        padded_mask = self._padded_mask if self.shape else self._padded_mask.unsqueeze(0)
+        return torch.cat([padded_mask[..., i, :n] for i, n in enumerate(self._option_counts("A mask"))], -1)
+
+    def update_mask(self, mask: Any) -> None:
+        """Allow the options of `mask` from now on, given as in the constructor; None for all."""
+        if mask is None:
+            self._padded_mask = None
+            return
+        option_counts = self._option_counts("A mask")
+        lead = concrete(self.shape[:-1])
+        flat = categorical_ops.as_mask(mask, torch.Size([*lead, sum(option_counts)]), self.device)
+        assert flat is not None
+        padded = torch.zeros((*lead, len(option_counts), max(option_counts)), dtype=torch.bool, device=self.device)
+        for i, part in enumerate(flat.split(option_counts, -1)):
+            padded[..., i, : option_counts[i]] = part
+        self._padded_mask = padded if self.shape else padded.squeeze(0)
+
+    def _option_counts(self, purpose: str) -> list[int]:
+        nvec = self.nvec if self.shape else self.nvec.reshape(1)
+        if nvec.ndim != 1:
+            raise SpaceError(
+                f"{purpose} needs numbers of options along one dimension, but they have {tuple(nvec.shape)}."
+            )
+        return nvec.tolist()
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "nvec": self._counts,
+            "shape": self.shape,
+            "device": self.device,
+            "dtype": self.dtype,
+            "mask": self._padded_mask,
+            "remove_singleton": self.remove_singleton,
+            "min": self._min,
+        }
+
+    def _with(self, **changes: Any) -> Self:
+        padded_mask = changes.pop("mask", self._padded_mask)
+        spec = super()._with(mask=None, **changes)
+        spec._padded_mask = None if padded_mask is None else padded_mask.to(spec.device)
+        return spec
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        padded_mask = None if self._padded_mask is None else op.apply_checked(self._padded_mask, 1)
+        return self._with(
+            nvec=op.apply_checked(self._counts), min=op.apply_checked(self._min), shape=op.out_shape, mask=padded_mask
+        )
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.device is not None
+        index = categorical_ops.sample_index(self._counts, self._padded_mask, sizes, generator, self.device)
+        return (index + self._min).to(self.dtype)
+
+    def _violation(self, val: Tensor) -> str | None:
+        index = categorical_ops.to_integers(val) - self._min.to(val.device)
+        if val.is_floating_point() and not bool((index + self._min.to(val.device) == val).all()):
+            return "an index is no whole number"
+        return categorical_ops.index_violation(index, self._counts, self._padded_mask)
+
+    def _project(self, val: Tensor) -> Tensor:
+        minimum = self._min.to(val.device)
+        return (
+            categorical_ops.nearest_index(categorical_ops.to_integers(val) - minimum, self._counts, self._padded_mask)
+            + minimum
+        ).to(self.dtype)
+
+    def cardinality(self) -> int | float:
+        return math.prod(self.nvec.reshape(-1).tolist())
+
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        option_counts = self._option_counts("Enumeration")
+        rows = _cartesian_product([torch.arange(n, device=self.device) for n in option_counts])
+        if use_mask and self._padded_mask is not None:
+            padded_mask = self._padded_mask if self.shape else self._padded_mask.unsqueeze(0)
+            padded_mask = categorical_ops.single_mask(padded_mask.flatten(-2), "Options").unflatten(
+                0, (len(option_counts), -1)
+            )
+            rows = rows[padded_mask[torch.arange(len(option_counts), device=self.device), rows].all(-1)]
+        shape = concrete(self.shape)
+        rows = rows.reshape(-1, *[1] * (len(shape) - 1), len(option_counts)) if shape else rows.reshape(-1)
+        return (rows.expand(-1, *shape) + self._min).to(self.dtype)
+
+    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """The one-hot rows of the indices, one behind the other; with `safe`, checked with `assert_is_in` before."""
+        if safe:
+            self.assert_is_in(val)
+        index = categorical_ops.to_integers(val) - self._min.to(val.device)
+        index = index if self.shape else index.unsqueeze(-1)
+        rows = [
+            categorical_ops.one_hot(index[..., i], n, torch.bool)
+            for i, n in enumerate(self._option_counts("One-hot encoding"))
+        ]
+        return torch.cat(rows, -1)
+
+    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """The indices as they are; with `safe`, checked with `assert_is_in` before."""
+        if safe:
+            self.assert_is_in(val)
+        return val
+
+    def to_one_hot_spec(self) -> MultiOneHot:
+        """The spec of the same choices as one-hot rows."""
+        option_counts = self._option_counts("One-hot encoding")
+        minimum = self._min.reshape(-1, len(option_counts))[0] if self._min.numel() else 0
+        shape = (*self.shape[:-1], sum(option_counts))
+        return MultiOneHot(option_counts, shape, self.device, torch.bool, mask=self.mask, min=minimum)
+
+    def to_categorical_spec(self) -> MultiCategorical:
+        """A copy of this spec."""
+        return self.clone()
+
+    def _repr_fields(self) -> dict[str, Any]:
+        return {"nvec": self.nvec.tolist(), **super()._repr_fields()}
+
+
+class MultiOneHot(TensorSpec):
+    """Several choices as one-hot rows, one behind the other along the last dimension.
+
+    Args:
+        nvec: the numbers of options.
+        shape: of a value, ends with sum(nvec), which it is if left out.
+        device: None for torch's default device.
+        dtype: of the rows, bool unless said otherwise.
+        use_register: only False; a Composite of `OneHot(..., use_register=True)` does what True would.
+        mask: which options are allowed, of a shape that expands to `shape`; None for all.
+        min: what the first option of each choice is called outside.
+
+    >>> spec = MultiOneHot((3, 2))
+    >>> spec.encode([2, 1]).int(), spec.to_numpy(spec.encode([2, 1]))
+    (tensor([0, 0, 1, 0, 1], dtype=torch.int32), array([2, 1]))
+    """
+
+    _kind = "MultiOneHot"
+    _event_dims = 1
+    domain = "discrete"
+
+    def __init__(
+        self,
+        nvec: Sequence[int] | Tensor,
+        shape: Any = None,
+        device: Device = None,
+        dtype: torch.dtype | str | None = torch.bool,
+        use_register: bool = False,
+        mask: Any = None,
+        min: Any = 0,  # noqa: A002
+    ):
+        if use_register:
+            raise SpaceError("MultiOneHot keeps no register: use a Composite of OneHot(..., use_register=True).")
+        self.nvec = tuple(_parse_nvec(nvec).reshape(-1).tolist())
+        total = sum(self.nvec)
+        self.shape = as_size((total,) if shape is None else shape)
+        self.device = as_device(device)
+        self.dtype = torch.bool if dtype is None else as_dtype(dtype)
+        if not self.nvec or any(n < 1 for n in self.nvec) or not self.shape or self.shape[-1] != total:
+            raise SpaceError(
+                f"Expected numbers of options >= 1 and a shape that ends with their sum, {total}, but nvec={nvec} "
+                f"and shape={tuple(self.shape)} came."
+            )
+        self._min = torch.as_tensor(min, device=self.device).to(torch.int64).expand(len(self.nvec))
+        self.update_mask(mask)
+
+    @property
+    def space(self) -> BoxList:
+        return BoxList(tuple(CategoricalBox(n) for n in self.nvec))
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which options are allowed, of the spec's shape, or None for all."""
+        return self._mask
+
+    def update_mask(self, mask: Any) -> None:
+        """Allow the options of `mask` from now on; None for all."""
+        self._mask = categorical_ops.as_mask(mask, concrete(self.shape), self.device)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "nvec": self.nvec,
+            "shape": self.shape,
+            "device": self.device,
+            "dtype": self.dtype,
+            "mask": self._mask,
+            "min": self._min,
+        }
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        mask = None if self._mask is None else op.apply_checked(self._mask, 1)
+        return self._with(shape=(*op.out_shape, sum(self.nvec)), mask=mask)
+
+    def _masks(self) -> Sequence[Tensor | None]:
+        return [None] * len(self.nvec) if self._mask is None else self._mask.split(self.nvec, -1)
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.device is not None
+        assert self.dtype is not None
+        rows = [
+            categorical_ops.index_to_one_hot(
+                categorical_ops.sample_index(n, mask, sizes[:-1], generator, self.device), n, self.dtype
+            )
+            for n, mask in zip(self.nvec, self._masks(), strict=True)
+        ]
+        return torch.cat(rows, -1)
+
+    def _violation(self, val: Tensor) -> str | None:
+        for i, (part, mask) in enumerate(zip(val.split(self.nvec, -1), self._masks(), strict=True)):
+            fault = categorical_ops.one_hot_violation(part, mask)
+            if fault is not None:
+                return f"in choice {i}, {fault}"
+        return None
+
+    def _project(self, val: Tensor) -> Tensor:
+        assert self.dtype is not None
+        parts = zip(val.split(self.nvec, -1), self._masks(), strict=True)
+        return torch.cat([categorical_ops.nearest_one_hot(part, mask, self.dtype) for part, mask in parts], -1)
+
+    def cardinality(self) -> int | float:
+        return math.prod(self.nvec)
+
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        rows = self.to_categorical_spec().enumerate(use_mask)
+        return self.encode(rows)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+        """Indices along the last dimension as one-hot rows, behind a batch if there is one; rows as they are.
+
+        Raises:
+            SpaceError: for an index that is no option, or for another shape.
+        """
+        assert self.dtype is not None
+        tensor = self._as_tensor(val, None, ignore_device)
+        if self._is_row(tensor):
+            return tensor.to(self.dtype)
+        tensor = categorical_ops.reshape_indices(tensor, (*self.shape[:-1], len(self.nvec)))
+        index = categorical_ops.to_integers(tensor) - self._min.to(tensor.device)
+        return torch.cat([categorical_ops.one_hot(index[..., i], n, self.dtype) for i, n in enumerate(self.nvec)], -1)
+
+    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
+        """The options chosen, as numbers from `min` on."""
+        return self.to_categorical(val, safe).detach().cpu().numpy()
+
+    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """The indices of the rows along the last dimension; with `safe`, checked with `assert_is_in` before."""
+        if safe:
+            self.assert_is_in(val)
+        val = val.to(torch.uint8) if val.dtype == torch.bool else val
+        return torch.stack([part.argmax(-1) for part in val.split(self.nvec, -1)], -1) + self._min.to(val.device)
+
+    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
+        """The rows as they are; with `safe`, checked with `assert_is_in` before."""
+        if safe:
+            self.assert_is_in(val)
+        return val
+
+    def to_categorical_spec(self) -> MultiCategorical:
+        """The spec of the same choices as indices."""
+        shape = (*self.shape[:-1], len(self.nvec))
+        return MultiCategorical(self.nvec, shape, self.device, mask=self._mask, min=self._min)
+
+    def to_one_hot_spec(self) -> MultiOneHot:
+        """A copy of this spec."""
+        return self.clone()
+
+    def _repr_fields(self) -> dict[str, Any]:
+        return {"nvec": list(self.nvec), **super()._repr_fields()}
+
+
+def _cartesian_product(ranges: list[Tensor]) -> Tensor:
+    """All combinations, the last one running fastest."""
+    grids = torch.meshgrid(*ranges, indexing="ij")
+    return torch.stack([grid.reshape(-1) for grid in grids], -1)

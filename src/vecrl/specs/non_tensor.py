@@ -1,0 +1,285 @@
+"""Values that are no tensors (`NonTensor`), and values of which there are a few (`Choice`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+import tensordict
+import torch
+from tensordict import NonTensorData, NonTensorStack, is_non_tensor
+from torch import Generator
+
+from ..errors import SpaceError
+from .base import Device, TensorSpec, as_device
+from .shape_ops import ShapeOp, as_size, concrete
+
+
+class Sampler(Protocol):
+    """What a gymnasium space is, as far as `NonTensor` needs it."""
+
+    def sample(self) -> Any: ...
+    def seed(self, seed: int) -> Any: ...
+    def contains(self, obj: Any) -> bool: ...
+
+
+class NonTensor(TensorSpec):
+    """Any object: a text, a graph, a sequence. Values are tensordict's `NonTensorData` and `NonTensorStack`.
+
+    Args:
+        shape: the batch of objects, (1,) unless said otherwise; () for a single one.
+        device: None says nothing.
+        dtype: accepted, and None.
+        example_data: what `zero`, `one` and, without a `space`, `rand` give.
+        batched: accepted: whether an object stands for a whole batch.
+        feature_dims: accepted: how many of the last dimensions belong to the object.
+        space: which objects there are: a gymnasium space, or what has its `sample`, `seed` and `contains`. With one,
+            `rand` draws objects and `is_in` checks them.
+
+    >>> spec = NonTensor((), example_data="hello")
+    >>> spec.zero().data, spec.is_in("anything"), spec.to_numpy(spec.encode("x"))
+    ('hello', True, 'x')
+    """
+
+    _kind = "NonTensor"
+    dtype = None
+
+    def __init__(
+        self,
+        shape: Any = torch.Size([1]),  # noqa: B008
+        device: Device = None,
+        dtype: Any = None,
+        example_data: Any = None,
+        batched: bool | None = None,
+        feature_dims: int | None = None,
+        *,
+        space: Sampler | None = None,
+    ):
+        self.shape = as_size(shape)
+        self.device = None if device is None else as_device(device)
+        self.example_data = example_data
+        self.batched = bool(batched)
+        self.feature_dims = feature_dims
+        self._space = space
+
+    @property
+    def space(self) -> Sampler | None:
+        return self._space
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "device": self.device,
+            "example_data": self.example_data,
+            "batched": self.batched,
+            "feature_dims": self.feature_dims,
+            "space": self._space,
+        }
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        return self._with(shape=op.out_shape)
+
+    def _example(self, shape: Any) -> Any:
+        return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
+
+    def zero(self, shape: Any = None) -> Any:
+        """The example for the whole batch."""
+        return self._example(shape)
+
+    def one(self, shape: Any = None) -> Any:
+        """The example for the whole batch."""
+        return self._example(shape)
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
+        if self._space is None:
+            return NonTensorData(self.example_data, batch_size=sizes, device=self.device)
+        self._space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
+        return _nest_objects([self._space.sample() for _ in range(sizes.numel())], sizes, self.device)
+
+    def mismatch(self, val: Any) -> str | None:
+        if is_non_tensor(val):
+            if not self._shape_matches(val.batch_size):
+                return f"expected a batch of shape {tuple(self.shape)}, but {tuple(val.batch_size)} came"
+            objects = _flat_objects(val)
+        else:
+            objects = [val]
+        space = self._space
+        invalid = None if space is None else next((obj for obj in objects if not space.contains(obj)), None)
+        return None if invalid is None else f"{invalid!r:.80} is not in {space}"
+
+    def project(self, val: Any) -> Any:
+        """`val` itself where it is in the spec, else the example."""
+        if self.is_in(val):
+            return val
+        if is_non_tensor(val) and not self._shape_matches(val.batch_size):
+            raise SpaceError(f"Expected shape {tuple(self.shape)} to project, but {tuple(val.batch_size)} came.")
+        return self._example(val.batch_size[: len(val.batch_size) - self.ndim] if is_non_tensor(val) else ())
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        """Nothing: objects have no dtype."""
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """An object as `NonTensorData`; a list or array as long as the first dimension as a stack."""
+        if is_non_tensor(val):
+            return val
+        shape = concrete(self.shape)
+        if shape and isinstance(val, list | tuple | np.ndarray) and len(val) == shape[0]:  # pyright: ignore[reportUnknownArgumentType]
+            return NonTensorStack(*(self[0].encode(item) for item in val))  # pyright: ignore[reportUnknownVariableType]
+        return NonTensorData(val, batch_size=shape, device=self.device)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """The object itself; of a batch, nested lists of them."""
+        if safe:
+            self.assert_is_in(val)
+        if not is_non_tensor(val):
+            return val
+        return val.data if isinstance(val, NonTensorData) else val.tolist()
+
+    def _repr_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"shape": tuple(self.shape)}
+        if self._space is not None:
+            fields["space"] = self._space
+        return {**fields, "example_data": repr(self.example_data)}
+
+
+def _nest_objects(objects: Sequence[Any], sizes: torch.Size, device: torch.device | None) -> Any:
+    """Objects in order as non-tensor data of shape `sizes`."""
+    if not sizes:
+        return NonTensorData(objects[0], device=device)
+    if not sizes.numel():
+        return NonTensorData(None, batch_size=sizes, device=device)
+    step = len(objects) // sizes[0]
+    rows = [objects[i * step : (i + 1) * step] for i in range(sizes[0])]
+    return NonTensorStack(*(_nest_objects(row, sizes[1:], device) for row in rows))
+
+
+def _flat_objects(val: Any) -> list[Any]:
+    """All objects in non-tensor data."""
+    if isinstance(val, NonTensorData):
+        return [val.data]
+    return [obj for item in val.unbind(0) for obj in _flat_objects(item)]
+
+
+class Choice(TensorSpec):
+    """A value of one of a few specs, or one of a few objects.
+
+    Args:
+        choices: specs of one class, shape, dtype and device; or non-tensor data of one class and batch shape.
+
+    Raises:
+        SpaceError: for choices that are not alike.
+
+    >>> from vecrl.specs import Bounded
+    >>> spec = Choice([Bounded(0, 1, (2,)), Bounded(3, 4, (2,))])
+    >>> spec.is_in(torch.tensor([3.5, 4.0])), spec.is_in(torch.tensor([0.5, 4.0]))
+    (True, False)
+    """
+
+    _kind = "Choice"
+
+    def __init__(self, choices: Sequence[Any]):
+        self.choices = list(choices)
+        if not self.choices:
+            raise SpaceError("Expected at least one choice.")
+        if len({type(choice) for choice in self.choices}) > 1:
+            raise SpaceError(f"Expected choices of one class, but {[type(c).__name__ for c in self.choices]} came.")
+        first = self.choices[0]
+        self._has_specs = isinstance(first, TensorSpec)
+        if not self._has_specs and not is_non_tensor(first):
+            raise SpaceError(f"Expected specs or non-tensor data to choose among, but {first!r:.80} came.")
+        properties = {(tuple(c.shape), getattr(c, "dtype", None), str(c.device)) for c in self.choices}
+        if len(properties) > 1:
+            raise SpaceError(
+                f"Expected choices of one shape, dtype and device, but {sorted(map(str, properties))} came."
+            )
+        self.shape = torch.Size(first.shape)
+        self.dtype = first.dtype if self._has_specs else None
+        self.device = first.device
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"choices": self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]}
+
+    def _with(self, **changes: Any) -> Self:
+        dest = changes.get("device", changes.get("dtype"))
+        return self if dest is None else type(self)([choice.to(dest) for choice in self.choices])
+
+    @property
+    def _event_dims(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.choices[0]._event_dims if self._has_specs else 0
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        if self._has_specs:
+            return type(self)([choice._reshaped(op) for choice in self.choices])
+        return type(self)(
+            [_nest_objects([_flat_objects(c)[0]] * op.out_shape.numel(), op.out_shape, c.device) for c in self.choices]
+        )
+
+    def clone(self) -> Self:
+        return type(self)([choice.clone() for choice in self.choices])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()  # without tensordict 0.13's warning
+
+    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+        """A value of one choice, the same choice for the whole batch."""
+        return self._choice_value(int(torch.randint(0, len(self.choices), (), generator=generator)), "rand", shape)
+
+    def zero(self, shape: Any = None) -> Any:
+        """The zero of the first choice, or the first object."""
+        return self._choice_value(0, "zero", shape)
+
+    def one(self, shape: Any = None) -> Any:
+        """The one of the first choice, or the first object."""
+        return self._choice_value(0, "one", shape)
+
+    def _choice_value(self, choice_index: int, method_name: str, shape: Any) -> Any:
+        choice = self.choices[choice_index]
+        if self._has_specs:
+            return getattr(choice, method_name)(shape)
+        return choice.expand(self._sizes(shape))
+
+    def mismatch(self, val: Any) -> str | None:
+        if self._has_specs:
+            problems = [choice.mismatch(val) for choice in self.choices]
+            return None if None in problems else f"in none of the choices: {problems[0]}, …"
+        objects = _flat_objects(val) if is_non_tensor(val) else [val]
+        valid_objects = [obj for choice in self.choices for obj in _flat_objects(choice)]
+        invalid = next((obj for obj in objects if obj not in valid_objects), None)
+        return None if invalid is None else f"{invalid!r:.80} is none of {valid_objects}"
+
+    def project(self, val: Any) -> Any:
+        """`val` itself where it is in the spec, else the nearest value of the first choice, or the first object."""
+        if self.is_in(val):
+            return val
+        return self.choices[0].project(val) if self._has_specs else self.zero()
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        if self._has_specs:
+            self.choices[0].type_check(value, key)
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """The value as the first choice encodes it, or an object as `NonTensorData`."""
+        if self._has_specs:
+            return self.choices[0].encode(val, ignore_device=ignore_device)
+        return val if is_non_tensor(val) else NonTensorData(val, batch_size=concrete(self.shape))
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        if safe:
+            self.assert_is_in(val)
+        if self._has_specs:
+            return self.choices[0].to_numpy(val)
+        return NonTensor(self.shape).to_numpy(val)
+
+    def cardinality(self) -> int | float:
+        """The sum over the choices."""
+        return sum(choice.cardinality() for choice in self.choices) if self._has_specs else len(self.choices)
+
+    def enumerate(self, use_mask: bool = False) -> Any:
+        """The values of each choice, one after the other."""
+        if self._has_specs:
+            return torch.cat([choice.enumerate(use_mask) for choice in self.choices])
+        return tensordict.lazy_stack(self.choices)
+
+    def __repr__(self) -> str:
+        return f"Choice({self.choices})"

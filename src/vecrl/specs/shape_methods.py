@@ -1,0 +1,143 @@
+"""`ShapeMethods`: torch's ways of rearranging dimensions, as methods that all come down to one `ShapeOp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+
+from ..errors import SpaceError
+from . import shape_ops
+from .shape_ops import ShapeOp
+
+
+class ShapeMethods:
+    """What has a shape and follows a `ShapeOp` of it.
+
+    The last `_event_dims` dimensions are one value together (a one-hot row), and cannot be rearranged.
+    """
+
+    shape: torch.Size
+    _event_dims: int = 0
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def _reshaped(self, op: ShapeOp) -> Self:
+        """The spec of the values rearranged by `op`, which speaks of all but the last `_event_dims` dimensions."""
+        raise NotImplementedError
+
+    def _movable_shape(self) -> torch.Size:
+        return self.shape[: self.ndim - self._event_dims] if self._event_dims else self.shape
+
+    def _leading_sizes(self, sizes: tuple[int, ...], verb: str) -> tuple[int, ...]:
+        """`sizes` without the last `_event_dims`, which must be the spec's own."""
+        if not self._event_dims:
+            return sizes
+        if len(sizes) < self._event_dims or any(
+            a not in (-1, b) for a, b in zip(sizes[-self._event_dims :], self.shape[-self._event_dims :], strict=True)
+        ):
+            raise SpaceError(
+                f"Cannot {verb} {self!r} to {sizes}: its last dimension is one choice and must stay "
+                f"{self.shape[-self._event_dims]}."
+            )
+        return sizes[: -self._event_dims]
+
+    def expand(self, *shape: Any) -> Self:
+        """The spec of values expanded as by `torch.Tensor.expand`."""
+        return self._reshaped(
+            shape_ops.Expand(self._movable_shape(), self._leading_sizes(shape_ops.sizes_of(shape), "expand"))
+        )
+
+    def reshape(self, *shape: Any) -> Self:
+        """The spec of values reshaped as by `torch.reshape`."""
+        return self._reshaped(
+            shape_ops.Reshape(self._movable_shape(), self._leading_sizes(shape_ops.sizes_of(shape), "reshape"))
+        )
+
+    def view(self, *shape: Any) -> Self:
+        """The same as `reshape`."""
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """The spec of values flattened as by `torch.flatten`."""
+        if not self.ndim:
+            return self.reshape(1)
+        start = self._require_movable(start_dim, "flatten")
+        end = self._require_movable(end_dim, "flatten")
+        return self._reshaped(shape_ops.Flatten(self._movable_shape(), start, end))
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
+        """The spec of values unflattened as by `torch.unflatten`."""
+        return self._reshaped(
+            shape_ops.Unflatten(self._movable_shape(), self._require_movable(dim, "unflatten"), tuple(sizes))
+        )
+
+    def squeeze(self, dim: int | None = None) -> Self:
+        """The spec of values squeezed as by `torch.squeeze`: a dimension of another size than one stays."""
+        movable_shape = self._movable_shape()
+        if dim is None:
+            return self._reshaped(
+                shape_ops.Squeeze(movable_shape, tuple(d for d, size in enumerate(movable_shape) if size == 1))
+            )
+        dim = shape_ops.normalize_dim(dim, self.ndim, "squeeze")
+        if self.shape[dim] != 1:
+            return self
+        return self._reshaped(shape_ops.Squeeze(movable_shape, (self._require_movable(dim, "squeeze"),)))
+
+    def unsqueeze(self, dim: int) -> Self:
+        """The spec of values unsqueezed as by `torch.unsqueeze`."""
+        dim = shape_ops.normalize_dim(dim, self.ndim + 1, "unsqueeze")
+        if dim > self.ndim - self._event_dims:
+            raise SpaceError(f"Cannot unsqueeze {self!r} behind its last dimension, which is one choice.")
+        return self._reshaped(shape_ops.Unsqueeze(self._movable_shape(), dim))
+
+    def permute(self, *dims: Any) -> Self:
+        """The spec of values permuted as by `torch.permute`."""
+        dims_order = tuple(shape_ops.normalize_dim(dim, self.ndim, "permute") for dim in shape_ops.sizes_of(dims))
+        num_leading = self.ndim - self._event_dims
+        if dims_order[num_leading:] != tuple(range(num_leading, self.ndim)):
+            raise SpaceError(
+                f"Cannot permute {self!r} to {dims_order}: its last dimension is one choice and must stay last."
+            )
+        return self._reshaped(shape_ops.Permute(self._movable_shape(), dims_order[:num_leading]))
+
+    def make_neg_dim(self, dim: int) -> Self:
+        """The spec with the size of `dim` left open (-1)."""
+        return self._reshaped(shape_ops.MakeDynamic(self._movable_shape(), self._require_movable(dim, "make dynamic")))
+
+    def _require_movable(self, dim: int, verb: str) -> int:
+        dim = shape_ops.normalize_dim(dim, self.ndim, verb)
+        if dim >= self.ndim - self._event_dims:
+            raise SpaceError(f"Cannot {verb} dimension {dim} of {self!r}: it is one choice.")
+        return dim
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            op = shape_ops.Index.from_index(self._strip_event_index(index), self._movable_shape())
+        except IndexError as error:
+            if not self._event_dims:
+                raise
+            raise IndexError(f"{error} The last dimension of {self!r} is one choice, and cannot be indexed.") from error
+        return self._reshaped(op)
+
+    def _strip_event_index(self, index: Any) -> Any:
+        """`index` without the full slices that it may have for the dimensions of one choice."""
+        if not self._event_dims or not isinstance(index, tuple):
+            return index
+        num_consumed = sum(item is not None and item is not Ellipsis for item in index)  # pyright: ignore[reportUnknownVariableType]
+        if num_consumed == self.ndim and all(
+            isinstance(i, slice) and i == slice(None) for i in index[-self._event_dims :]
+        ):  # pyright: ignore[reportUnknownVariableType]
+            return index[: -self._event_dims]
+        return index  # pyright: ignore[reportUnknownVariableType]
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        """The specs of the values along `dim`, as `torch.unbind`."""
+        dim = self._require_movable(dim, "unbind")
+        if self.shape[dim] == -1:
+            raise SpaceError(f"Cannot unbind the dynamic dimension {dim} of {self!r}.")
+        return tuple(self[(slice(None),) * dim + (i,)] for i in range(self.shape[dim]))

@@ -1,0 +1,355 @@
+"""A vector environment over a simulator that is a batch by birth: NumPy for gymnasium, tensors for who can take them.
+
+The three auto-reset modes are written here as masks of rows, because a look at which rows ended would make the host
+wait for the device at every step. It knows no simulator, only `BatchSimulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engine.simulator import BatchSimulator, BatchStep
+from ..engine.transition import AutoresetMode, GymStep
+from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
+from ..errors import ClosedError, PendingError, SpaceError
+from .base import BaseVectorEnv
+
+TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
+
+
+class BatchedVectorEnv(BaseVectorEnv):
+    """gymnasium's vector interface over a `BatchSimulator` whose arrays are tensors.
+
+    Args:
+        simulator: the batch; it is closed with this object. One that has `step_and_reset` (the native tasks do) makes
+            a same-step transition in one call of it.
+        autoreset_mode: "same_step", "next_step" or "disabled", or gymnasium's `AutoresetMode`; see
+            `vecrl.engine.transition` for what each field then holds.
+        num_episodes: each row runs this many episodes after a `reset`; from then on it reports terminated and
+            truncated, reward nan and an observation of nan (0 for integers), until the next `reset`.
+        empty_info: infos are `{}`.
+        episode_stats: count each episode's return and length on the device, in `info["episode"]`.
+
+    `reset` and `step` return NumPy arrays, as every instance of `gymnasium.vector.VectorEnv` does, so that
+    gymnasium's wrappers work. `tensor_reset` and `tensor_step` are the same reset and step with tensors on the
+    simulator's device, which cost no copy and do not wait for the device; `TorchWrapper` uses them.
+
+    A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos, all the
+    caller's own. As tensors, infos hold whole batches at every step, with a mask of the rows that count: `final_obs`
+    with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` where episodes are counted. As arrays
+    they are gymnasium's: every entry has its mask, `final_obs` (an object array with None for the other rows) and
+    `final_info` are there if an episode ended, and rewards are float64. The simulator's own infos are those of the
+    step, before any reset.
+
+    Raises:
+        SpaceError: spaces other than `Box` and `Discrete`.
+        ValueError: `num_episodes` is less than 1, or given in disabled mode.
+
+    >>> from vecrl.simulators.native import make_native
+    >>> env = BatchedVectorEnv(make_native("CartPole-v1", 2), autoreset_mode="same_step")
+    >>> obs, info = env.reset(seed=3)
+    >>> obs, reward, terminated, truncated, info = env.step(np.array([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    ((2, 4), array([1., 1.]), [])
+    >>> obs, reward, terminated, truncated, info = env.tensor_step(torch.tensor([0, 1]))
+    >>> obs.shape, reward, sorted(info)
+    (torch.Size([2, 4]), tensor([1., 1.]), ['_final_obs', 'final_obs'])
+    >>> env.close()
+    """
+
+    copy = True  # gymnasium's word for results that are the caller's own
+
+    def __init__(
+        self,
+        simulator: BatchSimulator,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_episodes: int | None = None,
+        empty_info: bool = False,
+        episode_stats: bool = False,
+    ):
+        mode = _mode(autoreset_mode)
+        if num_episodes is not None and num_episodes < 1:
+            raise ValueError(f"Expected num_episodes of at least 1, or None for no end, but {num_episodes!r} came.")
+        if num_episodes is not None and mode is AutoresetMode.DISABLED:
+            raise ValueError("num_episodes counts auto-resets; choose same-step or next-step mode, or leave it out.")
+        super().__init__(simulator.num_envs, simulator.observation_space, simulator.action_space)
+        self.simulator = simulator
+        self.autoreset_mode = mode
+        self.num_episodes = num_episodes
+        self.render_mode = simulator.render_mode
+        self.metadata = simulator.metadata | {"autoreset_mode": self.autoreset_mode}
+        self.device = torch.device(simulator.device)
+        self._infos = not empty_info
+        self._stats = episode_stats and self._infos
+        self._fused = getattr(simulator, "step_and_reset", None)
+        self._needs_reset = True
+        self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._reset_counters()
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Resets every row.
+
+        Args:
+            seed: None continues each row's own stream; an int gives row i seed + i; a sequence gives each its own.
+            options: for the simulator. `options["reset_mask"]`, bool `[n]`, resets only some rows; the others'
+                observations are returned unchanged.
+
+        Returns:
+            Observations `[n, ...]`, an array, and `{}`.
+        """
+        obs, info = self.tensor_reset(seed=seed, options=options)
+        return _to_numpy(obs), info
+
+    def tensor_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
+        self._require_open()
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        seeds = self._seed_list(seed)
+        if mask is None:
+            obs = self.simulator.reset(seeds, options or None)
+            self._reset_counters()
+            self._needs_reset = False
+            return obs, {}
+        self._require_reset()
+        mask = self._tensor(mask, "reset_mask")
+        obs = self._reset_rows(mask, seeds, options)
+        self._reset_counters(mask)
+        return self._mask_finished(self._is_finished(), obs), {}
+
+    def step(self, actions: Any) -> GymStep:
+        """Steps every row.
+
+        Args:
+            actions: `[n, ...]`, a tensor on any device or anything that NumPy makes an array of.
+
+        Returns:
+            Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos. All are arrays.
+
+        Raises:
+            SpaceError: a scalar, or another leftmost size than n.
+            PendingError: there was no `reset` yet.
+            ClosedError: after `close`.
+        """
+        obs, reward, terminated, truncated, info = self.tensor_step(actions)
+        flags = _to_numpy(terminated), _to_numpy(truncated)
+        return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
+
+    def tensor_step(self, actions: Any) -> TensorStep:
+        """Steps every row, like `step`; all results are tensors on the simulator's device, which is not waited for."""
+        self._require_open()
+        self._require_reset()
+        actions = self._tensor(actions, "actions")
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            return self._same_step(actions)
+        return self._next_step(actions)
+
+    def _same_step(self, actions: Tensor) -> TensorStep:
+        if self._fused is not None and self.num_episodes is None:
+            step, done, obs = self._fused(actions)
+            return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
+        finished = self._is_finished()
+        step = self.simulator.step(actions)
+        done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
+        # A row that ended its last episode is left alone, so that `obs` is its final observation.
+        obs = self.simulator.reset_where(done & ~self._is_finished())
+        return self._make_result(step, obs, done, self._no_rows, finished)
+
+    def _next_step(self, actions: Tensor) -> TensorStep:
+        """In disabled mode no row is ever marked to begin by itself."""
+        finished = self._is_finished()
+        restarting = self._done & ~finished
+        step = self.simulator.step(actions)
+        done = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~restarting, finished)
+        obs = step.next_obs
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            obs = self.simulator.reset_where(restarting)
+            self._done = done
+        return self._make_result(step, obs, done, restarting, finished)
+
+    def _make_result(
+        self, step: BatchStep, obs: Tensor, done: Tensor, restarting: Tensor, finished: Tensor
+    ) -> TensorStep:
+        info = self._info(step, done, restarting | finished)
+        reward, terminated, truncated = step.reward, step.terminated, step.truncated
+        if restarting is not self._no_rows:
+            reward = torch.where(restarting, 0, reward)
+            terminated, truncated = terminated & ~restarting, truncated & ~restarting
+        if self.num_episodes is not None:
+            reward = torch.where(finished, torch.nan, reward)
+            terminated, truncated = terminated | finished, truncated | finished
+        return self._mask_finished(finished, obs), reward, terminated, truncated, info
+
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> dict[str, Any]:
+        if not self._infos:
+            return {}
+        info: dict[str, Any] = dict(step.info)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info["final_obs"], info["_final_obs"] = step.next_obs, done
+        if self._stats:
+            returns = torch.where(not_stepped, self._returns, self._returns + step.reward)
+            lengths = self._lengths + ~not_stepped
+            info["episode"], info["_episode"] = {"r": returns, "l": lengths}, done
+            self._returns, self._lengths = torch.where(done, 0, returns), torch.where(done, 0, lengths)
+        return info
+
+    # -- counters, all on the device ---------------------------------------------------------------
+
+    def _reset_counters(self, mask: Tensor | None = None) -> None:
+        """Rows of `mask` (None: all) have no episode behind them."""
+        if mask is None:
+            n, device = self.num_envs, self.device
+            self._done = self._no_rows
+            self._episodes_left = torch.full((n,), self.num_episodes or 1, dtype=torch.int32, device=device)
+            self._returns = torch.zeros(n, dtype=torch.float64, device=device)
+            self._lengths = torch.zeros(n, dtype=torch.int64, device=device)
+            return
+        self._done = self._done & ~mask
+        self._episodes_left = torch.where(mask, self.num_episodes or 1, self._episodes_left)
+        self._returns = torch.where(mask, 0, self._returns)
+        self._lengths = torch.where(mask, 0, self._lengths)
+
+    def _is_finished(self) -> Tensor:
+        """Rows that have run their `num_episodes`."""
+        return self._no_rows if self.num_episodes is None else self._episodes_left == 0
+
+    def _count_down(self, step_done: Tensor, finished: Tensor) -> Tensor:
+        """Take the episodes that are done off what is left; returns the rows that really ended one."""
+        if self.num_episodes is None:
+            return step_done
+        counted = step_done & ~finished
+        self._episodes_left = self._episodes_left - counted.int()
+        return counted
+
+    def _mask_finished(self, finished: Tensor, obs: Tensor) -> Tensor:
+        if self.num_episodes is None:
+            return obs
+        return _select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
+
+    def _reset_rows(self, mask: Tensor, seeds: list[int | None] | None, options: Mapping[str, Any]) -> Tensor:
+        return reset_rows(self.simulator, mask, seeds, options)
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _tensor(self, value: Any, name: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = torch.from_numpy(np.array(value))  # a copy: what is read-only cannot be shared
+        if value.ndim == 0 or value.shape[0] != self.num_envs:
+            raise SpaceError(
+                f"Expected {name} of leftmost size {self.num_envs}, one row an environment, "
+                f"but the shape {tuple(value.shape)} came."
+            )
+        return value if value.device == self.device else value.to(self.device)
+
+    def _seed_list(self, seed: int | Sequence[int | None] | None) -> list[int | None] | None:
+        if seed is None:
+            return None
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i for i in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"Expected {self.num_envs} seeds, one an environment, but {len(seed)} came.")
+        return [None if s is None else int(s) for s in seed]
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self} is closed; make a new one.")
+
+    def _require_reset(self) -> None:
+        if self._needs_reset:
+            raise PendingError("No episode is under way; reset all environments first.")
+
+    def _state_facts(self) -> dict[str, Any]:
+        modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
+        return super()._state_facts() | modes
+
+    # -- the rest of gymnasium's interface ---------------------------------------------------------
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One frame `[height, width, 3]` uint8 a row, or None without a render mode."""
+        self._require_open()
+        return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
+
+    def close_extras(self, **_: Any) -> None:
+        """Close the simulator."""
+        self.simulator.close()
+
+    def __enter__(self) -> BatchedVectorEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"BatchedVectorEnv({self.simulator!r}, autoreset_mode={self.autoreset_mode.value!r})"
+
+
+def _to_numpy(x: Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy()
+
+
+def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Infos as gymnasium's vector environments return them, from whole batches of tensors."""
+    result: dict[str, Any] = {}
+    for key, value in info.items():
+        if f"_{key}" in info or not key.startswith("_"):
+            mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
+            if mask.any():
+                result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
+    if "final_obs" in result:
+        own = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
+        result |= {"final_info": own, "_final_info": result["_final_obs"]}
+    return result
+
+
+def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numpy_entry(name, leaf, mask) for name, leaf in value.items()}
+    array = _to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+    if key != "final_obs":
+        return array
+    rows = np.full(len(mask), None, object)
+    for row in np.flatnonzero(mask):
+        rows[row] = array[row]
+    return rows
+
+
+def reset_rows(
+    simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: Mapping[str, Any]
+) -> Tensor:
+    """Begin an episode in the rows of `mask` `[n]` alone; the observations of all rows."""
+    if seeds is None and not options:
+        return simulator.reset_where(mask)
+    # Simulators take seeds and options for all rows: begin all, and put the others back.
+    state_before = simulator.get_state()
+    simulator.reset(seeds, options)
+    restore_other_rows(simulator, mask, state_before)
+    return simulator.reset_where(torch.zeros_like(mask))
+
+
+def restore_other_rows(simulator: BatchSimulator, mask: Tensor, state_before: Mapping[str, Any]) -> None:
+    """Put rows outside of `mask` `[n]` back to what they were before, as `get_state` gave it."""
+    state_after = simulator.get_state()
+    simulator.set_state(
+        {name: _select_rows(mask, state_after[name], old_value) for name, old_value in state_before.items()}
+    )
+
+
+def _select_rows(mask: Tensor, new_values: Any, old_values: Tensor) -> Tensor:
+    """`rows` where `mask` `[n]` holds and `old_values` `[n, ...]` elsewhere."""
+    return torch.where(mask.view(-1, *[1] * (old_values.ndim - 1)), new_values, old_values)

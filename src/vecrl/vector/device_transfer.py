@@ -1,0 +1,77 @@
+"""Many NumPy arrays to a device as one block: a copy costs a launch each, whatever its size.
+
+Knows nothing of environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from .arrays import convert_to_torch
+
+_ALIGN = 64  # bytes: enough for every dtype and for vectorised loads
+
+
+def to_device(tree: Any, device: torch.device) -> Any:
+    """`tree` with every numeric array in it as a tensor on `device`.
+
+    Args:
+        tree: arrays nested in dicts and tuples, and in object arrays of one axis. All else in it stays as it is.
+        device: where to. On the CPU the tensors share the arrays' memory; elsewhere all arrays travel in one copy.
+
+    >>> to_device({"x": np.zeros(2), "name": ["a", None]}, torch.device("cpu"))
+    {'x': tensor([0., 0.], dtype=torch.float64), 'name': ['a', None]}
+    """
+    if device.type == "cpu":
+        return _map(tree, convert_to_torch)
+    arrays: list[np.ndarray] = []
+    _map(tree, arrays.append)
+    tensors = iter(copy_to_device(arrays, device))
+    return _map(tree, lambda _: next(tensors))
+
+
+def copy_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Tensors of `arrays` on `device`, cut from one block that was copied there at once."""
+    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGN) * _ALIGN for array in arrays)]).tolist()
+    staging_buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    staging_bytes = staging_buffer.numpy()
+    for start, array in zip(starts, arrays, strict=False):
+        staging_bytes[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    # Pinned memory is not handed out again before the copy is through, so nobody has to wait for it here.
+    block = staging_buffer.to(device, non_blocking=True)
+    dtypes = [torch.from_numpy(np.empty(0, array.dtype)).dtype for array in arrays]
+    return [
+        block[start : start + array.nbytes].view(dtype).view(array.shape)
+        for start, array, dtype in zip(starts, arrays, dtypes, strict=False)
+    ]
+
+
+def _map(tree: Any, convert: Callable[[np.ndarray], Any]) -> Any:
+    """`tree` with `convert` applied to its numeric arrays, always in the same order."""
+    if isinstance(tree, dict):
+        return {key: _map(value, convert) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_map(value, convert) for value in tree)
+    if not isinstance(tree, np.ndarray):
+        return tree
+    if tree.dtype == object:
+        converted = np.full(tree.shape, None, object)
+        for index, value in enumerate(tree):
+            converted[index] = _map(value, convert)
+        return converted
+    return convert(tree) if _has_torch_dtype(tree.dtype) else tree
+
+
+@lru_cache
+def _has_torch_dtype(dtype: np.dtype[Any]) -> bool:
+    """Whether torch has this dtype: not text, times or a foreign byte order."""
+    try:
+        torch.from_numpy(np.empty(0, dtype))
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""A simulator that is a batch by birth, driven by ids as a pool is: some of its rows step, the others stand still.
+
+`BaseVectorEnv` stands on this as it does on a `Pool`, without asking which of the two it is. Arrays are the simulator's
+own
+tensors seen as NumPy's, copied only where they live on another device, or where some rows are taken out of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engine.infos import Infos
+from ..engine.space_layout import Layout
+from ..engine.pool_lifecycle import InvokeKind
+from ..engine.env_index import Ids, EnvIndex
+from ..engine.simulator import BatchSimulator, BatchStep
+from ..engine.transition import Transition
+from ..errors import ClosedError, SpaceError
+from ..simulators.gymnasium import ResetKeywords
+from ..vector.batched_env import restore_other_rows, reset_rows
+from .base import BaseVectorEnv
+
+
+class BatchPool:
+    """What `BaseVectorEnv` asks of a pool, answered by one `BatchSimulator`. Nothing is ever under way.
+
+    Args:
+        simulator: whose observation and action are one array each. One with `step_where(mask, actions)` steps some of
+            its rows by that; of any other, the state of all rows is kept and put back.
+    """
+
+    backend_name = "batched"
+    num_workers = 1
+
+    def __init__(self, simulator: BatchSimulator):
+        self.simulator = simulator
+        self.num_envs = simulator.num_envs
+        self.obs_layout, self.action_layout = Layout(simulator.observation_space), Layout(simulator.action_space)
+        self.pending = np.empty(0, np.int64)
+        self.closed = False
+        self._all_ids = np.arange(self.num_envs)
+        self._env_index = EnvIndex([self.num_envs])
+        self._was_reset = False
+        self._pending_step: tuple[np.ndarray, BatchStep] | None = None
+
+    def reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+        ids: Ids | None = None,
+    ) -> Transition:
+        """See `Pool.reset`."""
+        checked_ids = self._check(ids)
+        options = _options(options)
+        all_seeds = seeds
+        if ids is not None and seeds is not None:
+            seeds_by_id = dict(zip(checked_ids.tolist(), seeds, strict=True))
+            all_seeds = [seeds_by_id.get(i) for i in range(self.num_envs)]
+        if ids is None or not self._was_reset:  # a batch begins as one
+            obs = self.simulator.reset(all_seeds, options or None)
+        else:
+            obs = reset_rows(self.simulator, self._mask(checked_ids), all_seeds, options)
+        self._was_reset = True
+        no_flags = np.zeros((2, len(checked_ids)), bool)
+        return self._transition(checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True)
+
+    def step_async(self, actions: Any) -> None:
+        """See `Pool.step_async`."""
+        self._check(None)
+        self._pending_step = self._all_ids, self.simulator.step(self._tensor(actions, self.num_envs))
+
+    def send(self, ids: Ids, actions: Any) -> None:
+        """See `Pool.send`."""
+        checked_ids = self._check(ids)
+        row_actions = self._tensor(actions, len(checked_ids))
+        all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
+        all_actions[torch.from_numpy(checked_ids)] = row_actions
+        mask = self._mask(checked_ids)
+        if (step_where := getattr(self.simulator, "step_where", None)) is not None:
+            self._pending_step = checked_ids, step_where(mask, all_actions)
+            return
+        state_before = self.simulator.get_state()
+        self._pending_step = checked_ids, self.simulator.step(all_actions)
+        restore_other_rows(self.simulator, mask, state_before)
+
+    def wait(self) -> Transition:
+        """See `Pool.wait`."""
+        assert self._pending_step is not None
+        (ids, step), self._pending_step = self._pending_step, None
+        rows = slice(None) if ids is self._all_ids else ids
+        reward, terminated, truncated = (_array(x)[rows] for x in (step.reward, step.terminated, step.truncated))
+        columns = {key: _array(value) for key, value in step.info.items()}
+        infos = Infos(dicts=[(i, {key: column[i] for key, column in columns.items()}) for i in ids.tolist()])
+        reward = reward.astype(np.float64, copy=False)
+        return self._transition(ids, step.next_obs, reward, terminated, truncated, infos if columns else Infos())
+
+    recv = wait
+
+    def invoke(
+        self, kind: InvokeKind, name: str, values: Sequence[Any] | None = None, ids: Ids | None = None
+    ) -> list[Any]:
+        """Get or set what the simulator has, which is one for all, or render."""
+        checked_ids = self._check(ids).tolist()
+        if kind == "call" and name == "render":
+            return [self.simulator.render(i) for i in checked_ids]
+        if kind == "set":
+            for value in values or ():
+                setattr(self.simulator, name, value)
+            return [None] * len(checked_ids)
+        if kind != "get":
+            raise NotImplementedError(f"Expected to get, set or render, but {name!r} is to be called on a batch.")
+        fallbacks = {"reward_range": (-np.inf, np.inf), "spec": None}
+        attribute = fallbacks[name] if name in fallbacks and not hasattr(self.simulator, name) else getattr(self.simulator, name)
+        return [attribute] * len(checked_ids)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """See `Pool.drain`: forgets a step whose result was not taken."""
+        self._pending_step = None
+
+    def close(self, timeout: float | None = None) -> None:
+        """See `Pool.close`."""
+        if not self.closed:
+            self.closed = True
+            self.simulator.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _check(self, ids: Ids | None) -> np.ndarray:
+        if self.closed:
+            raise ClosedError("This object is closed; make a new one.")
+        return self._all_ids if ids is None else self._env_index.check(ids).copy()
+
+    def _mask(self, ids: np.ndarray) -> Tensor:
+        mask = torch.zeros(self.num_envs, dtype=torch.bool)
+        mask[torch.from_numpy(ids)] = True
+        return mask.to(self.simulator.device)
+
+    def _tensor(self, actions: Any, count: int) -> Tensor:
+        (array,) = self.action_layout.batch(actions, count)
+        dtype = self.action_layout.leaves[0].dtype
+        return torch.from_numpy(np.array(array, dtype)).to(self.simulator.device)
+
+    def _transition(
+        self,
+        ids: np.ndarray,
+        obs: Tensor,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: Infos,
+        was_reset: bool = False,
+    ) -> Transition:
+        rows = _array(obs) if ids is self._all_ids else _array(obs)[ids]
+        done = (terminated | truncated).nonzero()[0]
+        flags = np.full(len(ids), was_reset)
+        return Transition(
+            ids, self.obs_layout, rows, reward, terminated, truncated, flags, done[:0], None, infos, Infos(), done, None
+        )
+
+
+class BatchedVenv(BaseVectorEnv):
+    """The rows of a `BatchSimulator` as environments with ids; see `BaseVectorEnv`. Steps are synchronous.
+
+    >>> from vecrl.simulators.native import make_native
+    >>> envs = BatchedVenv(make_native("CartPole-v1", 4))
+    >>> obs, infos = envs.reset(seed=[1, 2, 3, 4])
+    >>> obs, rew, terminated, truncated, infos = envs.step([0, 1], id=[2, 0])
+    >>> obs.shape, rew
+    ((2, 4), array([1., 1.]))
+    >>> envs.close()
+
+    Args:
+        simulator: the batch; it is closed with this object.
+    """
+
+    def __init__(self, simulator: BatchSimulator):
+        self._init_over_pool(BatchPool(simulator), None, None, False, call_env_seed=False)
+
+
+def _options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options among the keywords of a reset, which a batch takes no others of."""
+    keywords = dict(options or {})
+    if isinstance(options, ResetKeywords):
+        checked_ids = keywords.pop("options", None)
+        if keywords:
+            raise SpaceError(f"Expected no keywords but seed and options for a batch, but {list(keywords)} came.")
+        return dict(checked_ids or {})
+    return keywords
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """As NumPy's array, of the same memory where it is the host's."""
+    return tensor.numpy(force=True) if isinstance(tensor, Tensor) else np.asarray(tensor)

@@ -1,0 +1,141 @@
+"""How a transition of the engine looks in this dialect: stacked observations, and infos as an array of dicts.
+
+Knows transitions and layouts, not how environments are stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.infos import Infos
+from ..engine.space_layout import Layout
+from ..engine.transition import Transition
+from ..errors import SpaceError
+from ..simulators.heterogeneous import REWARD
+
+_NO_INFO: Mapping[str, Any] = {}
+
+
+class ResultFormatter:
+    """Presents the transitions of a pool.
+
+    Args:
+        layout: of the observations.
+        stack_dicts: whether dict observations become a dict of arrays rather than an array of dicts.
+        shared: whether environments live in this process, so that what is in their infos may still be theirs.
+    """
+
+    def __init__(self, layout: Layout, stack_dicts: bool, shared: bool):
+        self._layout = layout
+        self._stack_dicts = stack_dicts
+        self._shared = shared
+        self._single_array = layout.flat and not layout.opaque
+
+    def reset(self, transition: Transition) -> tuple[Any, np.ndarray]:
+        """Observations, and infos `[m]` as their environments gave them."""
+        return self.obs(transition), _info_array(self._dicts(transition.infos, transition.ids.tolist()))
+
+    def step(self, transition: Transition) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Observations, rewards, flags, and infos `[m]` with the id of each environment."""
+        ids = transition.ids.tolist()
+        reward = transition.reward
+        if transition.infos:
+            dicts = self._dicts(transition.infos, ids)
+            if any(REWARD in info for info in dicts):
+                reward = stack([info.pop(REWARD, number) for info, number in zip(dicts, reward, strict=True)])
+            for info, env_id in zip(dicts, ids, strict=True):
+                info["env_id"] = env_id
+        else:
+            dicts = [{"env_id": env_id} for env_id in ids]
+        return self.obs(transition), reward, transition.terminated, transition.truncated, _info_array(dicts)
+
+    def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """A dict of its own for each of `ids`."""
+        infos_by_id = dict(infos.items())
+        if self._shared:
+            return [_copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
+        return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
+
+    def obs(self, transition: Transition) -> Any:
+        """The observations of `m` environments.
+
+        Returns:
+            An array `[m, ...]`; an array `[m]` of objects where their shapes differ or they are dicts; a dict of
+            arrays where `stack_dicts` says so.
+        """
+        if self._single_array:
+            return transition.obs
+        if self._layout.flat:
+            return self._stack_objects(transition.obs)
+        leaves = self._layout.split(transition.obs)
+        if self._stack_dicts:
+            stacked = [leaf if isinstance(leaf, np.ndarray) else stack(leaf) for leaf in leaves]
+            return self._layout.build(stacked)
+        return object_array(self._layout.rows(leaves, len(transition.ids)))
+
+    def _stack_objects(self, values: Sequence[Any]) -> Any:
+        if self._stack_dicts and values and isinstance(values[0], dict):
+            keys = values[0].keys()
+            if all(isinstance(value, dict) and value.keys() == keys for value in values):
+                return {key: self._stack_objects([value[key] for value in values]) for key in keys}
+        return stack(values)
+
+    def empty_result(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What a step of no environments yields."""
+        obs: Any = np.empty(0, object)
+        if self._single_array or (self._stack_dicts and not self._layout.flat):
+            obs = self._layout.build([np.asarray(leaf) for leaf in self._layout.empty(0)])
+        flags = np.empty((2, 0), bool)
+        return obs, np.empty(0), flags[0], flags[1], np.empty(0, object)
+
+
+def stack(values: Sequence[Any]) -> np.ndarray:
+    """Arrays or numbers of one shape stacked `[m, ...]`; anything else in an array `[m]` of objects.
+
+    Raises:
+        SpaceError: (a TypeError) one of them is a tuple.
+
+    >>> stack([1, 2]), stack([np.zeros(1), np.zeros(2)]).shape, stack(["a", "b"]).dtype
+    (array([1, 2]), (2,), dtype('O'))
+    """
+    if any(isinstance(value, tuple) for value in values):
+        raise SpaceError(NO_TUPLES)
+    if not all(isinstance(value, np.ndarray | np.generic | int | float | list) for value in values):
+        return object_array(values)
+    try:
+        array = np.stack([np.asarray(value) for value in values]) if len(values) else np.empty(0, object)
+    except ValueError:  # of several shapes
+        return object_array(values)
+    return array if array.dtype.kind in "biufc" else object_array(values)
+
+
+NO_TUPLES = (
+    "Expected observations to be arrays, numbers or dicts, but they are tuples: have the environments give a dict, or "
+    "flatten them (gymnasium.wrappers.FlattenObservation)."
+)
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """An array `[m]` of the objects themselves, whatever they are."""
+    array = np.empty(len(values), object)
+    for i, value in enumerate(values):  # NumPy would look into arrays and lists
+        array[i] = value
+    return array
+
+
+def _info_array(dicts: list[dict[str, Any]]) -> np.ndarray:
+    array = np.empty(len(dicts), object)
+    array[:] = dicts
+    return array
+
+
+def _copy_nested(value: Any) -> Any:
+    """A copy of dicts, lists and arrays, however nested; everything else is handed on."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: _copy_nested(item) for key, item in value.items()}
+    return [_copy_nested(item) for item in value] if type(value) is list else value

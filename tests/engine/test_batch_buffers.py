@@ -1,0 +1,208 @@
+"""The arena: who sees which rows, and that a slot is never written while anybody holds a piece of it."""
+
+import gc
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+
+from vecrl.engine.batch_buffers import BatchBuffers
+from vecrl.engine.pool import Pool
+from vecrl.engine.space_layout import Layout
+
+OBS = Layout(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(5), "t": spaces.Text(3)}))
+ACTION = Layout(spaces.Discrete(2))
+N = 6
+
+
+def test_leaves_are_disjoint_and_aligned() -> None:
+    arena = BatchBuffers(OBS, ACTION, N)
+    arrays = [*arena.actions, *arena.final_obs, arena.reset_mask]
+    for slot in arena.slots:
+        arrays += [*slot.obs, slot.reward, slot.flags, slot.returns, slot.lengths]
+    arrays = [a for a in arrays if a is not None]
+    for array in arrays:
+        assert array.ctypes.data % 16 == 0
+        assert not array.any()
+    for i, array in enumerate(arrays):
+        array.fill(1)
+        for j, other in enumerate(arrays):
+            assert i == j or not np.may_share_memory(array, other)
+    assert arena.slots[0].obs[2] is None
+
+
+def test_two_maps_of_one_file_share_memory() -> None:
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, BatchBuffers.size(OBS, ACTION, N))
+    actual, expected = (BatchBuffers(OBS, ACTION, N, fd=fd) for _ in range(2))
+    os.close(fd)
+    rows = expected.rows(2, 4)[3]
+    rows.obs[0][:] = 7
+    rows.reward[:] = 8
+    rows.was_reset[:] = True
+    slot = actual.slots[3]
+    np.testing.assert_array_equal(slot.obs[0][:, 0], [0, 0, 7, 7, 0, 0])
+    np.testing.assert_array_equal(slot.reward, [0, 0, 8, 8, 0, 0])
+    np.testing.assert_array_equal(slot.was_reset, [False, False, True, True, False, False])
+    assert not actual.slots[2].reward.any()
+
+
+class Nested(Counting):
+    """Observes its counts in a dict of arrays."""
+
+    observation_space = spaces.Dict(
+        {"a": spaces.Box(-np.inf, np.inf, (3,), np.float64), "t": spaces.Tuple((spaces.Box(0, 1e9, (2, 2)),))}
+    )
+
+    def _observe(self) -> Any:
+        return {"a": super()._observe(), "t": (np.full((2, 2), self.count, np.float32),)}
+
+
+HOLDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "itself": lambda a: a,
+    "a view": lambda a: a[1:],
+    "a row": lambda a: a[0],
+    "a view of a view": lambda a: a[1:].T[..., ::2].reshape(-1),
+    "a tensor": torch.from_numpy,
+    "a tensor of a view": lambda a: torch.from_numpy(a)[1:],
+    "a tensor's array": lambda a: torch.from_numpy(a).numpy(),
+    "a dlpack import": torch.from_dlpack,
+    "a memoryview": memoryview,
+    "a buffer's array": lambda a: np.frombuffer(memoryview(a), np.uint8),
+    "a list of rows": list,
+    "a closure": lambda a: lambda: a,
+    "a cycle": lambda a: _cycle(a),
+    "another shape": lambda a: _reshaped(a),
+}
+
+
+def _cycle(array: np.ndarray) -> list[Any]:
+    cycle: list[Any] = [array]
+    cycle.append(cycle)
+    return cycle
+
+
+def _reshaped(array: np.ndarray) -> np.ndarray:
+    array.shape = (-1,)
+    array.flags.writeable = False
+    return array
+
+
+def _numbers(stored: Any) -> np.ndarray:
+    if callable(stored):
+        stored = stored()
+    if isinstance(stored, list):
+        stored = stored[0]
+    if isinstance(stored, torch.Tensor):
+        stored = stored.numpy()
+    return np.array(stored, copy=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("hold", HOLDS)
+def test_held_results_are_not_overwritten(hold: str, backend: str) -> None:
+    pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend)
+    stored = [HOLDS[hold](pool.reset().obs)]
+    before = [_numbers(stored[0])]
+    for _ in range(2 * len(pool._buffers.slots)):  # more often than there are slots
+        stored.append(HOLDS[hold](pool.step(np.zeros(4, int)).obs))
+        before.append(_numbers(stored[-1]))
+        after = pool.step(np.zeros(4, int)).obs
+        assert after.shape == (4, 3)
+        assert after.flags.writeable
+    for a, b in zip(stored, before, strict=True):
+        np.testing.assert_array_equal(_numbers(a), b)
+    pool.close()
+    np.testing.assert_array_equal(_numbers(stored[-1]), before[-1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_leaf_of_a_nested_result_holds_the_slot(backend: str) -> None:
+    pool = make_pool([lambda i=i: Nested(i) for i in range(4)], backend)
+    pool.reset()
+    stored = [pool.step(np.zeros(4, int)).obs["t"][0][0] for _ in range(8)]
+    for count, piece in enumerate(stored, 1):
+        np.testing.assert_array_equal(piece, np.full((2, 2), count))
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_flags_rewards_and_infos_are_copies(backend: str) -> None:
+    pool = make_pool([lambda i=i: Counting(i, length=2) for i in range(4)], backend)
+    pool.reset()
+    first = pool.step(np.zeros(4, int), reset_done=True)
+    second = pool.step(np.zeros(4, int), reset_done=True)
+    for _ in range(8):
+        pool.step(np.zeros(4, int), reset_done=True)
+    np.testing.assert_array_equal(first.reward, 1)
+    np.testing.assert_array_equal(first.terminated, False)
+    np.testing.assert_array_equal(second.terminated, True)
+    np.testing.assert_array_equal(second.final_obs[:, 1:], [[0, 2]] * 4)
+    np.testing.assert_array_equal(second.episodes.returns, [3.0] * 4)
+    np.testing.assert_array_equal(second.episodes.lengths, [2] * 4)
+    assert dict(first.infos.items())[3] == {"count": 1}
+    pool.close()
+
+
+def _addresses(pool: Pool, steps: int) -> set[int]:
+    return {pool.step(np.zeros(pool.num_envs, int)).obs.ctypes.data for _ in range(steps)}
+
+
+def test_released_slots_are_reused() -> None:
+    pool = make_pool([Counting] * 2, "serial")
+    pool.reset()
+    assert len(_addresses(pool, 20)) == 1
+    stored = [pool.step(np.zeros(2, int)).obs for _ in range(10)]
+    assert len({array.ctypes.data for array in stored}) == 10, "slots, and copies when there are no more"
+    stored.clear()
+    gc.collect()
+    assert len(_addresses(pool, 20)) == 1
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_actions_are_copies(backend: str) -> None:
+    class Keeping(Counting):
+        action_space = spaces.Box(-1, 1, (2,), np.float64)
+
+        def step(self, action: Any) -> Any:
+            self.kept = [*getattr(self, "kept", []), action]
+            return super().step(action)
+
+        def sums(self) -> list[float]:
+            return [float(action.sum()) for action in self.kept]
+
+    pool = make_pool([Keeping] * 3, backend)
+    pool.reset()
+    actions = np.zeros((3, 2))
+    for value in range(4):
+        actions[:] = value / 4
+        pool.step(actions)
+    pool.send([1], actions[:1])
+    actions[:] = 9
+    pool.recv()
+    assert pool.invoke("call", "sums", [((), {})] * 3)[1] == [0.0, 0.5, 1.0, 1.5, 1.5]
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opaque_observations_are_copies(backend: str) -> None:
+    class Growing(Counting):
+        observation_space = spaces.Sequence(spaces.Discrete(100))
+        history: Any = ()
+
+        def _observe(self) -> Any:
+            self.history = self.history or []
+            self.history.append(self.count)
+            return self.history
+
+    pool = make_pool([Growing] * 2, backend)
+    first = pool.reset().obs
+    pool.step(np.zeros(2, int))
+    assert first == ([0], [0])
+    pool.close()

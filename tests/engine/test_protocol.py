@@ -1,0 +1,148 @@
+"""Commands and answers as bytes: what goes in comes out, whatever it is cut into on the way."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.faults.fixture_envs import Interrupt, SilentError, UnpicklableError, UnprintableError
+
+from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
+from vecrl.engine.backends.worker_connection import WorkerConnection
+from vecrl.engine.infos import InfoBatch, Infos
+from vecrl.engine.worker import Command, Op, WorkerReply, describe_failure
+
+COMMANDS = st.builds(
+    Command,
+    op=st.sampled_from(Op),
+    seq=st.integers(0, 2**32 - 1),
+    slot=st.integers(0, 2**16 - 1),
+    reset_done=st.booleans(),
+    masked=st.booleans(),
+    rows=st.none() | st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4),
+)
+
+
+@given(COMMANDS)
+def test_commands_round_trip(command: Command) -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, encode_command(command) * 2)
+        os.close(write)
+        assert read_command(read) == command
+        assert read_command(read) == command
+        assert read_command(read) is None, "the caller is gone"
+    finally:
+        os.close(read)
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_truncated_commands_end_the_worker(size: int) -> None:
+    data = encode_command(Command(Op.STEP, 1, rows=[1, 2], extra="a"))
+    assert len(data) > 39
+    read, write = os.pipe()
+    os.write(write, data[:size])
+    os.close(write)
+    assert read_command(read) is None
+    os.close(read)
+
+
+def _block(count: int, kind: Any = int) -> WorkerReply:
+    return WorkerReply(infos=Infos(batches=[InfoBatch(4, np.array([(count, 0.5)] * 2, [("a", kind), ("b", float)]))]))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, 64, 1 << 16])
+def test_replies_round_trip(chunk: int) -> None:
+    """Also where numbers are sent raw from the second time on, and their kind changes in between."""
+    sent = [
+        None,
+        _block(1),
+        _block(2),
+        WorkerReply(result=[1, "x"]),
+        _block(3),
+        _block(4, float),
+        None,
+        _block(5, float),
+    ]
+    existing = ReplyCodec()
+    data = b"".join(existing.encode(seq, report) for seq, report in enumerate(sent))
+    fds = [*os.pipe(), *os.pipe(), *os.pipe()]
+    link = WorkerConnection(0, (4, 5), fds[1], fds[2], fds[4])
+    received: list[Any] = []
+    for start in range(0, len(data), chunk):
+        os.write(fds[3], data[start : start + chunk])
+        while link.is_readable(link.replies_fd):
+            link.read(received)
+    assert [seq for _, seq, _ in received] == list(range(len(sent)))
+    for (_, _, report), original in zip(received, sent, strict=True):
+        assert (report is None) == (original is None)
+        if report is not None and original is not None:
+            assert list(report.infos.items()) == list(original.infos.items())
+            assert report.result == original.result
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("plain"), UnprintableError(1, "odd"), UnpicklableError(), SilentError()],
+    ids=lambda e: type(e).__name__,
+)
+def test_unpicklable_exceptions_keep_their_text(error: Exception) -> None:
+    failure = describe_failure((3,), "step", error, 1, 7)
+    existing, local_value = ReplyCodec(), ReplyCodec()
+    data = existing.encode(1, WorkerReply(failures=[failure]))
+    (back,) = local_value.decode(data[8:]).failures
+    assert (back.env_ids, back.error, back.traceback, back.step) == ((3,), failure.error, failure.traceback, 7)
+    assert isinstance(back.exception, type(error)) == isinstance(error, (ValueError, SilentError))
+    assert failure.exception is error, "what is encoded is left as it was"
+
+
+def _link() -> tuple[WorkerConnection, int, int]:
+    """A link, and the worker's ends of its pipes: where commands come from, and where answers go."""
+    (expected, commands), (answers, actual), (status, other) = os.pipe(), os.pipe(), os.pipe()
+    os.close(other)
+    return WorkerConnection(0, (0,), commands, answers, status), expected, actual
+
+
+def test_no_part_of_a_long_answer_is_lost_as_ctrl_c_comes() -> None:
+    """Else what comes after it would be taken for the rest of it."""
+    long, last = ReplyCodec().encode(1, WorkerReply(result=b"x" * 60_000)), ReplyCodec().encode(2, None)
+    interrupt, at = Interrupt(0), 1
+    while interrupt.left <= 0:
+        link, expected, actual = _link()
+        received: list[Any] = []
+        for part in (long[:30_000], long[30_000:]):
+            os.write(actual, part)
+            with (interrupt := Interrupt(at, bytecodes=True)):
+                link.read(received)
+        os.write(actual, last)
+        link.read(received)
+        assert [seq for _, seq, _ in received] in ([1, 2], [2])
+        for fd in (expected, actual):
+            os.close(fd)
+        link.close()
+        at += 1
+
+
+def test_no_part_of_a_long_command_is_lost_as_ctrl_c_comes() -> None:
+    long, last = Command(Op.INVOKE, 1, extra=b"x" * 200_000), Command(Op.STEP, 2)
+    interrupt, at = Interrupt(0), 1
+    while interrupt.left <= 0:
+        link, expected, actual = _link()
+        with (interrupt := Interrupt(at, bytecodes=True)):
+            link.send(encode_command(long))
+        os.set_blocking(expected, False)
+        received = b""
+        link.send(encode_command(last))
+        while link.kept:
+            received += os.read(expected, 1 << 16)
+            link.flush()
+        received += os.read(expected, 1 << 18)
+        assert received in (encode_command(long) + encode_command(last), encode_command(last))
+        for fd in (expected, actual):
+            os.close(fd)
+        link.close()
+        at += 1

@@ -1,0 +1,255 @@
+"""Actors of a cluster: where they are placed, what they live in, and what is left of a Ray of our own."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.fixture_envs import Counting, make_pool
+from tests.faults.test_leaked_resources import Script
+from tests.ray_cluster import TestCluster, wait_for
+
+from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.pool import Pool
+from vecrl.engine.worker import Command, Op
+from vecrl.errors import WorkerCrash
+
+ACTIONS = np.zeros(4, int)
+
+
+class Asked(Counting):
+    """Answers questions about its process."""
+
+    def ask(self, question: str) -> Any:
+        return eval(question, {"os": os, "sys": sys})
+
+    def node(self) -> str:
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+
+def ask(pool: Pool, name: str, *arguments: Any) -> list[Any]:
+    return pool.invoke("call", name, [(arguments, {})] * pool.num_envs)
+
+
+@pytest.mark.ray
+def test_actors_follow_placement_options(cluster: TestCluster) -> None:
+    head = cluster.head.node_id
+    with cluster.node(simulators=1) as node:
+        for options, homes in (
+            (RayOptions(placement_strategy="STRICT_SPREAD"), {head, node.node_id}),
+            (RayOptions(placement_strategy="STRICT_PACK", num_cpus=0.5), None),
+            (RayOptions(resources={"simulators": 0.5}), {node.node_id}),
+        ):
+            pool = make_pool([Asked] * 2, "ray", ray_options=options)
+            found = set(ask(pool, "node"))
+            assert found == homes or (homes is None and len(found) == 1)
+            pool.close()
+
+
+@pytest.mark.ray
+def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> None:
+    options = RayOptions(resources={"unicorns": 1}, start_timeout=0.5)
+    reported = (
+        r"(?s)environment 0 .*claims 1 CPU, 1 unicorns, did not begin within 0.5 s; free in the cluster: [0-9]+ CPU"
+    )
+    with pytest.raises(WorkerCrash, match=reported):
+        make_pool([Counting] * 2, "ray", ray_options=options)
+    with pytest.raises(ValueError, match=f"Expected address '{cluster.address}'.*but 'localhost:1' came"):
+        make_pool([Counting], "ray", 1, ray_options=RayOptions(address="localhost:1"))
+    pool = make_pool([Counting], "ray", 1, ray_options=RayOptions(address=cluster.address))
+    assert pool.reset().obs.shape == (1, 3)
+    pool.close()
+
+
+@pytest.mark.ray
+def test_actors_sent_to_dead_nodes_start_elsewhere(cluster: TestCluster) -> None:
+    with cluster.node(num_cpus=50) as node:
+        cluster.kill(node)
+        pool = make_pool([Asked] * 2, "ray", ray_options=RayOptions(placement_strategy="SPREAD"))
+        assert set(ask(pool, "node")) == {cluster.head.node_id}
+        pool.close()
+
+
+@pytest.mark.ray
+def test_environments_run_in_own_processes_with_thread_limits() -> None:
+    pool = make_pool([Asked] * 2, "ray", threads_per_worker=3, ray_options=RayOptions(num_cpus=0))
+    pids = ask(pool, "ask", "os.getpid()")
+    assert len({*pids, os.getpid()}) == 3
+    assert ask(pool, "ask", "os.environ['OMP_NUM_THREADS'], 'torch' in sys.modules") == [("3", False)] * 2
+    pool.close()
+
+
+@pytest.mark.ray
+def test_crashed_actors_are_replaced() -> None:
+    """As the pool has it: end, replace, rejoin."""
+    pool = make_pool([Asked] * 4, "ray")
+    pool.reset()
+    backend: Any = pool._backend
+    before = ask(pool, "ask", "os.getpid()")
+    backend.send([(0, Command(Op.STEP, 7))])
+    assert backend.end(0)
+    backend.replace(0)
+    ((worker, seq, report),) = backend.receive(20.0)
+    assert (worker, seq, report.result.num_envs) == (0, 0, 2), "no answer to what the lost one was asked"
+    backend.reattach(0)
+    assert backend.receive(5.0) == [(0, 0, None)]
+    assert pool.reset().obs[:, 1].tolist() == [0, 0, 1, 1]
+    after = ask(pool, "ask", "os.getpid()")
+    assert (after[2:], after[0] == before[0]) == (before[2:], False)
+    pool.close()
+
+
+@pytest.mark.ray
+def test_killed_nodes_are_detected_and_workers_restart_elsewhere(cluster: TestCluster) -> None:
+    with cluster.node() as node:
+        pool = make_pool([Asked] * 4, "ray", ray_options=RayOptions(placement_strategy="STRICT_SPREAD"))
+        pool.reset()
+        lost = ask(pool, "node").index(node.node_id) // 2
+        cluster.kill(node)
+        ids = [2 * lost, 2 * lost + 1]
+        reported = rf"environments {ids[0]}, {ids[1]} .*on node {node.node_id[:8]} is gone"
+        with pytest.raises(WorkerCrash, match=reported):  # noqa: PT012
+            for _ in range(100_000):
+                pool.step(ACTIONS)
+        backend: Any = pool._backend
+        backend.replace(lost)
+        assert backend.receive(30.0)[0][2].result.num_envs == 2
+        backend.reattach(lost)
+        assert backend.receive(5.0) == [(lost, 0, None)]
+        del pool._pending.crashed[lost]
+        assert pool.reset().obs[:, 2].tolist() == [0] * 4
+        assert node.node_id not in ask(pool, "node")
+        pool.close()
+
+
+# -- a Ray of one's own ----------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_working_dir_is_uploaded(cluster: TestCluster, tmp_path: Path) -> None:
+    (tmp_path / "homemade.py").write_text(
+        "import gymnasium\n"
+        "class Homemade(gymnasium.Wrapper):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(gymnasium.make('CartPole-v1'))\n"
+        "    def where(self):\n"
+        "        return __file__\n"
+    )
+    script = Script(
+        f"""
+    from homemade import Homemade
+    from vecrl.vector import RayOptions
+    options = RayOptions(address={cluster.address!r}, runtime_env={{"working_dir": {str(tmp_path)!r}}})
+    for _ in range(2):
+        with VectorEnv([Homemade] * 2, backend="ray", num_workers=2, ray_options=options) as envs:
+            say([(os.path.basename(place), {str(tmp_path)!r} in place) for place in envs.call("where")])
+    """,
+        tmp_path,
+    )
+    code, out, err = script.finish(60.0)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [str([("homemade.py", False)] * 2)] * 2, "found, and not in the caller's own folder"
+
+
+@pytest.mark.ray
+def test_working_dir_raises_when_already_connected(tmp_path: Path) -> None:
+    options = RayOptions(runtime_env={"working_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"folders are shipped only then.*ray.init\(runtime_env="):
+        make_pool([Counting], "ray", ray_options=options)
+
+
+@pytest.mark.ray
+def test_runtime_env_variables_are_set() -> None:
+    pool = make_pool([Asked], "ray", 1, ray_options=RayOptions(runtime_env={"env_vars": {"VECRL_ASKED": "yes"}}))
+    assert ask(pool, "ask", "os.environ['VECRL_ASKED']") == ["yes"]
+    pool.close()
+
+
+@pytest.mark.ray
+def test_nodes_without_vecrl_raise(cluster: TestCluster, tmp_path: Path) -> None:
+    """As one is where the Python finds something else under its name."""
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "vecrl.py").write_text("")
+    script = Script(
+        f"""
+    from vecrl.errors import WorkerCrash
+    from vecrl.vector import RayOptions
+    options = RayOptions(address={cluster.address!r}, runtime_env={{"working_dir": {str(tmp_path / "shipped")!r}}})
+    try:
+        VectorEnv([Counting], backend="ray", ray_options=options)
+    except WorkerCrash as error:
+        say(str(error).splitlines()[0])
+    """,
+        tmp_path,
+    )
+    code, out, err = script.finish(60.0)
+    assert (code, err) == (0, "")
+    assert "every node needs the same Python, vecrl and Ray" in out
+
+
+BODY = """
+    import psutil, ray
+    os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    os.environ["ASKED"] = "here"
+    class Noting(Counting):
+        def close(self):
+            open(f"closed-{self.env_id}", "x").close()
+        def where(self):
+            return os.environ["ASKED"], os.environ["OMP_NUM_THREADS"], os.getcwd()
+    envs = VectorEnv([partial(Noting, i) for i in range(4)], backend="ray", num_workers=2)
+    envs.reset()
+"""
+
+
+@pytest.mark.ray
+def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> None:
+    script = Script(
+        f"    os.chdir({str(tmp_path)!r})"
+        + BODY
+        + """
+    say(envs.step(np.zeros(4, int))[1].tolist())
+    say(envs.call("where")[3])
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = {c.laddr.ip for p in family for c in p.net_connections("inet") if c.status == "LISTEN"}
+    say(all(ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1") for ip in listening) or listening)
+    other = VectorEnv([Counting], backend="ray")
+    say(other.reset()[0].shape)
+    other.close()
+    say(ray.is_initialized())
+    """,
+        tmp_path,
+    )
+    code, out, err = script.finish(60.0)
+    assert (code, err) == (0, "")
+    home = str(("here", "1", str(tmp_path)))
+    assert out.splitlines() == ["[1.0, 1.0, 1.0, 1.0]", home, "True", "(1, 3)", "True"]
+    assert sorted(path.name for path in tmp_path.glob("closed-*")) == [f"closed-{i}" for i in range(4)]
+    assert wait_for(lambda: not script.others()), script.others()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, tmp_path: Path) -> None:
+    script = Script(
+        BODY
+        + """
+    say("stepping")
+    while True:
+        envs.step(np.zeros(4, int))
+    """,
+        tmp_path,
+    )
+    script.wait_for("stepping")
+    begin = time.monotonic()
+    os.killpg(script.process.pid, how)
+    code, _, err = script.finish(20.0)
+    assert time.monotonic() - begin < 8.0
+    assert code
+    assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")
+    assert wait_for(lambda: not script.others()), script.others()

@@ -1,0 +1,45 @@
+"""What may be asked of a cluster, and what is said where Ray is not installed or not meant. Needs no Ray."""
+
+import builtins
+from typing import Any
+
+import pytest
+from tests.faults.fixture_envs import Counting, make_pool
+
+from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.errors import VersionError
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"num_cpus": -1}, "num_cpus of 0 or more, but -1"),
+        ({"num_gpus": float("nan")}, "num_gpus of 0 or more"),
+        ({"resources": {"arm": -2}}, "arm of 0 or more, but -2"),
+        ({"start_timeout": 0}, "start_timeout to be seconds above 0"),
+        ({"placement_strategy": "WIDE"}, "placement_strategy to be one of .*'SPREAD'.*, but 'WIDE'"),
+        ({"placement_strategy": "PACK", "num_cpus": 0}, "give num_cpus above 0"),
+        ({"address": "ray://somewhere:10001"}, "address='auto'"),
+    ],
+)
+def test_invalid_options_raise(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        RayOptions(**given)
+
+
+def test_options_raise_on_other_backends() -> None:
+    with pytest.raises(ValueError, match="backend='ray' beside ray_options, but backend='processes' came"):
+        make_pool([Counting], "processes", 1, ray_options=RayOptions())
+
+
+def test_missing_ray_raises_with_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    existing = builtins.__import__
+
+    def absent(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("ray") or name == "backends.actors":
+            raise ModuleNotFoundError("No module named 'ray'", name="ray")
+        return existing(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(VersionError, match=r"pip install 'vecrl\[ray\]'"):
+        make_pool([Counting], "ray", 1)

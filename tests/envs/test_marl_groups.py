@@ -1,0 +1,140 @@
+"""Groups of agents: maps, and an environment of two groups through everything that `EnvBase` does."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from vecrl.envs import EnvBase, MarlGroupMapType, check_env_specs, check_marl_grouping
+from vecrl.specs import Bounded, Categorical, Composite, OneHot, Unbounded
+
+
+@pytest.mark.parametrize("kind", MarlGroupMapType)
+def test_the_usual_groups_are_groups(kind: MarlGroupMapType) -> None:
+    names = ["cat", "dog", "cow"]
+    check_marl_grouping(kind.get_group_map(names), names)
+
+
+@pytest.mark.parametrize(
+    ("groups", "fault"),
+    [
+        ({}, r"in no group: \[.cat., .dog.\]"),
+        ({"a": ["cat"], "b": []}, r"\['b'\] have none"),
+        ({"a": ["cat"]}, r"in no group: \['dog'\]"),
+        ({"a": ["cat", "dog"], "b": ["dog"]}, r"in more than one place: \['dog'\]"),
+        ({"a": ["cat", "cat"], "b": ["dog"]}, r"in more than one place: \['cat'\]"),
+        ({"a": ["cat", "dog", "cow"]}, r"unknown: \['cow'\]"),
+    ],
+)
+def test_invalid_groups_raise(groups: dict[str, list[str]], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        check_marl_grouping(groups, ["cat", "dog"])
+
+
+def test_agents_of_one_name() -> None:
+    with pytest.raises(ValueError, match="different names"):
+        check_marl_grouping({"a": ["cat"]}, ["cat", "cat"])
+
+
+class Pasture(EnvBase):
+    """Two sheep and three wolves, in each of two fields; every agent counts the steps of its life.
+
+    Rewards and done flags are each agent's own, or shared by all at the root. An agent's life is as long as its place
+    in its group, plus one; the shared one ends after three steps.
+    """
+
+    GROUPS = {"sheep": 2, "wolves": 3}
+
+    def __init__(self, own: bool):
+        super().__init__(batch_size=[2])
+        self.own = own
+        seen, acts, pays, done = (Composite(shape=[2]) for _ in range(4))
+        for name, agents in self.GROUPS.items():
+            age = Composite(age=Unbounded((2, agents, 1), dtype=torch.int64), shape=[2, agents])
+            seen[name] = age
+            acts[name] = Composite(
+                action=OneHot(4, (2, agents, 4)) if name == "sheep" else Bounded(-1, 1, (2, agents, 2)),
+                shape=[2, agents],
+            )
+            if own:
+                pays[name] = Composite(reward=Unbounded((2, agents, 1)), shape=[2, agents])
+                done[name] = Composite(done=Categorical(2, (2, agents, 1), dtype=torch.bool), shape=[2, agents])
+        seen["grass"] = Unbounded((2, 5))
+        if not own:
+            pays["reward"], done["done"] = Unbounded((2, 1)), Categorical(2, (2, 1), dtype=torch.bool)
+        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = seen, acts, pays, done
+        self.ages = {name: torch.zeros(2, agents, 1, dtype=torch.int64) for name, agents in self.GROUPS.items()}
+
+    def _seen(self) -> TensorDict:
+        data = TensorDict({"grass": torch.rand(2, 5)}, [2])
+        for name, agents in self.GROUPS.items():
+            data[name] = TensorDict({"age": self.ages[name]}, [2, agents])
+        return data
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        for name in self.GROUPS:
+            mask = None if tensordict is None else tensordict.get((name, "_reset") if self.own else "_reset", None)
+            if mask is not None:
+                mask = mask if self.own else mask.unsqueeze(-1)
+            self.ages[name] = torch.zeros_like(self.ages[name]) if mask is None else self.ages[name] * ~mask
+        return self._seen()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.ages = {name: age + 1 for name, age in self.ages.items()}
+        data = self._seen()
+        if not self.own:
+            old = self.ages["sheep"][:, 0]
+            return data.update({"reward": old.float(), "done": old >= 3})
+        for name, agents in self.GROUPS.items():
+            life = torch.arange(1, agents + 1).unsqueeze(-1)
+            data[name].update({"reward": self.ages[name].float(), "done": self.ages[name] >= life})
+        return data
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_specs_and_keys(own: bool) -> None:
+    env = Pasture(own)
+    check_env_specs(env, break_when_any_done="both")
+    assert env.action_keys == [("sheep", "action"), ("wolves", "action")]
+    assert env.reward_keys == ([("sheep", "reward"), ("wolves", "reward")] if own else ["reward"])
+    assert env.reset_keys == ([("sheep", "_reset"), ("wolves", "_reset")] if own else ["_reset"])
+    assert env.done_keys_groups[0] == ([("sheep", "done"), ("sheep", "terminated")] if own else ["done", "terminated"])
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_step_keeps_the_dimensions_of_agents(own: bool) -> None:
+    data = Pasture(own).rand_step()
+    assert data["next"].batch_size == (2,)
+    assert data["sheep"].batch_size == data["next", "sheep"].batch_size == (2, 2)
+    assert data["next", "wolves"].batch_size == (2, 3)
+    assert data["sheep", "action"].sum(-1).eq(1).all()
+    assert data["next", "grass"].shape == (2, 5)
+    assert (("next", "sheep", "reward") in data.keys(True)) == own
+
+
+def test_agents_reset_independently() -> None:
+    env = Pasture(own=True)
+    rollout = env.rollout(6, break_when_any_done=False)
+    for name, agents in env.GROUPS.items():
+        for agent in range(agents):
+            life = agent + 1
+            ages = [t % life for t in range(6)]
+            assert rollout[name, "age"][:, :, agent, 0].tolist() == [ages, ages]
+            assert rollout["next", name, "reward"][0, :, agent, 0].tolist() == [age + 1.0 for age in ages]
+            assert rollout["next", name, "done"][0, :, agent, 0].tolist() == [age + 1 == life for age in ages]
+
+
+def test_agents_reset_together() -> None:
+    rollout = Pasture(own=False).rollout(7, break_when_any_done=False)
+    assert rollout["sheep", "age"][0, :, 1, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert rollout["wolves", "age"][1, :, 2, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert rollout["next", "done"][0, :, 0].tolist() == [False, False, True, False, False, True, False]
+
+
+def test_rollouts_stop_by_group_flags() -> None:
+    assert Pasture(own=True).rollout(9).shape == (2, 1), "the first of any agent"
+    assert Pasture(own=True).rollout(9, break_when_all_done=True).shape[1] == 3
+    assert Pasture(own=False).rollout(9).shape == (2, 3)

@@ -1,0 +1,179 @@
+"""Rollouts that an environment plays at once: what step by step gives, and nothing where a subclass has its own say."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from vecrl.envs import EnvBase, GymEnv, NativeEnv, PendulumEnv, SerialEnv
+from vecrl.envs.transforms import RewardSum, StepCounter, TransformedEnv
+from vecrl.errors import SpaceError
+from vecrl.specs import Bounded, Composite, Unbounded
+
+ONE = partial(GymEnv, "CartPole-v1")
+MAKERS: dict[str, Any] = {
+    "gym": ONE,
+    "serial": lambda: SerialEnv(3, ONE),
+    "native": lambda: NativeEnv("CartPole-v1", 3),
+    "transformed": lambda: TransformedEnv(SerialEnv(3, ONE), StepCounter()),
+    "transformed native": lambda: TransformedEnv(NativeEnv("CartPole-v1", 3), RewardSum()),
+}
+ENDS: dict[str, Any] = {
+    "any": {},
+    "all": {"break_when_all_done": True},
+    "never": {"break_when_any_done": False},
+}
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_fast_rollouts_stop_like_stepwise_rollouts(name: str, ends: str) -> None:
+    quick, slow = MAKERS[name](), MAKERS[name]()
+    torch.manual_seed(0)
+    actions = torch.stack([quick.action_spec.rand() for _ in range(60)], quick.batch_dims)
+    for env in (quick, slow):
+        env.set_seed(5)
+    actual = quick.rollout(60, actions=actions, **ENDS[ends])
+    inputs = iter(actions.unbind(quick.batch_dims))
+    expected = slow.rollout(60, lambda td: td.set("action", next(inputs)), **ENDS[ends])
+    assert actual.shape == expected.shape
+    for key in expected.keys(include_nested=True, leaves_only=True):
+        assert actual.get(key).equal(expected.get(key)), key
+    quick.close()
+    slow.close()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_random_actions_end_a_rollout_when_all_are_done(name: str) -> None:
+    env = MAKERS[name]()
+    rollout = env.rollout(300, break_when_all_done=True)
+    assert rollout.shape[-1] < 300
+    assert rollout["next", "done"][..., -1, :].all()
+    env.close()
+
+
+@pytest.mark.parametrize("kind", [GymEnv, NativeEnv])
+def test_overridden_rand_action_is_called(kind: type[EnvBase]) -> None:
+    class Left(kind):
+        def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+            assert tensordict is not None
+            remaining = torch.zeros(self.action_spec.shape, dtype=self.action_spec.dtype)
+            remaining[..., 0] = 1
+            return tensordict.set("action", remaining)
+
+    env: Any = Left("CartPole-v1") if kind is GymEnv else Left("CartPole-v1", 2)
+    assert env.rollout(5)["action"][..., 0].all()
+
+
+def test_run_type_checks_applies() -> None:
+    env = GymEnv("CartPole-v1", run_type_checks=True)
+    env.observation_spec = Composite(observation=Bounded(-1e-9, 1e-9, (4,)))
+    with pytest.raises(ValueError, match="observation"):
+        env.rollout(3)
+
+
+@pytest.mark.parametrize("make", [ONE, lambda: SerialEnv(2, ONE)])
+def test_empty_actions_raise(make: Any) -> None:
+    env = make()
+    with pytest.raises(ValueError, match="one step or more"):
+        env.rollout(3, actions=torch.zeros(*env.batch_size, 0, 2, dtype=torch.int64))
+    env.close()
+
+
+def test_set_truncated_with_generators() -> None:
+    env = PendulumEnv().add_truncated_keys()
+    actions = (torch.zeros(1) for _ in range(3))
+    rollout = env.rollout(10, actions=actions, set_truncated=True)
+    assert rollout["next", "truncated"].squeeze(-1).tolist() == [False, False, True]
+
+
+def test_rollouts_do_not_change_their_input() -> None:
+    env = PendulumEnv()
+    inputs = env.gen_params(batch_size=[2])
+    keys = set(inputs.keys(True, True))
+    env.rollout(3, tensordict=inputs)
+    assert set(inputs.keys(True, True)) == keys
+
+
+def test_gradients_go_through_large_leaves_too() -> None:
+    env = PendulumEnv()
+    gain = torch.zeros((), requires_grad=True)
+
+    def policy(td: TensorDictBase) -> TensorDictBase:
+        return td.set("action", (gain * td["thdot"]).unsqueeze(-1))
+
+    rollout = env.rollout(3, policy, tensordict=env.gen_params(batch_size=[20_000]))
+    rollout["next", "reward"].sum().backward()
+    assert gain.grad is not None
+    assert gain.grad.abs() > 0
+
+
+def test_changing_dtypes_raise() -> None:
+    class Changing(EnvBase):
+        def __init__(self) -> None:
+            super().__init__(batch_size=[10_000])
+            self.observation_spec = Composite(x=Unbounded((10_000, 1), dtype=torch.int64), shape=(10_000,))
+            self.action_spec = Unbounded((10_000, 1))
+            self.count = 0
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            return TensorDict({"x": torch.zeros(10_000, 1, dtype=torch.int64)}, [10_000])
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            self.count += 1
+            x = torch.full((10_000, 1), 0.7) if self.count > 1 else torch.zeros(10_000, 1, dtype=torch.int64)
+            return TensorDict({"x": x, "reward": torch.ones(10_000, 1), "done": x > 9}, [10_000])
+
+        def _set_seed(self, seed: int | None) -> None: ...
+
+    with pytest.raises(SpaceError, match=r"torch\.int64 in every step"):
+        Changing().rollout(4)
+
+
+def test_flags_and_rewards_get_their_shapes() -> None:
+    class Bare(PendulumEnv):
+        batch_locked = True
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            data = super()._step(tensordict)
+            flags = {flag: torch.zeros((), dtype=torch.bool) for flag in ("done", "terminated")}
+            return data.update(flags)
+
+    assert Bare().rollout(3)["next", "done"].shape == (3, 1)
+
+    class Wide(PendulumEnv):
+        batch_locked = True
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            return super()._step(tensordict).set("reward", torch.zeros(3))
+
+    with pytest.raises(SpaceError, match=r"'reward' of shape \(1,\), but \(3,\) came"):
+        Wide().rollout(3)
+
+
+class Named(torch.nn.Module):
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1) * observation.sum()
+
+
+@pytest.mark.parametrize("policy", [torch.nn.Linear(3, 1), torch.nn.Sequential(torch.nn.Linear(3, 1)), Named()])
+def test_modules_over_tensors_are_policies(policy: torch.nn.Module) -> None:
+    with torch.no_grad():
+        assert GymEnv("Pendulum-v1").rollout(3, policy)["action"].shape == (3, 1)
+
+
+def test_policies_without_actions_raise() -> None:
+    with pytest.raises(KeyError, match=r"actions at .*'action'"):
+        GymEnv("CartPole-v1").rollout(3, lambda td: td)
+
+
+def test_the_first_step_is_checked_against_the_specs() -> None:
+    class Double(PendulumEnv):
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            data = super()._step(tensordict)
+            return data.set("th", data["th"].double())
+
+    with pytest.raises(SpaceError, match=r"'th' .*expected dtype torch\.float32, found torch\.float64"):
+        Double().rollout(2)

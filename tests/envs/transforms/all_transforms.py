@@ -1,0 +1,143 @@
+"""One of every transform, as the tests of what holds for all of them make it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import vecrl.envs.transforms as transforms
+from vecrl.envs.transforms import AutoResetEnv, Transform, TransformedEnv
+from vecrl.specs import Unbounded
+
+
+@dataclass(frozen=True)
+class Case:
+    """How to make a transform, and what does not hold for it.
+
+    Attributes:
+        make: makes one, for `tests.envs.independent_rows_env.IndependentRowsEnv`.
+        shared: why rows have something in common, so that a batch differs from single environments; "" where not.
+        needs: why it cannot sit within a batched environment, or be appended to another than it was made for; "" where
+            it can.
+        env: the kind of environment that it belongs in.
+    """
+
+    make: Callable[[], Transform]
+    shared: str = ""
+    needs: str = ""
+    env: type[TransformedEnv] = TransformedEnv
+
+
+def _stopped(timer: transforms.Timer) -> transforms.Timer:
+    """One whose clock stands still, so that two of them say the same."""
+    timer._now = _zero
+    return timer
+
+
+def _zero() -> float:
+    return 0.0
+
+
+CASES: dict[str, Case] = {
+    "BinarizeReward": Case(transforms.BinarizeReward),
+    "CatTensors": Case(lambda: transforms.CatTensors(["position", "observation"])),
+    "CatTensors: after other observations": Case(
+        lambda: transforms.Compose(transforms.StepCounter(), transforms.CatTensors(out_key="all", del_keys=False))
+    ),
+    "ActionMask": Case(lambda: transforms.ActionMask("choice"), needs="its mask is of the whole batch"),
+    "AutoResetTransform": Case(transforms.AutoResetTransform, env=AutoResetEnv),
+    "CatFrames": Case(lambda: transforms.CatFrames(3, -3, padding="constant", padding_value=7)),
+    "CatFrames: vectors": Case(lambda: transforms.CatFrames(3, -1, in_keys=["observation"], out_keys=["last"])),
+    "CenterCrop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.CenterCrop(5, 10))),
+    "ClipTransform": Case(lambda: transforms.ClipTransform(in_keys=["observation"], low=-1.0, high=2.0)),
+    "ClipTransform: of actions": Case(lambda: transforms.ClipTransform(in_keys_inv=["action"], low=-0.5)),
+    "Compose": Case(lambda: transforms.Compose(transforms.StepCounter(), transforms.RewardSum())),
+    "Compose: within another": Case(
+        lambda: transforms.Compose(
+            transforms.StepCounter(max_steps=3),
+            transforms.Compose(transforms.RewardSum(), transforms.RewardScaling(0.5, 2.0)),
+            transforms.RewardSum(out_keys=["scaled"]),
+        )
+    ),
+    "DTypeCastTransform": Case(lambda: transforms.DTypeCastTransform(torch.uint8, torch.float32)),
+    "DTypeCastTransform: of actions": Case(lambda: transforms.DTypeCastTransform(torch.float32, torch.float64)),
+    "DeviceCastTransform": Case(lambda: transforms.DeviceCastTransform("cpu")),
+    "DeviceCastTransform: of some": Case(
+        lambda: transforms.DeviceCastTransform("cpu", in_keys=["observation"], in_keys_inv=["action"])
+    ),
+    "DoubleToFloat": Case(transforms.DoubleToFloat),
+    "ExcludeTransform": Case(lambda: transforms.ExcludeTransform("position", "reward")),
+    "ExcludeTransform: inverse": Case(lambda: transforms.ExcludeTransform("position", inverse=True)),
+    "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
+    "FlattenObservation": Case(lambda: transforms.FlattenObservation(-3, -1)),
+    "Crop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Crop(3, 4, 1, 2))),
+    "FrameSkipTransform": Case(lambda: transforms.FrameSkipTransform(3)),
+    "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
+    "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
+    "InitTracker": Case(transforms.InitTracker),
+    "NoopResetEnv": Case(lambda: transforms.NoopResetEnv(3), shared="actions are drawn for all rows at once"),
+    "ObservationNorm": Case(
+        lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
+    ),
+    "ObservationNorm: of all and of actions": Case(
+        lambda: transforms.ObservationNorm(-0.5, 0.3, in_keys_inv=["action"], out_keys_inv=["given"])
+    ),
+    "PermuteTransform": Case(lambda: transforms.PermuteTransform((-1, -3, -2), in_keys=["pixels"])),
+    "PinMemoryTransform": Case(transforms.PinMemoryTransform),
+    "RenameTransform": Case(
+        lambda: transforms.RenameTransform(["observation", "reward"], ["seen", ("a", "pay")], ["action"], ["act"])
+    ),
+    "RenameTransform: copies": Case(
+        lambda: transforms.RenameTransform(
+            ["observation", "reward", "done"], ["seen", "pay", "over"], ["action"], ["act"], create_copy=True
+        )
+    ),
+    "RewardClipping": Case(lambda: transforms.RewardClipping(-0.5, 1.5)),
+    "RewardScaling": Case(lambda: transforms.RewardScaling(0.5, -3.0)),
+    "RewardScaling: elsewhere": Case(lambda: transforms.RewardScaling(1, 2, ["reward"], ["pay"], standard_normal=True)),
+    "Resize": Case(lambda: transforms.Resize(4, 5, out_keys=["small"])),
+    "Resize: bicubic": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Resize(4, 5, "bicubic"))),
+    "RewardSum": Case(transforms.RewardSum),
+    "RewardSum: as a reward": Case(lambda: transforms.RewardSum(reward_spec=True)),
+    "SelectTransform": Case(lambda: transforms.SelectTransform("observation")),
+    "SelectTransform: without rewards": Case(lambda: transforms.SelectTransform("ticks", keep_rewards=False)),
+    "SignTransform": Case(lambda: transforms.SignTransform(["observation", "reward"], in_keys_inv=["action"])),
+    "SqueezeTransform": Case(lambda: transforms.SqueezeTransform(-1, in_keys=["ticks"])),
+    "StepCounter": Case(lambda: transforms.StepCounter(max_steps=3)),
+    "UnaryTransform": Case(
+        lambda: transforms.UnaryTransform(["pixels"], ["mean"], fn=lambda pixels: pixels.float().mean((-3, -2, -1)))
+    ),
+    "UnsqueezeTransform": Case(
+        lambda: transforms.UnsqueezeTransform(-1, in_keys=["observation"], in_keys_inv=["action"])
+    ),
+    "UnsqueezeTransform: from the front": Case(
+        lambda: transforms.UnsqueezeTransform(0, allow_positive_dim=True, in_keys=["pixels"], out_keys=["frames"])
+    ),
+    "VecNorm": Case(transforms.VecNorm, shared="statistics"),
+    "VecNorm: elsewhere": Case(
+        lambda: transforms.VecNorm(["position", "pixels"], ["place", "light"], decay=0.9), shared="statistics"
+    ),
+    "TensorDictPrimer": Case(
+        lambda: transforms.TensorDictPrimer(hidden=Unbounded((2,), dtype=torch.float64), default_value=0.5)
+    ),
+    "TensorDictPrimer: before resets": Case(
+        lambda: transforms.Compose(
+            transforms.TensorDictPrimer(hidden=Unbounded((2,)), default_value=0.5, call_before_env_reset=True),
+            transforms.StepCounter(max_steps=3),
+        )
+    ),
+    "Timer": Case(lambda: _stopped(transforms.Timer())),
+    "ToTensorImage": Case(transforms.ToTensorImage),
+    "TrajCounter": Case(lambda: transforms.TrajCounter(repeats=2), shared="numbers are taken in turn"),
+    "VecGymEnvTransform": Case(transforms.VecGymEnvTransform),
+}
+"""By the name of the class; more than one of a class as "Name: what is special"."""
+
+BASES = {"Transform", "ObservationTransform"}
+"""What others are made of, and does nothing by itself."""
+
+
+def exported() -> set[str]:
+    """The names of all transforms that `vecrl.envs.transforms` gives."""
+    found = {name: getattr(transforms, name) for name in transforms.__all__}
+    return {name for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Transform)}

@@ -1,0 +1,123 @@
+"""Steps that repeat an action, and random actions at the beginning."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from vecrl.envs import SerialEnv
+from vecrl.envs.transforms import (
+    CatFrames,
+    Compose,
+    FrameSkipTransform,
+    NoopResetEnv,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+)
+from vecrl.specs import Bounded
+
+from ..counting_envs import Counting, Groups
+from ..independent_rows_env import IndependentRowsEnv
+
+
+def test_actions_repeat_until_each_row_is_done() -> None:
+    env = TransformedEnv(Counting(5, 9), FrameSkipTransform(3))
+    rollout = env.rollout(5, break_when_any_done=False)
+    assert rollout["next", "count"].squeeze(-1).tolist() == [[3, 5, 3, 5, 3], [3, 6, 9, 3, 6]]
+    assert rollout["next", "reward"].squeeze(-1).tolist() == [[3, 2, 3, 2, 3], [3, 3, 3, 3, 3]]
+    assert rollout["next", "done"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 0, 1, 0, 0]]
+
+
+def test_batched_frame_skip_equals_single_environments() -> None:
+    makers: Any = [lambda: Counting(5), lambda: Counting(9)]
+    outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
+    inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
+    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # which takes any actions alike
+    for env in (outside, inside):
+        env.close()
+    assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])
+    assert torch.equal(plays[0]["next", "count"], plays[1]["next", "count"])
+
+
+def test_inner_transforms_receive_every_frame() -> None:
+    stack = CatFrames(3, -1, in_keys=["count"], out_keys=["last"])
+    env = TransformedEnv(Counting(99), Compose(stack, FrameSkipTransform(4), StepCounter()))
+    next_td = env.rollout(2)[0]["next"]
+    assert next_td["last"].tolist() == [[2, 3, 4], [6, 7, 8]]
+    assert next_td["step_count"].flatten().tolist() == [1, 2]
+
+
+class Doubled(Transform):
+    """The environment gets twice the action."""
+
+    def __init__(self) -> None:
+        super().__init__(in_keys_inv=["action"])
+
+    def _inv_apply_transform(self, value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+
+def test_actions_are_read_at_the_position_of_the_transform() -> None:
+    for order, scale in ((lambda s: (Doubled(), s), 2), (lambda s: (s, Doubled()), 2)):
+        env = TransformedEnv(IndependentRowsEnv(0), Compose(*order(FrameSkipTransform(2))))
+        root = env.reset()
+        root["action"], root["choice"] = torch.tensor([1.0, 10.0]), torch.tensor(0)
+        assert env.step(root)["next", "observation"][1:].tolist() == [2 * scale, 20 * scale]
+
+
+def test_groups_stop_when_any_agent_is_done() -> None:
+    class Ending(Groups):
+        def _step(self, tensordict: Any) -> Any:
+            next_td = super()._step(tensordict)
+            self.steps = getattr(self, "steps", 0) + 1
+            next_td["a", "done"][0] = self.steps == 2
+            return next_td
+
+    base = Ending(("a",), root=False)
+    next_td = TransformedEnv(base, FrameSkipTransform(5)).rand_step(base.reset())["next"]
+    assert next_td["a", "done"].flatten().tolist() == [True, False]
+    assert next_td["a", "reward"].flatten().tolist() == [2, 2]
+
+
+def test_reward_bounds_are_scaled() -> None:
+    base = Counting(3)
+    base.reward_spec = Bounded(-1, 2, (1, 1))
+    spec = TransformedEnv(base, FrameSkipTransform(4)).reward_spec
+    assert (float(spec.low), float(spec.high)) == (-4, 8)
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_noops_precede_episodes(random: bool) -> None:
+    torch.manual_seed(0)
+    env = TransformedEnv(Counting(99, 99), NoopResetEnv(4, random))
+    counts = {int(count) for _ in range(40) for count in env.reset()["count"]}
+    assert counts == ({0, 1, 2, 3} if random else {4})
+
+
+def test_noops_apply_to_reset_rows_only() -> None:
+    env = TransformedEnv(IndependentRowsEnv((0, 1, 2)), NoopResetEnv(1, random=False))
+    root = env.reset()
+    assert root["ticks"].flatten().tolist() == [1, 1, 1]
+    assert "action" not in root
+    assert "next" not in root
+    root = env.step_mdp(env.step(env.rand_action(root).set("_step", torch.tensor([True, True, False]))))
+    root = env.reset(root.set("_reset", torch.tensor([[True], [False], [False]])))
+    assert root["ticks"].flatten().tolist() == [1, 2, 1]
+
+
+def test_rows_done_during_noops_are_reset() -> None:
+    # episodes of 2, 3, 4 steps at first
+    env = TransformedEnv(IndependentRowsEnv((0, 1, 2)), NoopResetEnv(4, random=False))
+    root = env.reset()
+    assert root["ticks"].flatten().tolist() == [2, 1, 0]  # the first one's second episode is of 3 steps
+    assert not root["done"].any()
+
+
+def test_invalid_arguments_raise() -> None:
+    with pytest.raises(ValueError, match="frame_skip"):
+        FrameSkipTransform(0)
+    with pytest.raises(ValueError, match="noops"):
+        NoopResetEnv(0)
+    with pytest.raises(RuntimeError, match="environment"):
+        FrameSkipTransform(2)._step(Counting(2).reset(), Counting(2).reset())

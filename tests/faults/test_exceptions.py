@@ -1,0 +1,157 @@
+"""An environment that raises, in every place, on every backend: named at once, and the others are unharmed."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import PendingError, WorkerError
+
+from .fixture_envs import (
+    BACKENDS,
+    PLACES,
+    RAISING,
+    Counting,
+    Fault,
+    UnprintableError,
+    env_fns_with_fault,
+    make_pool,
+    raises,
+    raises_unpicklable,
+    raises_unprintable,
+)
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+ACTIONS = np.zeros(3, int)
+
+
+def _use(pool: Pool, place: str) -> Any:
+    """Do what leads to `place`."""
+    if place == "peek":
+        return pool.invoke("call", "peek", [((), {})] * 3)
+    uses: dict[str, Callable[[], Any]] = {
+        "reset": pool.reset,
+        "step": lambda: pool.step(ACTIONS),
+        "render": lambda: pool.invoke("render"),
+        "close": pool.close,
+    }
+    return uses[place]()
+
+
+def _failure(backend: str, place: str, fault: Fault) -> tuple[WorkerError, Pool | None]:
+    """What the fault leads to, within a second, and the pool that it happened in."""
+    pool = None
+    begin = time.monotonic()
+    with pytest.raises(WorkerError) as exc_info:  # noqa: PT012
+        pool = make_pool(env_fns_with_fault(place, fault), backend)
+        if place != "reset":
+            pool.reset()
+        begin = time.monotonic()
+        _use(pool, place)
+    assert time.monotonic() - begin < 1.0
+    return exc_info.value, pool
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", RAISING, ids=lambda f: f.__name__)
+def test_exceptions_have_their_traceback(fault: Fault, place: str, backend: str) -> None:
+    error, pool = _failure(backend, place, fault)
+    assert type(error) is WorkerError
+    assert error.env_ids == (1,)
+    (failure,) = error.failures
+    assert failure.command == place
+    assert failure.kind == "raised"
+    text = str(error)
+    assert f"environment 1 (worker {failure.worker}, pid {failure.pid}) in '{place}'" in text
+    assert RAISING[fault] in text
+    assert "Traceback (most recent call last)" in failure.traceback
+    assert f"in {fault.__name__}" in text, "the frame that raised is shown"
+    if pool is not None:
+        pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("place", ["reset", "step", "render", "peek"])
+def test_exceptions_leave_the_pool_usable(place: str, backend: str) -> None:
+    error, pool = _failure(backend, place, raises)
+    assert pool is not None
+    if place in ("reset", "step"):
+        count = int(place == "step")
+        healthy = error.transition.obs[[0, 2]]
+        np.testing.assert_array_equal(healthy, [[0, 0, count], [2, 0, count]])
+        with pytest.raises(PendingError, match=r"\[1\] failed before; reset them"):
+            pool.step(ACTIONS)
+        np.testing.assert_array_equal(pool.reset(ids=[1]).obs, [[1, 1, 0]])
+    after = pool.step(ACTIONS)
+    np.testing.assert_array_equal(after.obs[:, 0], [0, 1, 2])
+    np.testing.assert_array_equal(after.reward, after.obs[:, 2])
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_simultaneous_failures_raise_together(backend: str) -> None:
+    makers = [*env_fns_with_fault("step", raises, bad=0), *env_fns_with_fault("step", raises_unprintable)]
+    pool = make_pool(makers, backend, 3)
+    pool.reset()
+    with pytest.raises(WorkerError) as exc_info:
+        pool.step(np.zeros(6, int))
+    assert exc_info.value.env_ids == (0, 4)
+    assert RAISING[raises] in str(exc_info.value)
+    assert RAISING[raises_unprintable] in str(exc_info.value)
+    np.testing.assert_array_equal(exc_info.value.transition.reward[[1, 2, 3, 5]], 1.0)
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_exceptions_are_attached_if_picklable(backend: str) -> None:
+    error, pool = _failure(backend, "step", raises)
+    assert isinstance(error.__cause__, ArithmeticError)
+    assert pool is not None
+    pool.close()
+    for fault in (raises_unprintable, raises_unpicklable):
+        error, pool = _failure(backend, "step", fault)
+        assert (error.__cause__ is None) == (backend == "processes")
+        assert pool is not None
+        pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_failing_autoresets_fail_their_row_only(backend: str) -> None:
+    class Once(Counting):
+        def reset(self, **keywords: Any) -> Any:
+            if self.episode == 0 and self.env_id == 1:
+                self.episode = 1
+                raise UnprintableError(1, "in the second episode")
+            return super().reset(**keywords)
+
+    pool = make_pool([lambda i=i: Once(i, length=2) for i in range(3)], backend)
+    pool.reset()
+    pool.step(ACTIONS, reset_done=True)
+    with pytest.raises(WorkerError, match=r"environment 1 .* in 'step' number 2: UnprintableError") as exc_info:
+        pool.step(ACTIONS, reset_done=True)
+    transition = exc_info.value.transition
+    np.testing.assert_array_equal(transition.final_rows, [0, 2])
+    np.testing.assert_array_equal(transition.final_obs, [[0, 0, 2], [2, 0, 2]])
+    np.testing.assert_array_equal(transition.obs[[0, 2]], [[0, 1, 0], [2, 1, 0]])
+    pool.reset(ids=[1])
+    np.testing.assert_array_equal(pool.step(ACTIONS, reset_done=True).obs, [[0, 1, 1], [1, 2, 1], [2, 1, 1]])
+    pool.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_close_failures_do_not_stop_other_closes(backend: str, tmp_path: Any) -> None:
+    class Noting(Counting):
+        def close(self) -> None:
+            (tmp_path / str(self.env_id)).touch()
+            super().close()
+
+    makers = [lambda i=i: Noting(i, "close", raises if i == 1 else None) for i in range(3)]
+    pool = make_pool(makers, backend)
+    with pytest.raises(WorkerError, match=r"environment 1 .* in 'close'"):
+        pool.close()
+    pool.close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]

@@ -1,0 +1,343 @@
+"""However a script ends, its workers, their children and the shared memory end with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .fixture_envs import wait_until
+
+ROOT = Path(__file__).parents[2]
+HEAD = """
+import os, signal, subprocess, sys, time
+import numpy as np
+from vecrl.vector import VectorEnv
+from tests.faults.fixture_envs import Counting, sleeps_forever, starts_children
+from functools import partial
+
+def make(place="", fault=None, count=4, **options):
+    options = {"backend": "processes", "num_workers": 2} | options
+    return VectorEnv([partial(Counting, i, place, fault) for i in range(count)], **options)
+
+def say(text):  # in one piece, between those of others
+    os.write(1, f"{text}\\n".encode())
+"""
+
+
+class Script:
+    """A script in a process of its own, which all that it starts can be known by."""
+
+    def __init__(self, body: str, folder: Path):
+        self.token = f"vecrl-test-{uuid.uuid4().hex}"
+        self.path = folder / "script.py"
+        self.path.write_text(HEAD + textwrap.dedent(body))
+        environment = os.environ | {"VECRL_TEST": self.token, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+        self.process = subprocess.Popen(
+            [sys.executable, str(self.path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def wait_for(self, line: str) -> None:
+        """Read its output up to a line."""
+        assert self.process.stdout is not None
+        for actual in self.process.stdout:
+            if actual.strip() == line:
+                return
+        raise AssertionError(f"ended before it said {line!r}: {self.process.communicate()}")
+
+    def finish(self, seconds: float = 10.0) -> tuple[int, str, str]:
+        """Its exit status and what it said, once it and all that it started are gone."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out, err
+
+    def others(self) -> list[psutil.Process]:
+        """The processes that it started, and those that they did."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            try:
+                own_value = process.environ().get("VECRL_TEST") == self.token
+                if own_value and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[type]:
+    """Starts scripts; in the end nothing of them may be left, within two seconds."""
+    scripts: list[Script] = []
+
+    def start(body: str) -> Script:
+        scripts.append(Script(body, tmp_path))
+        return scripts[-1]
+
+    shared = set(os.listdir("/dev/shm"))
+    yield start  # type: ignore[misc]
+    for script in scripts:
+        ended = wait_until(lambda: script.process.poll() is not None, 2.0)  # noqa: B023
+        remaining = wait_until(lambda: not script.others(), 2.0) or script.others()  # noqa: B023
+        for process in script.others():
+            process.kill()
+        script.process.kill()
+        script.process.communicate()
+        assert ended, "the script itself did not end"
+        assert remaining is True, f"left behind: {remaining}"
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared if "vecrl" in name}
+
+
+ENDINGS = {
+    "normally": ("", 0, ""),
+    "by an exception": ("raise RuntimeError('a bug in the script')", 1, "RuntimeError: a bug in the script"),
+    "by sys.exit": ("sys.exit(5)", 5, ""),
+    "by os._exit": ("os._exit(6)", 6, ""),
+    "by SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(10)", -signal.SIGTERM, ""),
+    "by SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    "by SIGKILL while asking": (
+        "envs._pool.step_async(np.zeros(4, int)); os.kill(os.getpid(), signal.SIGKILL)",
+        -signal.SIGKILL,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("backend", ["processes", "threads"])
+def test_finished_scripts(ending: str, backend: str, run: type) -> None:
+    options, status, says = ENDINGS[ending]
+    body = f"""
+    envs = make(backend={backend!r})
+    envs.reset()
+    say(envs.step(np.zeros(4, int))[1])
+    {options}
+    """
+    code, out, err = run(body).finish()
+    assert code == status
+    assert out.strip() == "[1. 1. 1. 1.]"
+    assert says in err
+    assert ("Traceback" in err) == bool(says)
+    assert "Warning" not in err
+
+
+@pytest.mark.parametrize("place", ["construct", "reset", "step", "close"])
+def test_a_killed_script_whose_worker_sleeps(place: str, run: type) -> None:
+    script = run(
+        f"""
+        from threading import Thread
+        def use():
+            envs = make({place!r}, sleeps_forever)
+            envs.reset()
+            envs.step(np.zeros(4, int))
+            envs.close()
+        Thread(target=use, daemon=True).start()
+        time.sleep(1000)
+        """
+    )
+    script.wait_for("asleep")
+    assert wait_until(lambda: len(script.others()) == 3), "a zygote and two workers"
+    script.process.kill()
+
+
+def test_a_killed_script_whose_workers_have_children(run: type) -> None:
+    script = run(
+        """
+        envs = make("reset", starts_children)
+        envs.reset()
+        say("ready")
+        envs.get_attr("env_id")
+        time.sleep(1000)
+        """
+    )
+    script.wait_for("ready")
+    assert wait_until(lambda: len(script.others()) == 3 + 8)
+    script.process.kill()
+
+
+def test_a_killed_script_with_a_surviving_fork(run: type) -> None:
+    script = run(
+        """
+        envs = make("step", sleeps_forever)
+        envs.reset()
+        if os.fork() == 0:
+            for name in ("stdout", "stderr"):
+                os.close(getattr(sys, name).fileno())
+            time.sleep(3)
+            os._exit(0)
+        envs._pool.step_async(np.zeros(4, int))
+        say("forked")
+        time.sleep(1000)
+        """
+    )
+    script.wait_for("forked")
+    assert wait_until(lambda: len(script.others()) == 4)
+    script.process.kill()
+    assert wait_until(lambda: len(script.others()) == 1, 2.0), "only the fork is left"
+    script.others()[0].kill()
+
+
+def test_ctrl_c_in_a_script_that_steps(run: type) -> None:
+    script = run(
+        """
+        with make() as envs:
+            envs.reset()
+            say("stepping")
+            while True:
+                envs.step(np.zeros(4, int))
+        """
+    )
+    script.wait_for("stepping")
+    begin = time.monotonic()
+    os.killpg(script.process.pid, signal.SIGINT)
+    code, _, err = script.finish()
+    assert time.monotonic() - begin < 2.0
+    assert code == -signal.SIGINT
+    assert err.strip().endswith("KeyboardInterrupt")
+    assert err.count("Traceback") == 1, err
+
+
+@pytest.mark.parametrize("backend", ["processes", "threads", "serial"])
+def test_ctrl_c_in_a_script_that_continues(backend: str, run: type) -> None:
+    script = run(
+        f"""
+        from tests.faults.fixture_envs import falls_asleep
+        envs = make("step", falls_asleep, backend={backend!r})
+        envs.reset()
+        try:
+            envs.step(np.zeros(4, int))
+        except KeyboardInterrupt:
+            say("interrupted")
+        print(envs.reset()[0][:, 1:].tolist())
+        print(envs.step(np.zeros(4, int))[0][:, 1:].tolist())
+        envs.close()
+        """
+    )
+    script.wait_for("asleep")
+    os.killpg(script.process.pid, signal.SIGINT)
+    code, out, err = script.finish()
+    assert (code, err) == (0, "")
+    message_text = [line for line in out.splitlines() if line != "asleep"]
+    assert message_text == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
+
+
+def test_ctrl_c_while_workers_import(run: type, tmp_path: Path) -> None:
+    (tmp_path / "slow_to_import.py").write_text(
+        "import os, time\nif 'SLOW' in os.environ:\n    os.write(1, b'importing\\n')\n    time.sleep(30)\n"
+        "from tests.faults.fixture_envs import Counting\nclass Slow(Counting):\n    pass\n"
+    )
+    script = run(
+        """
+        from slow_to_import import Slow
+        os.environ["SLOW"] = "1"
+        VectorEnv([Slow] * 2, backend="processes", num_workers=2)
+        """
+    )
+    script.wait_for("importing")
+    begin = time.monotonic()
+    os.killpg(script.process.pid, signal.SIGINT)
+    code, _, err = script.finish()
+    assert time.monotonic() - begin < 5.0
+    assert code == -signal.SIGINT
+    assert err.strip().endswith("KeyboardInterrupt")
+
+
+def test_a_script_without_a_main_guard(run: type) -> None:
+    code, out, err = run(
+        """
+        class Mine(Counting):
+            def __init__(self, number):
+                super().__init__(number)
+        say("imported")
+        envs = VectorEnv([lambda i=i: Mine(i) for i in range(3)], backend="processes", num_workers=2)
+        print(envs.reset()[0][:, 0].tolist())
+        envs.close()
+        """
+    ).finish()
+    assert (code, err) == (0, "")
+    assert out.split("\n")[:2] == ["imported", "[0.0, 1.0, 2.0]"], "the script ran once"
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_script_that_registers_its_environment(start_method: str, run: type) -> None:
+    code, out, err = run(
+        f"""
+        import gymnasium
+        class Mine(Counting):
+            pass
+        gymnasium.register("Mine-v0", entry_point=Mine)
+        gymnasium.register("Theirs-v0", entry_point="tests.faults.fixture_envs:Counting")
+        makers = [lambda i=i: gymnasium.make(i).unwrapped for i in ("Mine-v0", "Theirs-v0")]
+        envs = VectorEnv(makers, backend="processes", num_workers=2, start_method={start_method!r})
+        say(envs.reset()[0].shape)
+        envs.close()
+        """
+    ).finish()
+    assert (code, out, err) == (0, "(2, 3)\n", "")
+
+
+def test_garbage_collected_environments(run: type) -> None:
+    code, out, err = run(
+        """
+        import gc, psutil
+        envs = make()
+        envs.reset()
+        del envs
+        gc.collect()
+        end = time.monotonic() + 2
+        me = psutil.Process()
+        while len(me.children(recursive=True)) > 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        print(len(me.children(recursive=True)), [f for f in os.listdir("/proc/self/fd")
+              if "vecrl" in os.path.realpath(f"/proc/self/fd/{f}")])
+        """
+    ).finish()
+    assert (code, err) == (0, "")
+    assert out.strip() == "1 []", "the zygote alone is left"
+
+
+def test_too_few_descriptors(run: type) -> None:
+    code, out, err = run(
+        """
+        import resource, psutil
+        make().close()
+        before = psutil.Process().num_fds()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 12, 4096))
+        try:
+            make(count=40, num_workers=40)
+        except OSError as error:
+            say(error.strerror)
+        print(psutil.Process().num_fds() - before)
+        envs = make()
+        print(envs.reset()[0].shape)
+        envs.close()
+        """
+    ).finish()
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["Too many open files", "0", "(4, 3)"]
+
+
+@pytest.mark.parametrize("ending", ["", "raise RuntimeError", "del envs", "envs._pool.step_async(np.zeros(4, int))"])
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_unclosed_environments_are_closed_at_exit(backend: str, ending: str, run: type, tmp_path: Path) -> None:
+    run(
+        f"""
+        class Noting(Counting):
+            def close(self):
+                open({str(tmp_path)!r} + f"/closed-{{self.env_id}}", "x").close()
+        envs = VectorEnv([partial(Noting, i) for i in range(4)], backend={backend!r}, num_workers=2)
+        envs.reset()
+        {ending}
+        """
+    ).finish()
+    assert sorted(p.name for p in tmp_path.glob("closed-*")) == [f"closed-{i}" for i in range(4)]

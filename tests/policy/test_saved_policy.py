@@ -1,0 +1,107 @@
+"""Policies come out of their files as they went in, and as nothing else."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from vecrl.policy import Policy, RunningNorm
+from vecrl.policy.saved_policy import SavedPolicy, save_atomically
+
+SIZES = {"obs_length": 3, "act_length": 2}
+
+
+def saved(network, normalised):
+    norm = RunningNorm(shape=3, clip=2.0)
+    norm.update(torch.randn(50, 3) * 4 + 7)
+    vector = torch.randn(Policy(network, **SIZES).parameter_length)
+    return SavedPolicy("Some-v1", network, SIZES, vector, norm.state_dict() if normalised else None, 2.0, 7.5), norm
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("network", ["Linear(obs_length, act_length)", "RNN(obs_length, 4) >> Linear(4, act_length)"])
+def test_files_hold_the_complete_policy(network, normalised, tmp_path):
+    before, norm = saved(network, normalised)
+    before.save(tmp_path / "best.pt")
+    assert [f.name for f in tmp_path.iterdir()] == ["best.pt"]
+    after = SavedPolicy.load(tmp_path / "best.pt")
+    assert (after.env, after.network, after.constants, after.mean_return) == ("Some-v1", network, SIZES, 7.5)
+    assert torch.equal(after.parameters, before.parameters)
+    policy = Policy(network, **SIZES)
+    policy.set_parameters(before.parameters)
+    module, h = after.module(), ()
+    for _ in range(3):
+        x = torch.randn(3) * 20
+        expected = policy(norm.normalize(x) if normalised else x)
+        out = module(x, *h)
+        out, h = (out[0], (out[1],)) if isinstance(out, tuple) else (out, ())
+        torch.testing.assert_close(out, expected)
+
+
+def test_other_files_raise(tmp_path):
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="no policy of vecrl"):
+        SavedPolicy.load(tmp_path / "other.pt")
+
+
+def test_failed_saves_keep_the_old_file(tmp_path):
+    save_atomically({"x": 1}, tmp_path / "a.pt")
+    with pytest.raises(Exception, match="pickle"):
+        save_atomically({"x": lambda: 1}, tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt", weights_only=True) == {"x": 1}
+    assert [f.name for f in tmp_path.iterdir()] == ["a.pt"]
+
+
+class Malicious:
+    """Runs, where a file is unpickled without care."""
+
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it ran')",)
+
+
+def damaged(path, how):
+    torch.save({"x": torch.zeros(100)}, path)
+    content = path.read_bytes()
+    if how == "malicious":
+        torch.save({"x": Malicious()}, path)
+    else:
+        path.write_bytes({"empty": b"", "text": b"hello\n", "half": content[:300], "no end": content[:-40]}[how])
+
+
+@pytest.mark.parametrize("how", ["empty", "text", "half", "no end", "malicious"])
+def test_damaged_files_raise(tmp_path, how):
+    damaged(tmp_path / "p.pt", how)
+    with pytest.raises(ValueError, match=r"p\.pt cannot be read: expected .* take another") as exc_info:
+        SavedPolicy.load(tmp_path / "p.pt")
+    assert "weights_only" not in str(exc_info.value)
+    with pytest.raises(FileNotFoundError):
+        SavedPolicy.load(tmp_path / "none.pt")
+
+
+LINEAR = "Linear(obs_length, act_length)"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ({"parameters": [1.0, 2.0]}, "expected parameters to be a vector of floats, but list came"),
+        ({"parameters": torch.zeros(2, 4)}, "a vector of floats"),
+        ({"parameters": torch.zeros(7)}, "its network has 8 parameters, but 7 came"),
+        ({"network": "Linear(obs_length, 10**9)"}, "its network has 4000000000 parameters, but 8 came"),
+        ({"network": "Linear("}, "line 1"),
+        ({"network": None}, "expected network to be text, but None came"),
+        ({"constants": {"obs_length": "3"}}, "whole numbers by name"),
+        ({"clip": "wide"}, "expected clip to be None, or a number above 0, but 'wide' came"),
+        ({"clip": -1.0}, "above 0, but -1.0 came"),
+        ({"norm": {"mean": torch.zeros(3)}}, "expected norm"),
+        ({"norm": {"count": torch.tensor(1.0), "mean": torch.zeros(5), "m2": torch.zeros(5)}}, "3 observed numbers"),
+        ({"mean_return": "much"}, "expected mean_return"),
+        ({"extra": 1}, "expected env, network"),
+    ],
+)
+def test_invalid_fields_raise_with_their_name(tmp_path, pieces, text):
+    state = asdict(SavedPolicy("Some-v1", LINEAR, SIZES, torch.zeros(8)))
+    save_atomically({"format": 1, **state, **pieces}, tmp_path / "p.pt")
+    with pytest.raises(ValueError, match=r"p\.pt holds a policy that cannot be used: ") as exc_info:
+        SavedPolicy.load(tmp_path / "p.pt")
+    assert text in str(exc_info.value)

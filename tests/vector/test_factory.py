@@ -1,0 +1,266 @@
+"""The makers and their registry. Those of Brax that need Brax are in `tests/simulators/test_brax*.py`."""
+
+import re
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from vecrl.vector import registry
+from vecrl.vector.factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
+from vecrl.vector.torch_wrapper import TorchWrapper
+
+MAKERS = [make_gym_env, make_native_env]
+
+
+@pytest.fixture
+def mine():
+    """A prefix of the user's own, gone again after the test."""
+    calls = []
+    registry.register("mine", lambda name, **kwargs: calls.append((name, kwargs)) or name, "for a test")
+    yield calls
+    registry.unregister("mine")
+
+
+@pytest.fixture
+def no_brax(monkeypatch):
+    """Brax is not installed, whether it is or not."""
+    for module in [m for m in sys.modules if m.partition(".")[0] == "brax"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "brax", None)
+
+
+# ---------------------------------------------------------------- one environment
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_without_num_envs_there_is_one_environment(make):
+    """make_gym_env: with num_envs=None one environment, in a TorchWrapper."""
+    with make("CartPole-v1") as env:
+        assert isinstance(env, TorchWrapper)
+        assert not hasattr(env, "num_envs")
+        observation, info = env.reset(seed=5)
+        assert (observation.shape, observation.dtype, info) == ((4,), torch.float32, {})
+        observation, reward, terminated, truncated, _ = env.step(torch.tensor(1))
+        assert observation.shape == (4,)
+        assert reward.item() == 1.0
+        assert terminated.dtype == truncated.dtype == torch.bool
+        assert env.action_space == spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    "argument", [{"empty_info": True}, {"num_episodes": 2}, {"device": "cpu"}], ids=lambda a: next(iter(a))
+)
+def test_vector_only_arguments_raise(make, argument):
+    """make_gym_env: empty_info, num_episodes or device for a single environment is a ValueError that says so."""
+    name = next(iter(argument))
+    if make is make_native_env and name == "device":
+        with make("CartPole-v1", **argument) as env:  # one row can be on a device too
+            assert env.reset()[0].device.type == "cpu"
+        return
+    with pytest.raises(ValueError, match=f"{name} .*num_envs"):
+        make("CartPole-v1", **argument)
+
+
+def test_single_native_environment_equals_gymnasium():
+    """make_native_env: one environment, equal to gymnasium's step for step from the same state."""
+    with make_native_env("CartPole-v1", dtype=torch.float64) as actual:
+        expected = gymnasium.make("CartPole-v1").unwrapped
+        observation, _ = actual.reset(seed=1)
+        expected.reset()
+        expected.state = observation.numpy()
+        for action in [0, 1, 1, 0]:
+            np.testing.assert_allclose(actual.step(torch.tensor(action))[0], expected.step(action)[0], rtol=1e-5)
+
+
+# ---------------------------------------------------------------- several
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_num_envs_makes_a_vector(make):
+    """make_gym_env: otherwise a SyncVectorEnv, in a TorchWrapper; empty_info, num_episodes, device reach it."""
+    with make("CartPole-v1", num_envs=3, empty_info=True, num_episodes=1, device="cpu") as env:
+        assert env.num_envs == 3
+        assert env.action_space == spaces.MultiDiscrete([2] * 3)
+        observation, info = env.reset(seed=5)
+        assert (observation.shape, info) == ((3, 4), {})
+        for _ in range(40):
+            observation, reward, terminated, truncated, info = env.step(torch.ones(3, dtype=torch.int64))
+        assert info == {}
+        assert terminated.all()  # a pole that is pushed one way falls: with num_episodes it stays down
+        assert truncated.all()
+        assert reward.isnan().all()
+        assert observation.isnan().all()
+
+
+def test_gym_environments_equal_gymnasium():
+    """make_gym_env: kwargs go to gymnasium.make; the sub-environments are those that it makes."""
+    from vecrl.vector.sync_env import SyncVectorEnv
+
+    with make_gym_env("CartPole-v1", num_envs=2, max_episode_steps=3) as env:
+        assert isinstance(env.env, SyncVectorEnv)
+        env.reset(seed=0)
+        ends = [env.step(torch.tensor([t % 2] * 2))[3].tolist() for t in range(4)]
+        assert ends == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+    with make_gym_env("CartPole-v1", render_mode="rgb_array") as env:
+        env.reset()
+        assert env.render().shape == (400, 600, 3)
+
+
+@pytest.mark.parametrize("prefix", ["", "gym::", "native::"])
+def test_options_of_the_wrapper_reach_it(prefix):
+    """make_vector_env: force_classic_api, discrete_to_continuous_act and clip_actions reach the TorchWrapper."""
+    with make_vector_env(
+        prefix + "CartPole-v1", num_envs=2, force_classic_api=True, discrete_to_continuous_act=True
+    ) as env:
+        assert env.action_space == spaces.Box(-np.inf, np.inf, (2, 2))
+        assert isinstance(env.reset(), torch.Tensor)
+        assert len(env.step(torch.zeros(2, 2))) == 4
+    rewards = {}
+    for clip in (False, True):
+        with make_vector_env(prefix + "MountainCarContinuous-v0", num_envs=1, clip_actions=clip) as env:
+            env.reset(seed=0)
+            rewards[clip] = env.step(torch.full((1, 1), 9.0))[1].item()
+    assert rewards == pytest.approx({False: -8.1, True: -0.1})  # a push costs its square as it came, before any bound
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_env")],
+)
+def test_the_prefix_chooses_the_simulator(name, kind):
+    """make_vector_env: gym::NAME or a bare NAME is gymnasium's, native::NAME vecrl's own."""
+    with make_vector_env(name, num_envs=2) as env:
+        assert type(env.env).__module__ == f"vecrl.vector.{kind}"
+
+
+def test_names_must_be_strings():
+    with pytest.raises(TypeError, match=r"name of an environment.*None"):
+        make_vector_env(None)
+
+
+def test_gymnasium_environments_over_workers():
+    with make_vector_env("CartPole-v1", num_envs=4, backend="processes", num_workers=2) as env:
+        assert env.reset(seed=1)[0].equal(make_vector_env("CartPole-v1", num_envs=4).reset(seed=1)[0])
+        assert env.env._pool.backend_name == "processes"
+    with pytest.raises(ValueError, match="backend can only be given"):
+        make_vector_env("CartPole-v1", backend="processes")
+
+
+@pytest.mark.parametrize("name", ["nope::CartPole-v1", "::CartPole-v1", "gymnasium::x", "old::ant"])
+def test_unknown_prefixes(name):
+    """make_vector_env: an unknown prefix is a ValueError that lists the known ones."""
+    with pytest.raises(ValueError, match="gym::, brax::, brax::old::, native::"):
+        make_vector_env(name)
+
+
+def test_prefixes_can_be_registered(mine):
+    """make_vector_env: the list is open; a registered maker gets the name and all arguments."""
+    assert make_vector_env("mine::a::b", num_envs=3, clip_actions=True, device="cpu", gym_kwargs={"x": 1}) == "a::b"
+    (call,) = mine
+    assert call == (
+        "a::b",
+        {
+            "num_envs": 3,
+            "clip_actions": True,
+            "device": "cpu",
+            "force_classic_api": False,
+            "discrete_to_continuous_act": False,
+        },
+    )
+    assert "mine" in registry.known_prefixes()
+
+
+@pytest.mark.parametrize("prefix", ["", "mine::", "::mine"])
+def test_a_prefix_is_registered_without_its_separator(prefix):
+    """make_vector_env: a prefix that no name could have is refused."""
+    with pytest.raises(ValueError, match="prefix"):
+        registry.register(prefix, print, "")
+
+
+def test_gym_kwargs_and_brax_kwargs(monkeypatch):
+    """make_vector_env: gym_kwargs reach gymnasium alone and brax_kwargs Brax alone; kwargs reach whichever it is."""
+    seen = {}
+    for prefix in ("gym", "brax", "brax::old", "native"):
+        entry = registry.Entry(prefix, lambda name, prefix=prefix, **kwargs: seen.update({prefix: kwargs}), "")
+        monkeypatch.setitem(registry._entries, prefix, entry)
+        make_vector_env(f"{prefix}::x", gym_kwargs={"g": 1, "c": 2}, brax_kwargs={"b": 1}, c=1)
+    extra = {prefix: {k: v for k, v in kwargs.items() if len(k) == 1} for prefix, kwargs in seen.items()}
+    assert extra == {
+        "gym": {"g": 1, "c": 2},
+        "brax": {"b": 1, "c": 1},
+        "brax::old": {"b": 1, "c": 1},
+        "native": {"c": 1},
+    }
+
+
+def test_available_and_missing_simulators(no_brax):
+    """Registry: names that can be made, and what is missing with the extra to install."""
+    assert registry.known_prefixes()[:4] == ("gym", "brax", "brax::old", "native")
+    gym = registry.available("gym")
+    assert "CartPole-v1" in gym.names
+    assert (gym.missing, gym.install) == (None, None)
+    assert registry.available("native").names == tuple(sorted(registry.available("native").names))
+    assert "Pendulum-v1" in registry.available("native").names
+    brax, old = registry.available("brax"), registry.available("brax::old")
+    assert brax.names == old.names == ()
+    assert brax.install == 'pip install "vecrl[brax]"'
+    assert old.install == 'pip install "vecrl[brax-v1]"'
+    assert "Brax is not installed" in brax.missing
+    with pytest.raises(ValueError, match="gym::"):
+        registry.available("nope")
+
+
+def test_simulators_are_imported_on_use():
+    """Makers: simulators are imported when they are asked for."""
+    code = (
+        "import sys, vecrl.vector.factory;"
+        "bad = {'brax', 'jax', 'ray', 'vecrl.simulators.native', 'vecrl.simulators.brax'} & set(sys.modules);"
+        "sys.exit(str(bad) if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---------------------------------------------------------------- Brax, as far as it goes without it
+
+
+@pytest.mark.parametrize(("name", "extra"), [("ant", "vecrl[brax]"), ("old::ant", "vecrl[brax-v1]")])
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_missing_brax_raises(no_brax, name, extra, num_envs):
+    """make_brax_env: Brax (or brax.v1) missing is an ImportError that names the extra to install."""
+    with pytest.raises(ImportError, match=re.escape(extra)):
+        make_brax_env(name, num_envs=num_envs)
+    with pytest.raises(ImportError, match=re.escape(extra)):
+        make_vector_env("brax::" + name, num_envs=num_envs)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_envs": 2, "batch_size": 2},
+        {"auto_reset": True, "autoreset": True},
+        {"auto_reset": True, "autoreset": False},
+    ],
+    ids=str,
+)
+def test_brax_in_both_spellings(no_brax, arguments):
+    """make_brax_env: num_envs and batch_size, auto_reset and autoreset: both at once is a ValueError."""
+    with pytest.raises(ValueError, match="one of them"):
+        make_brax_env("ant", **arguments)
+
+
+@pytest.mark.parametrize("name", ["auto_reset", "autoreset"])
+def test_brax_without_auto_reset(no_brax, name):
+    """make_brax_env: auto-reset off is a ValueError; on is what there is."""
+    with pytest.raises(ValueError, match="auto-reset"):
+        make_brax_env("ant", num_envs=2, **{name: False})
+    with pytest.raises(ImportError):
+        make_brax_env("ant", num_envs=2, **{name: True})

@@ -1,0 +1,348 @@
+"""`SyncVectorEnv`: each sentence of its contract."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from tests.conformance.equality import assert_same
+from tests.conformance.fixture_envs import UNIT, Counting, Echo, counting, echoes
+
+from vecrl.errors import ClosedError, SpaceError, StepTimeout, WorkerError
+from vecrl.vector import SyncVectorEnv
+from vecrl.vector.base import BaseVectorEnv
+
+INTEGERS = spaces.Box(0, 9, (2,), np.int32)
+
+
+def ones(n: int) -> np.ndarray:
+    return np.ones((n, 2), np.float32)
+
+
+# -- eager auto-reset ------------------------------------------------------------------------------
+
+
+def test_runs_one_after_another_in_this_process():
+    """Row 1: the sub-environments are run one after another in this process."""
+    order: list[int] = []
+
+    class Ordered(Echo):
+        def step(self, action):
+            order.append(int(action[0]))
+            return super().step(action)
+
+    with SyncVectorEnv([Ordered] * 3) as env:
+        env.reset()
+        env.step(np.array([[2, 0], [0, 0], [1, 0]], np.float32))
+    assert order == [2, 0, 1]
+
+
+def test_resets_within_the_same_step():
+    """Row 1: reset within the same step: observation and info of the new episode, flags and reward of the step."""
+    with SyncVectorEnv(counting(2, 2)) as env:
+        env.reset()
+        env.step(np.zeros(2, int))
+        obs, reward, terminated, truncated, info = env.step(np.array([1, 1]))
+        assert obs.tolist() == [[0, 1, 0], [1, 0, 2]]
+        assert reward.tolist() == [3, 3]
+        assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, False])
+        assert info["begun"] == [1, None]
+        assert info["count"] == [None, 2]
+        *_, terminated, truncated, _ = env.step(np.zeros(2, int))
+        assert (terminated.tolist(), truncated.tolist()) == ([False, False], [False, True])
+
+
+def test_metadata_has_the_autoreset_mode():
+    """Row 1: `metadata["autoreset_mode"]` says SAME_STEP."""
+    with SyncVectorEnv(counting(1)) as env:
+        assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+        assert env.metadata["render_fps"] == 7
+        assert isinstance(env, BaseVectorEnv)
+        assert isinstance(env, gymnasium.vector.VectorEnv)
+
+
+# -- what it takes ---------------------------------------------------------------------------------
+
+
+def test_no_makers():
+    """Row 2: no makers is a ValueError."""
+    with pytest.raises(ValueError, match="at least one"):
+        SyncVectorEnv([])
+
+
+def test_first_wrong_observation_space_is_named():
+    """Row 2: observation spaces must all be Box: the first one wrong is a TypeError."""
+    with pytest.raises(TypeError, match=r"environment 0 has Discrete\(3\)"):
+        SyncVectorEnv([lambda: Echo(spaces.Discrete(3))])
+    with pytest.raises(TypeError, match=r"environment 1.*Discrete\(3\)"):
+        SyncVectorEnv([Echo, lambda: Echo(spaces.Discrete(3)), lambda: Echo(spaces.Dict())])
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ({"observation": UNIT}, {"observation": spaces.Box(-1.0, 1.0, (3,))}),
+        ({"observation": UNIT}, {"observation": INTEGERS}),
+        ({"action": spaces.Discrete(2)}, {"action": spaces.Discrete(3)}),
+        ({"action": spaces.Discrete(2)}, {"action": UNIT}),
+        ({"action": UNIT}, {"action": spaces.Box(-1.0, 1.0, (3,))}),
+        ({"action": spaces.Discrete(2)}, {"action": spaces.Discrete(2, start=1)}),
+    ],
+)
+@pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 3}], ids=["serial", "threads"])
+def test_differing_spaces_raise_with_their_index(first, other, place):
+    """Row 2: otherwise a ValueError or TypeError that names the two spaces and the index."""
+    with pytest.raises(SpaceError, match="environment 2") as exc_info:
+        SyncVectorEnv([partial(Echo, **first), partial(Echo, **first), partial(Echo, **other)], **place)
+    assert isinstance(exc_info.value, ValueError)
+    assert isinstance(exc_info.value, TypeError)
+    for space in (*first.values(), *other.values()):
+        assert str(space) in str(exc_info.value)
+
+
+def test_invalid_action_spaces_raise_and_close_environments():
+    """Row 2: actions are Box or Discrete (`BaseVectorEnv`); what was made is closed."""
+    envs, makers = echoes(2, action=spaces.MultiBinary(2))
+    with pytest.raises(TypeError, match="MultiBinary"):
+        SyncVectorEnv(makers)
+    assert [env.calls for env in envs] == [["close"], ["close"]]
+
+
+def test_bounds_may_differ_but_action_shapes_must_match():
+    """Row 2: shapes are compared, not bounds; of actions, the action shape (the source compares the observation's)."""
+    wide = spaces.Box(-9.0, 9.0, (2,), np.float32)
+    with SyncVectorEnv([Echo, lambda: Echo(wide, wide)]) as env:
+        env.reset()
+        assert env.step(9 * ones(2))[0].shape == (2, 2)
+        assert env.single_observation_space == UNIT
+
+
+# -- reset and seeds -------------------------------------------------------------------------------
+
+
+def test_reset_returns_observation_and_info():
+    """Row 3: `reset` returns `(observation, info)`."""
+    with SyncVectorEnv(counting(3)) as env:
+        obs, info = env.reset()
+    assert obs.dtype == np.float64
+    assert obs[:, 0].tolist() == [0, 1, 2]
+    assert info["begun"].tolist() == [0, 0, 0]
+
+
+def seeds_of(envs: list[Echo]) -> list[Any]:
+    return [env.calls[-1].get("seed") for env in envs]
+
+
+def test_sub_seeds_equal_the_source():
+    """Row 3: one 32-bit sub-seed each from RandomState(S).randint(0, 2**32, n), in this reset only."""
+    envs, makers = echoes(4)
+    with SyncVectorEnv(makers) as env:
+        env.reset(seed=7)
+        expected = np.random.RandomState(7).randint(0, 2**32, 4).tolist()
+        assert seeds_of(envs) == expected
+        assert seeds_of(envs) == [327741615, 976413892, 3349725721, 1369975286]
+        env.reset()
+        assert seeds_of(envs) == [None] * 4
+        env.reset(seed=8)
+        assert seeds_of(envs) != expected
+        assert all(type(seed) is int for seed in seeds_of(envs))
+
+
+def test_seed_before_reset():
+    """Row 3: `seed(S)` followed by `reset()` equals `reset(seed=S)`; `seed=None` drops an earlier `seed(...)`."""
+    envs, makers = echoes(3)
+    with SyncVectorEnv(makers) as env:
+        env.reset(seed=7)
+        expected = seeds_of(envs)
+        env.seed(7)
+        env.reset()
+        assert seeds_of(envs) == expected
+        env.reset()
+        assert seeds_of(envs) == [None] * 3
+        env.seed(7)
+        env.reset(seed=None)
+        assert seeds_of(envs) == [None] * 3
+        env.reset()
+        assert seeds_of(envs) == [None] * 3
+        env.seed(7)
+        env.seed(None)
+        env.reset()
+        assert seeds_of(envs) == [None] * 3
+
+
+@pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 2}], ids=["serial", "threads"])
+def test_other_keywords_are_passed_to_environments(place):
+    """Row 3: other keywords go to the sub-environments' `reset`."""
+    envs, makers = echoes(2)
+    with SyncVectorEnv(makers, **place) as env:
+        env.reset(seed=1, options={"easy": True}, level=3)
+        for sub in envs:
+            assert sub.calls[-1] | {"seed": 0} == {"seed": 0, "options": {"easy": True}, "level": 3}
+        env.reset(level=4)
+        assert envs[1].calls[-1] == {"seed": None, "options": None, "level": 4}
+
+
+# -- step ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, list], ids=["array", "tensor", "list"])
+def test_actions_of_any_kind(convert):
+    """Row 4: an array or tensor, leftmost size `num_envs`."""
+    with SyncVectorEnv(counting(3)) as env:
+        env.reset()
+        assert env.step(convert([1, 2, 3]))[1].tolist() == [2, 3, 4]
+
+
+def test_tensors_that_require_grad():
+    """Row 4: a tensor as a policy yields it."""
+    envs, makers = echoes(2)
+    with SyncVectorEnv(makers) as env:
+        env.reset()
+        env.step(torch.full((2, 2), 0.5, requires_grad=True))
+        assert envs[1].calls[-1].tolist() == [0.5, 0.5]
+        assert envs[1].calls[-1].dtype == np.float32
+
+
+@pytest.mark.parametrize("action", [1, np.array(1), torch.tensor(1), [0, 1], [0] * 4, [[0], [1], [2]], [0.5, 1.5, 2.5]])
+@pytest.mark.parametrize("num_episodes", [None, 2])
+def test_invalid_actions_raise(action, num_episodes):
+    """Row 4: a scalar or another leftmost size is a ValueError; nothing is stepped."""
+    with SyncVectorEnv(counting(3), num_episodes=num_episodes) as env:
+        env.reset()
+        with pytest.raises(ValueError, match="Expected"):
+            env.step(action)
+        assert env.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("space", [UNIT, INTEGERS, spaces.Box(0, 255, (2,), np.uint8)], ids=lambda s: s.dtype.name)
+def test_dtypes(space):
+    """Row 4: observations in the observation dtype, rewards float64, flags bool."""
+    with SyncVectorEnv([lambda: Echo(space)] * 2) as env:
+        assert env.reset()[0].dtype == space.dtype
+        obs, reward, terminated, truncated, _ = env.step(ones(2))
+    assert (obs.dtype, reward.dtype) == (space.dtype, np.float64)
+    assert terminated.dtype == truncated.dtype == bool
+
+
+def test_observations_are_cast_to_their_space():
+    """Row 4: observations in the observation dtype, of whatever precision the environment returns them."""
+
+    class Doubles(Echo):
+        def observe(self):
+            return super().observe().astype(np.float64)
+
+    with SyncVectorEnv([Doubles] * 2) as env:
+        assert env.reset()[0].dtype == np.float32
+        assert env.step(ones(2))[0].dtype == np.float32
+
+
+def test_bfloat16_tensors():
+    """Row 4: any tensor."""
+    envs, makers = echoes(1)
+    with SyncVectorEnv(makers) as env:
+        env.reset()
+        env.step(torch.full((1, 2), 0.5, dtype=torch.bfloat16))
+        assert envs[0].calls[-1].tolist() == [0.5, 0.5]
+
+
+def numbers(part: Any) -> np.ndarray:
+    return torch.as_tensor(part).numpy().copy()
+
+
+@pytest.mark.parametrize("num_episodes", [None, 3])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_results_are_copies(device, num_episodes):
+    """Row 5: a later `step` never changes what was returned, nor do the caller's edits change a later one."""
+    with SyncVectorEnv(counting(2, 3), num_episodes=num_episodes, device=device) as env:
+        saved = [env.reset()[0]]
+        copies = [numbers(saved[0])]
+        for _ in range(12):
+            obs, reward, *flags, _ = env.step([0, 0])
+            saved += [obs, reward, *flags]
+            copies += [numbers(part) for part in (obs, reward, *flags)]
+        assert_same([numbers(part) for part in saved], copies)
+        for part in saved:
+            part[:] = 1
+        env.reset()
+        obs, reward, *_ = env.step([0, 0])
+        assert obs[:, 2].tolist() == reward.tolist() == [1, 1]
+
+
+# -- render, close, faults -------------------------------------------------------------------------
+
+
+def test_render():
+    """Row 9: a list of the sub-environments' renders when they were made with a render mode, else None."""
+    with SyncVectorEnv(counting(2, render_mode="rgb_array")) as env:
+        env.reset()
+        frames = env.render()
+        assert env.render_mode == "rgb_array"
+    assert isinstance(frames, list)
+    assert [frame[0, 0, 0] for frame in frames] == [0, 1]
+    with SyncVectorEnv(counting(2)) as env:
+        assert env.render() is None
+
+
+def test_close():
+    """Row 9: `close` closes each once, twice is harmless, using a closed one is an error; a context manager closes."""
+    envs, makers = echoes(2)
+    with SyncVectorEnv(makers) as env:
+        env.reset()
+    env.close()
+    assert [sub.calls[-1] for sub in envs] == ["close", "close"]
+    assert [sub.calls.count("close") for sub in envs] == [1, 1]
+    assert env.closed
+    for use in (env.reset, env.render, lambda: env.seed(1), lambda: env.step(ones(2))):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+def test_exceptions_have_index_and_traceback():
+    """Row 10: a sub-environment's exception says which index raised it and keeps its traceback; `reset` goes on."""
+    with SyncVectorEnv([Echo, Echo, lambda: Echo(fault_at=2), Echo]) as env:
+        env.reset()
+        env.step(ones(4))
+        with pytest.raises(
+            WorkerError, match=r"environment 2 .*'step' number 2: ZeroDivisionError: told to"
+        ) as exc_info:
+            env.step(ones(4))
+        assert 'raise ZeroDivisionError("told to")' in str(exc_info.value)
+        assert env.reset()[0].shape == (4, 2)
+        assert env.step(ones(4))[0].tolist() == [[1, 1]] * 4
+
+
+def test_a_maker_that_raises():
+    """Row 10: also where it is the making that fails; those that were made are closed."""
+    envs, makers = echoes(1)
+
+    def broken():
+        raise OSError("no simulator here")
+
+    with pytest.raises(WorkerError, match=r"environment 1 .*OSError: no simulator here"):
+        SyncVectorEnv([*makers, broken])
+    assert envs[0].calls == ["close"]
+
+
+def test_step_timeout():
+    """The engine's options reach it: late environments are named."""
+    slow = partial(Counting, 1, delay=0.0)
+
+    class Slow(Counting):
+        def step(self, action):
+            import time
+
+            time.sleep(0.3)
+            return super().step(action)
+
+    with SyncVectorEnv([slow, lambda: Slow(1)], backend="threads", num_workers=2, step_timeout=0.05) as env:
+        env.reset()
+        with pytest.raises(StepTimeout, match="environment 1 "):
+            env.step([0, 0])
+        env._pool.step_timeout = None
+        assert env.reset()[0][:, 2].tolist() == [0, 0]
