@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="vecrl beside its peers, in one run")
     parser.add_argument("--only", action="append", default=[], help="workloads whose name contains this; repeatable")
     parser.add_argument(
-        "--contestants", nargs="+", default=[], help="only contestants whose name contains one of these"
+        "--implementations", nargs="+", default=[], help="only implementations whose name contains one of these"
     )
     parser.add_argument("--quick", action="store_true", help="one size of each, two short rounds")
     parser.add_argument("--rounds", type=int, default=5)

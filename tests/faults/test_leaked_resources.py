@@ -211,8 +211,8 @@ def test_ctrl_c_in_a_script_that_steps(run: type) -> None:
 def test_ctrl_c_in_a_script_that_continues(backend: str, run: type) -> None:
     script = run(
         f"""
-        from tests.faults.fixture_envs import falls_asleep
-        envs = make("step", falls_asleep, backend={backend!r})
+        from tests.faults.fixture_envs import sleeps_once
+        envs = make("step", sleeps_once, backend={backend!r})
         envs.reset()
         try:
             envs.step(np.zeros(4, int))
