@@ -87,14 +87,14 @@ def test_environments_run_in_own_processes_with_thread_limits() -> None:
 
 @pytest.mark.ray
 def test_crashed_actors_are_replaced() -> None:
-    """As the pool has it: end, replace, rejoin."""
+    """As the pool does it: kill, respawn, reattach."""
     pool = make_pool([Asked] * 4, "ray")
     pool.reset()
     backend: Any = pool._backend
     before = ask(pool, "ask", "os.getpid()")
     backend.send([(0, Command(Op.STEP, 7))])
-    assert backend.end(0)
-    backend.replace(0)
+    assert backend.kill(0)
+    backend.respawn(0)
     ((worker, seq, report),) = backend.receive(20.0)
     assert (worker, seq, report.result.num_envs) == (0, 0, 2), "no answer to what the lost one was asked"
     backend.reattach(0)
@@ -118,7 +118,7 @@ def test_killed_nodes_are_detected_and_workers_restart_elsewhere(cluster: TestCl
             for _ in range(100_000):
                 pool.step(ACTIONS)
         backend: Any = pool._backend
-        backend.replace(lost)
+        backend.respawn(lost)
         assert backend.receive(30.0)[0][2].result.num_envs == 2
         backend.reattach(lost)
         assert backend.receive(5.0) == [(lost, 0, None)]
