@@ -10,7 +10,6 @@ import torch
 from gymnasium.vector import AutoresetMode
 from tests.conformance.equality import assert_same
 from tests.conformance.fixture_envs import noise
-from tests.envs.independent_rows_env import IndependentRowsEnv
 from tests.envs.transforms.all_transforms import CASES
 from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
 from tests.snapshot.test_snapshot import through_bytes
@@ -22,6 +21,7 @@ from vecrl.envs.libs.gym import GymWrapper
 from vecrl.envs.libs.native import NativeEnv
 from vecrl.errors import ClosedError, PendingError, StateError, WorkerError
 from vecrl.simulators.native import make_native
+from vecrl.testing import IndependentRowsEnv
 from vecrl.vector import AsyncVectorEnv, BatchedVectorEnv, SyncVectorEnv, TorchWrapper, VectorEnv
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1")

@@ -94,12 +94,8 @@ class RowFailures(Exception):
 class Simulator(Protocol):
     """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
 
-    One that can do with other spaces than its own also has `set_spaces(observation_space, action_space)`: it is called
-    once, with those that the workers of a pool agreed upon, before anything is reset. One whose environments can be
-    made one by one also has `rebuild(row)`: close what is there, whatever its state, and make it anew.
-
-    One whose environments can be saved also has `get_state(row)`, which gives plain data, and
-    `set_state(row, state, allow)`, which goes back to it; `allow` are names of classes, see `vecrl.snapshot.put`.
+    Optional methods are in protocols of their own, which the engine looks for: `SupportsState`, `SupportsRebuild`,
+    `SupportsSetSpaces`.
 
     Attributes:
         num_envs: k.
@@ -138,6 +134,37 @@ class Simulator(Protocol):
 
     def close(self) -> None:
         """Free what is held; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class SupportsState(Protocol):
+    """A `Simulator` whose environments can be saved and restored one by one."""
+
+    def get_state(self, row: int) -> dict[str, Any]:
+        """Returns the state of one environment as plain data."""
+        ...
+
+    def set_state(self, row: int, state: Mapping[str, Any], allow: Sequence[str]) -> None:
+        """Restores what `get_state` returned. `allow` names classes that may be made, see `vecrl.snapshot.restore`."""
+        ...
+
+
+@runtime_checkable
+class SupportsRebuild(Protocol):
+    """A `Simulator` whose environments can be made one by one, as `on_failure` needs it."""
+
+    def rebuild(self, row: int) -> None:
+        """Closes the environment, whatever its state, and makes another in its place."""
+        ...
+
+
+@runtime_checkable
+class SupportsSetSpaces(Protocol):
+    """A `Simulator` that accepts spaces that the workers of a pool agreed on, other than its own."""
+
+    def set_spaces(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        """Sets the spaces; called once, before anything is reset."""
         ...
 
 
@@ -206,4 +233,26 @@ class BatchSimulator(Protocol):
 
     def close(self) -> None:
         """Free what is held; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class SupportsStepAndReset(Protocol):
+    """A `BatchSimulator` that steps and resets in one call, which saves time on a device."""
+
+    def step_and_reset(self, actions: Array) -> tuple[BatchStep, Array, Array]:
+        """Steps every row, then resets the rows whose episode is over.
+
+        Returns:
+            The step, `done` `[n]` bool, and the observations to act on next.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsStepWhere(Protocol):
+    """A `BatchSimulator` that can step some of its rows. For others, vecrl saves and restores the state of the rest."""
+
+    def step_where(self, mask: Array, actions: Array) -> BatchStep:
+        """Steps the rows where the bool `mask` `[n]` holds. `actions` has all rows; other results are ignored."""
         ...

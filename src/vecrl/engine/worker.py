@@ -21,7 +21,15 @@ from gymnasium import Space
 from ..errors import Failure, SpaceError, StateError
 from .batch_buffers import BatchBuffers
 from .infos import InfoBatch, InfoPacker, Infos
-from .simulator import RowBuffers, RowFailures, Simulator, StepNotes
+from .simulator import (
+    RowBuffers,
+    RowFailures,
+    Simulator,
+    StepNotes,
+    SupportsRebuild,
+    SupportsSetSpaces,
+    SupportsState,
+)
 from .space_layout import Tree, describe
 
 
@@ -150,8 +158,8 @@ class Worker:
         self.slots = batch_buffers.rows(start, stop)
         self.actions = [None if a is None else a[start:stop] for a in batch_buffers.actions]
         self.reset_mask = batch_buffers.reset_mask[start:stop]
-        if (set_spaces := getattr(self.sim, "set_spaces", None)) is not None:
-            set_spaces(self.obs_layout.space, self.action_layout.space)
+        if isinstance(self.sim, SupportsSetSpaces):
+            self.sim.set_spaces(self.obs_layout.space, self.action_layout.space)
         self.returns = np.zeros(self.worker_spec.num_envs)
         self.lengths = np.zeros(self.worker_spec.num_envs, np.int64)
 
@@ -247,10 +255,11 @@ class Worker:
 
     def _access(self, row: int, kind: str, name: str, value: Any) -> Any:
         """Reach into one environment; to its state belongs what is counted here."""
-        sim: Any = self.sim
+        sim = self.sim
+        assert sim is not None
         if kind not in ("get_state", "set_state"):
             return sim.invoke(row, kind, name, value)
-        if not hasattr(sim, "get_state"):
+        if not isinstance(sim, SupportsState):
             raise StateError(
                 f"{type(sim).__name__} cannot save its environments: it has no get_state(row) and no set_state(row, "
                 "state, allow). Give it both, or save what is needed to begin anew."
@@ -269,12 +278,11 @@ class Worker:
 
     def _rebuild(self, command: Command) -> WorkerReply | None:
         """Make `rows` anew, as far as the simulator can; a reset does for those that cannot."""
-        rebuild = getattr(self.sim, "rebuild", None)
         failures: list[tuple[int, BaseException]] = []
         for row in command.rows or []:
             try:
-                if rebuild is not None:
-                    rebuild(row)
+                if isinstance(self.sim, SupportsRebuild):
+                    self.sim.rebuild(row)
             except (Exception, SystemExit) as error:
                 failures.append((row, error))
         return WorkerReply(failures=self._failures("construct", failures)) if failures else None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import BatchSimulator, BatchStep
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
@@ -87,7 +87,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self.device = torch.device(simulator.device)
         self._infos = not empty_info
         self._stats = episode_stats and self._infos
-        self._fused = getattr(simulator, "step_and_reset", None)
+        self._fused = simulator.step_and_reset if isinstance(simulator, SupportsStepAndReset) else None
         self._needs_reset = True
         self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._reset_counters()

@@ -18,7 +18,7 @@ from ..engine.infos import Infos
 from ..engine.space_layout import Layout
 from ..engine.pool_lifecycle import InvokeKind
 from ..engine.env_index import Ids, EnvIndex
-from ..engine.simulator import BatchSimulator, BatchStep
+from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
@@ -81,8 +81,8 @@ class BatchPool:
         all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
         all_actions[torch.from_numpy(checked_ids)] = row_actions
         mask = self._mask(checked_ids)
-        if (step_where := getattr(self.simulator, "step_where", None)) is not None:
-            self._pending_step = checked_ids, step_where(mask, all_actions)
+        if isinstance(self.simulator, SupportsStepWhere):
+            self._pending_step = checked_ids, self.simulator.step_where(mask, all_actions)
             return
         state_before = self.simulator.get_state()
         self._pending_step = checked_ids, self.simulator.step(all_actions)

@@ -15,7 +15,7 @@ class Case:
     """How to make a transform, and what does not hold for it.
 
     Attributes:
-        make: makes one, for `tests.envs.independent_rows_env.IndependentRowsEnv`.
+        make: makes one, for `vecrl.testing.IndependentRowsEnv`.
         shared: why rows have something in common, so that a batch differs from single environments; "" where not.
         needs: why it cannot sit within a batched environment, or be appended to another than it was made for; "" where
             it can.

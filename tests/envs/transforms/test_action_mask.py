@@ -10,8 +10,7 @@ from vecrl.envs import EnvBase, RandomPolicy, SerialEnv, check_env_specs
 from vecrl.envs.transforms import ActionMask, RewardSum, StepCounter, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
-
-from ..independent_rows_env import IndependentRowsEnv
+from vecrl.testing import IndependentRowsEnv
 
 
 class Masked(EnvBase):

@@ -21,9 +21,9 @@ from vecrl.envs.transforms import (
 )
 from vecrl.envs.transforms.elementwise import map_bounds
 from vecrl.specs import Bounded, Composite, NonTensor, Unbounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..bounded_env import BoundedValuesEnv
-from ..independent_rows_env import IndependentRowsEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

@@ -16,9 +16,9 @@ from vecrl.envs.transforms import (
     TransformedEnv,
 )
 from vecrl.specs import Bounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..counting_envs import Counting, Groups
-from ..independent_rows_env import IndependentRowsEnv
 
 
 def test_actions_repeat_until_each_row_is_done() -> None:

@@ -9,9 +9,9 @@ from tensordict import TensorDict, TensorDictBase
 from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..counting_envs import Counting
-from ..independent_rows_env import IndependentRowsEnv
 
 # The stacks of an environment that counts 0, 1, 2, 3 and begins anew, as TorchRL gives them.
 SAME = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from vecrl.envs.transforms import CenterCrop, Compose, Crop, GrayScale, Resize, ToTensorImage, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
-
-from ..independent_rows_env import IndependentRowsEnv
+from vecrl.testing import IndependentRowsEnv
 
 SCREEN = (torch.arange(2 * 8 * 6 * 3) * 37 % 256).to(torch.uint8).view(2, 8, 6, 3)
 

@@ -19,9 +19,9 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Unbounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..bounded_env import BoundedValuesEnv
-from ..independent_rows_env import IndependentRowsEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

@@ -9,9 +9,9 @@ from tensordict import TensorDict, TensorDictBase
 from vecrl.envs import SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..counting_envs import Counting, Groups
-from ..independent_rows_env import IndependentRowsEnv
 
 
 def primed(*args: Any, **kwargs: Any) -> TransformedEnv:

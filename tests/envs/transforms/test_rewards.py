@@ -9,10 +9,10 @@ from tensordict import TensorDict
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
 from vecrl.specs import Binary, Bounded, Unbounded
+from vecrl.testing import IndependentRowsEnv
 
 from ..bounded_env import BoundedValuesEnv
 from ..counting_envs import Groups
-from ..independent_rows_env import IndependentRowsEnv
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

@@ -23,8 +23,7 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import ClosedError
 from vecrl.specs import Bounded, Composite, Unbounded
-
-from ..independent_rows_env import IndependentRowsEnv
+from vecrl.testing import IndependentRowsEnv
 
 
 class Add(Transform):

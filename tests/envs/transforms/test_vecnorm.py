@@ -16,10 +16,10 @@ from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
 from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
 from vecrl.envs.transforms.shared_stats import _remove
 from vecrl.errors import SpaceError
+from vecrl.testing import IndependentRowsEnv
 
 from ..bounded_env import BoundedValuesEnv
 from ..counting_envs import Groups
-from ..independent_rows_env import IndependentRowsEnv
 
 STEPS = [[[1.0, 2], [3, 8]], [[2.0, 2], [2, 5]], [[0.0, 0], [1, 1]]]
 

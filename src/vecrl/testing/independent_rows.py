@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from vecrl.envs import EnvBase
-from vecrl.specs import Bounded, Categorical, Composite, Unbounded
+from ..envs import EnvBase
+from ..specs import Bounded, Categorical, Composite, Unbounded
 
 
 class IndependentRowsEnv(EnvBase):

@@ -1,0 +1,120 @@
+"""What every `EnvBase` must do; see `vecrl.testing`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ..envs import EnvBase, SerialEnv, check_env_specs
+from .comparisons import assert_equal_tensordicts, seeded
+
+
+class EnvConformance:
+    """Tests of an environment over TensorDicts. Derive a class whose name begins with `Test` and define `make`.
+
+    Attributes:
+        num_steps: steps of each comparison; enough of them that some episode ends.
+        seeded: whether `set_seed` determines what the environment does.
+
+    >>> from vecrl.envs import PendulumEnv
+    >>> class TestPendulum(EnvConformance):
+    ...     def make(self):
+    ...         return PendulumEnv()
+    >>> TestPendulum().test_specs_agree_with_data()
+    """
+
+    num_steps = 20
+    seeded = True
+
+    def make(self) -> EnvBase:
+        """Returns a new environment, which the test closes."""
+        raise NotImplementedError(f"Expected {type(self).__name__} to define make().")
+
+    def test_specs_agree_with_data(self) -> None:
+        """Resets, steps and rollouts have the entries, shapes and dtypes that the specs declare."""
+        env = self.make()
+        check_env_specs(env, break_when_any_done="both")
+        env.close()
+
+    def test_equal_seeds_give_equal_rollouts(self) -> None:
+        """Two environments with equal seeds and actions give equal results, through the ends of episodes."""
+        if not self.seeded:
+            return
+        rollouts = []
+        for _ in range(2):
+            env = self.make()
+            env.set_seed(3)
+            rollouts.append(seeded(0, partial(env.rollout, self.num_steps, break_when_any_done=False)))
+            env.close()
+        assert_equal_tensordicts(rollouts[0], rollouts[1], "rollout")
+
+    def test_a_rollout_equals_its_steps(self) -> None:
+        """`rollout` gives what `reset` and `step_and_maybe_reset` give one after another."""
+        if not self.seeded:
+            return
+        env, stepped = self.make(), self.make()
+        for each in (env, stepped):
+            each.set_seed(3)
+        rollout = seeded(0, partial(env.rollout, self.num_steps, break_when_any_done=False))
+        torch.manual_seed(0)
+        root, steps = stepped.reset(), []
+        for _ in range(self.num_steps):
+            step, root = stepped.step_and_maybe_reset(stepped.rand_action(root))
+            steps.append(step)
+        assert_equal_tensordicts(rollout, torch.stack(steps, stepped.batch_dims), "rollout")
+        env.close()
+        stepped.close()
+
+    def test_earlier_results_do_not_change(self) -> None:
+        """What a reset or a step returned is not written by later calls."""
+        env = self.make()
+        root = env.reset()
+        results = [(root, root.clone())]
+        for _ in range(5):
+            step, root = env.step_and_maybe_reset(env.rand_action(root.copy()))
+            results.append((step, step.clone()))
+        for number, (result, copied) in enumerate(results):
+            assert_equal_tensordicts(result, copied, f"result {number} after later calls")
+        env.close()
+
+    def test_masked_resets_leave_other_rows(self) -> None:
+        """With a "_reset" mask, the rows that it does not select keep their entries."""
+        env = self.make()
+        if env.ndim != 1 or len(env.done_keys_groups) != 1 or env.batch_size[0] < 2:
+            env.close()
+            return
+        root = env.step_mdp(env.rand_step(env.reset()))
+        done_key = env.done_keys[0]
+        mask = torch.zeros_like(root.get(done_key))
+        mask[0] = True
+        before = root.clone()
+        after = env.reset(root.set("_reset", mask))
+        keys = [key for key in env.observation_spec.keys(True, True) if key in after.keys(True, True)]
+        assert_equal_tensordicts(after[1:].select(*keys), before[1:].select(*keys), "rows that are not reset")
+        env.close()
+
+    def test_in_a_batch_it_is_equal(self) -> None:
+        """A `SerialEnv` of two gives in its first row what one gives."""
+        env = self.make()
+        if not self.seeded or not env.batch_locked:
+            env.close()
+            return
+        batch = SerialEnv(2, self.make)
+        env.set_seed(3)
+        batch.set_seed(3)
+        root, batch_root = env.reset(), batch.reset()
+        for number in range(self.num_steps):
+            with_actions = batch.rand_action(batch_root)
+            action = with_actions[0].select(*env.action_keys)
+            step, root = env.step_and_maybe_reset(root.update(action))
+            batch_step, batch_root = batch.step_and_maybe_reset(with_actions)
+            assert_equal_tensordicts(batch_step[0]["next"], step["next"], f"step {number}")
+        env.close()
+        batch.close()
+
+    def test_close_may_be_called_twice(self) -> None:
+        """The second `close` has no effect."""
+        env = self.make()
+        env.close()
+        env.close()
