@@ -24,7 +24,7 @@ from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
 from .forkserver_client import ForkserverClient
-from .pickling import modules_in, pickle_plan, pickle_specs
+from .pickling import modules_in, pickle_worker_spec, pickle_specs
 from .process_worker import ConstructPayload, ProcessContext
 from .protocol import encode_command
 from .worker_connection import WorkerConnection
@@ -69,7 +69,7 @@ class ProcessBackend:
             )
         if pin and not hasattr(os, "sched_setaffinity"):
             raise ValueError("This platform cannot tie processes to cores: leave pin_workers out.")
-        payloads = [pickle_plan(worker_spec) for worker_spec in worker_specs]
+        payloads = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(worker_specs)
         self._threads = threads
@@ -114,7 +114,7 @@ class ProcessBackend:
         for fd in () if connection.exited else (connection.replies_fd, connection.status_fd):
             self._by_fd[fd] = connection
             self._poll.register(fd, select.POLLIN)
-        if connection.kept:
+        if connection.has_unsent:
             self._poll.register(connection.commands_fd, select.POLLOUT)
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:

@@ -26,7 +26,7 @@ from ...space_layout import Layout
 from ...worker import Command, Op, WorkerReply, WorkerSpec
 from .. import forkserver
 from ..base import Reply
-from ..pickling import pickle_plan, pickle_specs
+from ..pickling import pickle_worker_spec, pickle_specs
 from ..process_worker import ConstructPayload
 from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_report
 from .options import RayOptions
@@ -118,7 +118,7 @@ class RayBackend:
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], threads: int = 1, options: RayOptions | None = None):
         self._options = options or RayOptions()
-        self._handles = [RayWorkerHandle(worker_spec, pickle_plan(worker_spec)) for worker_spec in worker_specs]
+        self._handles = [RayWorkerHandle(worker_spec, pickle_worker_spec(worker_spec)) for worker_spec in worker_specs]
         self.num_workers = len(worker_specs)
         self._owner = os.getpid()
         # under way, by the reference of the answer, in their order
