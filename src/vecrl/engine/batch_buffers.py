@@ -1,9 +1,9 @@
 """Allocates the batch buffers: one block of memory with one array per leaf, in which row i belongs to environment i.
 
-The batch buffers hold the actions, the final observations of episodes that ended in a step, and a few *slots*, each with
-the results of one step. A worker writes its rows directly into a slot, and the caller gets views of the slot's arrays.
-A slot is reused only after the caller has released all of these views. So results stay valid as long as the caller keeps
-them, and nothing is copied if it drops them.
+The batch buffers hold the actions, the final observations of episodes that ended in a step, and a few *slots*, each
+with the results of one step. A worker writes its rows directly into a slot, and the caller gets views of the slot's
+arrays. A slot is reused only after the caller has released all of these views. So results stay valid as long as the
+caller keeps them, and nothing is copied if it drops them.
 
 The memory is on the heap or in an anonymous file. Only processes that were given the file's descriptor can map it, and
 the system frees it when the last of them ends. This module must not know what writes the rows.
@@ -67,8 +67,8 @@ class Slot:
     def free(self) -> bool:
         """Whether no caller has references to the observations.
 
-        Callers get views of the arrays. Anything made from a view (another view, a tensor, a buffer) keeps a reference to
-        the view or to the block, so the reference count of the block shows it.
+        Callers get views of the arrays. Anything made from a view (another view, a tensor, a buffer) keeps a reference
+        to the view or to the block, so the reference count of the block shows it.
         """
         return getrefcount(self._block) == self._free_refcount
 

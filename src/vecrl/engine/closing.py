@@ -16,7 +16,9 @@ from .backends.base import Backend
 from .pending import PendingCommands
 from .worker import Command, Op
 
-GRACE = 1.0  # seconds that pending commands may take to complete, and environments to close, without a limit by the user
+GRACE = (
+    1.0  # seconds that pending commands may take to complete, and environments to close, without a limit by the user
+)
 
 
 class Closing:

@@ -1,8 +1,8 @@
 """Stores the info dicts of environments at low cost.
 
 If the infos of all rows have the same keys, with numbers of the same types (as in most simulators), they are sent as
-one structured array. All other infos are sent as dicts. In both cases they are merged into gymnasium's form (arrays with
-masks) only on request. This module must not know workers or transitions.
+one structured array. All other infos are sent as dicts. In both cases they are merged into gymnasium's form (arrays
+with masks) only on request. This module must not know workers or transitions.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class Infos:
         yield from self.dicts
 
     def merge(self, num_envs: int) -> dict[str, Any]:
-        """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with a value.
-        """
+        """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with it."""
         if not self:
             return {}
         columns = self.columns(num_envs)

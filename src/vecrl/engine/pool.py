@@ -1,9 +1,9 @@
 """Steps and resets environments through their workers: any subset, in any order, with or without waiting.
 
 `send(ids, …)` and `recv(at_least, timeout)` are the general case. `step` and `reset` of all environments use a faster
-path: all workers get the same command, and the results stay in a slot of the batch buffers without a copy. Every command
-has a number that its reply repeats, so a late reply is never taken for the reply to a later command. The pool must not
-know auto-reset modes, simulators or the interfaces above the engine.
+path: all workers get the same command, and the results stay in a slot of the batch buffers without a copy. Every
+command has a number that its reply repeats, so a late reply is never taken for the reply to a later command. The pool
+must not know auto-reset modes, simulators or the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Pool(PoolLifecycle):
             episodes in the same way and excludes them from then on, see `alive`.
         restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
         start_method, threads_per_worker, preload, pin_workers: see `ProcessBackend`.
-        same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory layouts
-            must be.
-        resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid out,
-            instead of this check. They are passed to each simulator that has `set_spaces`.
+        same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
+            layouts must be.
+        resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
+            out, instead of this check. They are passed to each simulator that has `set_spaces`.
         ray_options: which cluster, and where on it; for "ray".
         env_id_offset: the number of the first environment in messages, if this pool has a part of the environments.
 
@@ -86,7 +86,9 @@ class Pool(PoolLifecycle):
             return self._collect(pending_commands, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
-        """Sends the `reset` of all environments without waiting. Waits first for pending commands; drops their results.
+        """Sends the `reset` of all environments without waiting for it.
+
+        It first waits for all pending commands and drops their results.
         """
         check_length("seeds", seeds, self.num_envs)
 
@@ -326,8 +328,8 @@ class Pool(PoolLifecycle):
     def _collect(self, completed: Sequence[PendingCommand], ordered: bool) -> Transition:
         """Builds the transition of completed commands, with rows in the order of sending (`ordered`) or of completion.
 
-        The caller has removed the commands from the completed ones. If this call is interrupted, their environments must
-        be reset.
+        The caller has removed the commands from the completed ones. If this call is interrupted, their environments
+        must be reset.
         """
         failures = self._handle_failures(
             completed, [failure for pending_command in completed for failure in pending_command.failures]
@@ -403,8 +405,7 @@ class Pool(PoolLifecycle):
         return pending_commands
 
     def _write_actions(self, actions: Tree, rows: Any, count: int) -> dict[int, Any] | None:
-        """Writes actions into the batch buffers. Returns those of opaque leaves, by leaf, to be sent with the command.
-        """
+        """Writes actions into the batch buffers. Returns those of opaque leaves, by leaf, to send with the command."""
         objects: dict[int, Any] | None = None
         for index, values in enumerate(self.action_layout.batch(actions, count)):
             target = self._buffers.actions[index]

@@ -97,7 +97,7 @@ def check_worker_infos(
             same_layout = Layout(expected).leaves == Layout(actual).leaves
             if not same_layout or (equal and expected != actual):
                 raise SpaceError(
-                    f"environment {worker_specs[index].start}: expected the {name} of the first environment, {expected}, "
-                    f"got {actual}. Use environments with the same spaces."
+                    f"environment {worker_specs[index].start}: expected the {name} {expected}, as of the first "
+                    f"environment, got {actual}. Use environments with the same spaces."
                 )
     return first_info.observation_space, first_info.action_space

@@ -1,8 +1,8 @@
 """Manages the workers of a pool: constructs, calls, restarts and closes them.
 
-It does what all commands share: it checks the workers, waits for replies, handles timeouts and failures, and records which
-environments are pending or failed. The results of steps and resets belong to `Pool`. This module must not know rows,
-auto-reset modes or the interfaces above the engine.
+It does what all commands share: it checks the workers, waits for replies, handles timeouts and failures, and records
+which environments are pending or failed. The results of steps and resets belong to `Pool`. This module must not know
+rows, auto-reset modes or the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -230,8 +230,8 @@ class PoolLifecycle:
     def cancel(self, ids: Ids) -> np.ndarray:
         """Cancels the pending commands of `ids`: kills and restarts their workers.
 
-        All environments of these workers are constructed again, and all their pending commands are dropped. They must be
-        reset before they step. Ids without a pending command, or with a reply that has arrived, are not affected.
+        All environments of these workers are constructed again, and all their pending commands are dropped. They must
+        be reset before they step. Ids without a pending command, or with a reply that has arrived, are not affected.
 
         Returns:
             `[m]` int64, the environments that were constructed again.
@@ -262,8 +262,7 @@ class PoolLifecycle:
         return cancelled
 
     def _kill(self, worker: int) -> bool:
-        """Kills a worker and returns whether that was possible. It counts as crashed even if this call is interrupted.
-        """
+        """Kills a worker and returns whether that was possible. It counts as crashed even if this is interrupted."""
         crashed = self._pending.crashed
         ids = self._pending.ids_of([worker])
         crashed.setdefault(worker, Failure(ids, "step", "cancelled", worker=worker, kind="crashed"))
@@ -394,8 +393,7 @@ class PoolLifecycle:
             raise
 
     def _gather(self, command: PendingCommand, timeout: float | None = None) -> list[Failure]:
-        """Waits for a pending command and returns its failures. Kills workers that time out, if they can be restarted.
-        """
+        """Waits for a command and returns its failures. Kills workers that time out if they can be restarted."""
         limit = self.step_timeout if timeout is None else timeout
         while True:
             try:

@@ -87,8 +87,8 @@ class Transition:
         final_infos: the infos of the step for `final_rows`.
         done_rows: `[d]` int64, the rows in which this step ended the episode.
         episode_stats: `[m]` float64 returns and `[m]` int64 lengths, valid in `done_rows`.
-        failed: rows of environments that failed and were restarted or excluded, see `on_failure` of `Pool`. Their reward
-            is 0, and their episode, if one was running, is truncated.
+        failed: rows of environments that failed and were restarted or excluded, see `on_failure` of `Pool`. Their
+            reward is 0, and their episode, if one was running, is truncated.
     """
 
     ids: np.ndarray

@@ -1,8 +1,8 @@
 """Executes commands on one simulator. Every backend runs this code, and no other, in its workers.
 
-A worker owns one simulator of k environments with consecutive ids, and their rows of the batch buffers. `execute` writes
-the rows and returns the rest as a `WorkerReply`. It does not raise an environment's exception: failures are part of the
-reply. The worker must not know how commands arrive (a call, a queue, a pipe).
+A worker owns one simulator of k environments with consecutive ids, and their rows of the batch buffers. `execute`
+writes the rows and returns the rest as a `WorkerReply`. It does not raise an environment's exception: failures are part
+of the reply. The worker must not know how commands arrive (a call, a queue, a pipe).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Command:
         slot: index of the slot to write.
         reset_done: whether a row in which the episode ends is reset at once.
         masked: whether the `reset_mask` of the batch buffers selects rows to reset instead of stepping them.
-        rows: rows relative to the worker's first row; None for all. In a step, a negative number r means: reset row `~r`.
+        rows: rows relative to the worker's first row; None for all. In a step, a negative number r means: reset row
+            `~r`.
         extra: further arguments of the operation.
     """
 
@@ -133,9 +134,7 @@ class Worker:
     def _construct(self, command: Command) -> WorkerReply:
         sim = self.worker_spec.make()
         if sim.num_envs != self.worker_spec.num_envs:
-            raise SpaceError(
-                f"Expected a simulator of {self.worker_spec.num_envs} environments, got {sim.num_envs}."
-            )
+            raise SpaceError(f"Expected a simulator of {self.worker_spec.num_envs} environments, got {sim.num_envs}.")
         self.sim = sim
         spaces = sim.observation_space, sim.action_space
         return WorkerReply(

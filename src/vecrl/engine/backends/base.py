@@ -13,7 +13,7 @@ from ..space_layout import Layout
 from ..worker import Command, WorkerReply
 
 Reply = tuple[int, int, WorkerReply | None]
-"""The worker, the number of the command, and the reply. The number is -1 if the worker crashed; then the reply holds its
+"""The worker, the number of the command, and the reply. If the worker crashed, the number is -1 and the reply has its
 failure."""
 
 

@@ -28,7 +28,7 @@ ALL_ROWS = 0xFFFFFFFF
 _RESET_DONE, _MASKED = 1, 2
 _OPS = tuple(Op)
 _PICKLED, _RAW = b"P", b"R"
-_CHUNK = 1 << 20  # bytes to read at once: `os.read` allocates as much as it is asked for
+_CHUNK = 1 << 20  # bytes to read at once: `os.read` allocates the requested size
 
 
 def encode_command(command: Command) -> bytes:

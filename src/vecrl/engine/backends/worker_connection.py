@@ -1,8 +1,8 @@
 """The caller's side of one worker process: sends commands, reads replies and the exit status.
 
-Commands and replies are byte streams, so no byte may be lost or sent twice on Ctrl-C. Python can raise KeyboardInterrupt
-between a system call and the statement that stores its result, but not within `map`. Therefore long commands and replies
-are written and read through `map`. This module must not know the contents of commands.
+Commands and replies are byte streams, so no byte may be lost or sent twice on Ctrl-C. Python can raise
+KeyboardInterrupt between a system call and the statement that stores its result, but not within `map`. Therefore long
+commands and replies are written and read through `map`. This module must not know the contents of commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class WorkerConnection:
         index, ids: the index of the worker and its environments.
         commands_fd: descriptor to write commands to.
         replies_fd: descriptor to read replies from.
-        status_fd: descriptor from which to read the process id and, later, the exit status. The fork server writes both.
+        status_fd: descriptor from which to read the process id and, later, the exit status. The fork server writes
+            both.
         pid: the process id; 0 before it is known, -1 if the process was never started.
         exited: a description of how the process ended; "" while it runs.
         steps: the number of step commands sent.
