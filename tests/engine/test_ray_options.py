@@ -18,7 +18,7 @@ from vecrl.errors import VersionError
         ({"resources": {"arm": -2}}, "arm of 0 or more, got -2"),
         ({"start_timeout": 0}, "start_timeout to be seconds above 0"),
         ({"placement_strategy": "WIDE"}, "placement_strategy to be one of .*'SPREAD'.*, got 'WIDE'"),
-        ({"placement_strategy": "PACK", "num_cpus": 0}, "give num_cpus above 0"),
+        ({"placement_strategy": "PACK", "num_cpus": 0}, "Give num_cpus above 0"),
         ({"address": "ray://somewhere:10001"}, "address='auto'"),
     ],
 )

@@ -52,7 +52,7 @@ MISFITS = {
         _step(np.ones(3, complex)),
         "dtype float64 at the root, as its space declares, got complex128",
     ),
-    "nothing": (_step(None), "should have shape (3,)"),
+    "nothing": (_step(None), "expected an observation of shape (3,)"),
     "text": (_step(np.array(["a", "b", "c"])), "expected an observation of dtype float64"),
     "strange": (_step(Strange()), "RuntimeError: no array for you"),
     "reward None": (_step(reward=None), "the reward should be a number, but is None"),
