@@ -296,11 +296,11 @@ def arrived(pool: Pool, count: int) -> bool:
     """Whether the replies of this many workers are here, unread."""
     backend: Any = pool._backend
     if pool.backend_name == "threads":
-        return backend._done.qsize() >= count
+        return backend._replies.qsize() >= count
     if pool.backend_name == "ray":
         import ray
 
-        calls = list(backend._calls)
+        calls = list(backend._pending_calls)
         return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) >= count
     return sum(link.ready(link.answers) for link in backend._links) >= count
 

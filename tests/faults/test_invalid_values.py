@@ -104,7 +104,7 @@ def test_compensating_wrong_lengths_are_detected(backend: str) -> None:
     makers = [lambda n=n: Counting(0, "step", _step(np.ones(n))) for n in (2, 4)]
     pool = make_pool(makers, backend, 1)
     pool.reset()
-    with pytest.raises(WorkerError, match="has \\(2,\\)") as exc_info:
+    with pytest.raises(WorkerError, match="got \\(2,\\)") as exc_info:
         pool.step(np.zeros(2, int))
     assert exc_info.value.env_ids == (0, 1)
     pool.close()
