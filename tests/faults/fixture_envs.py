@@ -302,7 +302,7 @@ def arrived(pool: Pool, count: int) -> bool:
 
         calls = list(backend._pending_calls)
         return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) >= count
-    return sum(link.ready(link.answers) for link in backend._links) >= count
+    return sum(link.is_readable(link.replies_fd) for link in backend._connections) >= count
 
 
 def workers_alive() -> list[psutil.Process]:
