@@ -28,7 +28,7 @@ from vecrl.errors import (
 
 RAISED = Failure((2,), "step", "ValueError: bad", "Traceback: line 1\nline 2\n", worker=1, pid=77, step=5)
 CRASHED = Failure((0, 1), "reset", "its worker process exited with code 3", worker=0, pid=76, kind="crashed")
-TIMED_OUT = Failure((3,), "step", "no answer within 1 s", worker=2, kind="timed_out")
+TIMED_OUT = Failure((3,), "step", "no reply within 1 s", worker=2, kind="timed_out")
 
 
 @pytest.mark.parametrize(

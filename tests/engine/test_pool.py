@@ -142,7 +142,7 @@ def test_invalid_calls_raise() -> None:
             pool.send(ids, np.zeros(len(ids), int))
         with pytest.raises(error):
             pool.reset(ids=ids)
-    with pytest.raises(SpaceError, match="Expected 4 seeds, one an environment asked, but 1 came"):
+    with pytest.raises(SpaceError, match="Expected 4 seeds, one per environment, got 1"):
         pool.reset([1])
     with pytest.raises(SpaceError, match="Expected 2 seeds"):
         pool.reset([1], ids=[0, 1])
@@ -150,7 +150,7 @@ def test_invalid_calls_raise() -> None:
         pool.invoke("set", "x", [1])
     with pytest.raises(SpaceError, match=r"Expected shape \(4,\)"):
         pool.step(np.zeros(3, int))
-    with pytest.raises(ValueError, match="at_least to be 1 or more, but 0 came"):
+    with pytest.raises(ValueError, match="at_least to be 1 or more, got 0"):
         pool.recv(at_least=0)
     for wait in (pool.wait, pool.recv, pool.invoke_wait):
         with pytest.raises(PendingError):

@@ -137,7 +137,7 @@ def test_no_part_of_a_long_command_is_lost_as_ctrl_c_comes() -> None:
         os.set_blocking(expected, False)
         received = b""
         link.send(encode_command(last))
-        while link.kept:
+        while link.has_unsent:
             received += os.read(expected, 1 << 16)
             link.flush()
         received += os.read(expected, 1 << 18)

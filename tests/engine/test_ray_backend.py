@@ -56,11 +56,11 @@ def test_actors_follow_placement_options(cluster: TestCluster) -> None:
 def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> None:
     options = RayOptions(resources={"unicorns": 1}, start_timeout=0.5)
     reported = (
-        r"(?s)environment 0 .*claims 1 CPU, 1 unicorns, did not begin within 0.5 s; free in the cluster: [0-9]+ CPU"
+        r"(?s)environment 0 .*requests 1 CPU, 1 unicorns, did not start within 0.5 s; free in the cluster: [0-9]+ CPU"
     )
     with pytest.raises(WorkerCrash, match=reported):
         make_pool([Counting] * 2, "ray", ray_options=options)
-    with pytest.raises(ValueError, match=f"Expected address '{cluster.address}'.*but 'localhost:1' came"):
+    with pytest.raises(ValueError, match=f"Expected address '{cluster.address}'.*got 'localhost:1'"):
         make_pool([Counting], "ray", 1, ray_options=RayOptions(address="localhost:1"))
     pool = make_pool([Counting], "ray", 1, ray_options=RayOptions(address=cluster.address))
     assert pool.reset().obs.shape == (1, 3)
@@ -113,7 +113,7 @@ def test_killed_nodes_are_detected_and_workers_restart_elsewhere(cluster: TestCl
         lost = ask(pool, "node").index(node.node_id) // 2
         cluster.kill(node)
         ids = [2 * lost, 2 * lost + 1]
-        reported = rf"environments {ids[0]}, {ids[1]} .*on node {node.node_id[:8]} is gone"
+        reported = rf"environments {ids[0]}, {ids[1]} .*on node {node.node_id[:8]} is lost"
         with pytest.raises(WorkerCrash, match=reported):  # noqa: PT012
             for _ in range(100_000):
                 pool.step(ACTIONS)
@@ -160,7 +160,7 @@ def test_working_dir_is_uploaded(cluster: TestCluster, tmp_path: Path) -> None:
 @pytest.mark.ray
 def test_working_dir_raises_when_already_connected(tmp_path: Path) -> None:
     options = RayOptions(runtime_env={"working_dir": str(tmp_path)})
-    with pytest.raises(ValueError, match=r"folders are shipped only then.*ray.init\(runtime_env="):
+    with pytest.raises(ValueError, match=r"folders are uploaded only when it connects.*ray.init\(runtime_env="):
         make_pool([Counting], "ray", ray_options=options)
 
 

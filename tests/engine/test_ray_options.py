@@ -13,12 +13,12 @@ from vecrl.errors import VersionError
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"num_cpus": -1}, "num_cpus of 0 or more, but -1"),
+        ({"num_cpus": -1}, "num_cpus of 0 or more, got -1"),
         ({"num_gpus": float("nan")}, "num_gpus of 0 or more"),
-        ({"resources": {"arm": -2}}, "arm of 0 or more, but -2"),
+        ({"resources": {"arm": -2}}, "arm of 0 or more, got -2"),
         ({"start_timeout": 0}, "start_timeout to be seconds above 0"),
-        ({"placement_strategy": "WIDE"}, "placement_strategy to be one of .*'SPREAD'.*, but 'WIDE'"),
-        ({"placement_strategy": "PACK", "num_cpus": 0}, "give num_cpus above 0"),
+        ({"placement_strategy": "WIDE"}, "placement_strategy to be one of .*'SPREAD'.*, got 'WIDE'"),
+        ({"placement_strategy": "PACK", "num_cpus": 0}, "Give num_cpus above 0"),
         ({"address": "ray://somewhere:10001"}, "address='auto'"),
     ],
 )
@@ -28,7 +28,7 @@ def test_invalid_options_raise(given: dict[str, Any], says: str) -> None:
 
 
 def test_options_raise_on_other_backends() -> None:
-    with pytest.raises(ValueError, match="backend='ray' beside ray_options, but backend='processes' came"):
+    with pytest.raises(ValueError, match="backend='ray' together with ray_options, got backend='processes'"):
         make_pool([Counting], "processes", 1, ray_options=RayOptions())
 
 

@@ -104,15 +104,15 @@ def test_building_is_the_inverse_of_splitting(space: spaces.Space[Any]) -> None:
 @pytest.mark.parametrize(
     ("space", "batch", "text"),
     [
-        (spaces.Discrete(3), [0, 1], r"Expected shape \(3,\) at the root .environments first., but \(2,\) came"),
-        (spaces.Discrete(3), 1, r"but \(\) came"),
-        (spaces.Discrete(3), [0.5, 1.0, 2.0], "Expected int64 at the root, but float64 came"),
+        (spaces.Discrete(3), [0, 1], r"Expected shape \(3,\) at the root .environments first., got \(2,\)"),
+        (spaces.Discrete(3), 1, r"got \(\)"),
+        (spaces.Discrete(3), [0.5, 1.0, 2.0], "Expected int64 at the root, got float64"),
         (spaces.Discrete(3), ["a", "b", "c"], "which does not cast safely"),
-        (spaces.Box(-1, 1, (2,)), np.zeros((3, 2), complex), "Expected float32 at the root, but complex128"),
-        (spaces.Text(3), ["a"], "Expected 3 elements at the root, one an environment, but 1 came"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [0, 1, 0]}, r"Expected \['a'\], but it is not in a dict with"),
-        (spaces.Tuple((spaces.Discrete(2),) * 2), ([0, 1, 0],), r"Expected \[1\], but it is not in"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), 7, r"Expected \['a'\], but it is not in int '7'"),
+        (spaces.Box(-1, 1, (2,)), np.zeros((3, 2), complex), "Expected float32 at the root, got complex128"),
+        (spaces.Text(3), ["a"], "Expected 3 elements at the root, one per environment, got 1"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": [0, 1, 0]}, r"Expected \['a'\], got a dict with"),
+        (spaces.Tuple((spaces.Discrete(2),) * 2), ([0, 1, 0],), r"Expected \[1\], got "),
+        (spaces.Dict({"a": spaces.Discrete(2)}), 7, r"Expected \['a'\], got int '7' without it"),
     ],
 )
 def test_invalid_batches_raise(space: spaces.Space[Any], batch: Any, text: str) -> None:

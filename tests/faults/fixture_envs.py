@@ -164,7 +164,7 @@ RAISING = {
     raises: "ArithmeticError: went wrong on purpose",
     raises_unprintable: "UnprintableError: odd 7: two arguments",
     raises_unpicklable: "UnpicklableError: locked in",
-    raises_silent: "SilentError (its text cannot be had)",
+    raises_silent: "SilentError (its __str__ raised)",
     exits_by_sys: "SystemExit: had enough",
 }
 

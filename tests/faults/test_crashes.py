@@ -139,7 +139,7 @@ def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
     pids = _pids(pool)
     zygote.kill()
     assert wait_until(lambda: not any(map(psutil.pid_exists, pids))), "they die with it, asked or not"
-    with pytest.raises(WorkerCrash, match="vanished, and so did its parent process"):
+    with pytest.raises(WorkerCrash, match="ended, and so did its parent process"):
         pool.step(np.zeros(2, int))
     pool.close()
     assert wait_until(lambda: not zygote.is_running() or zygote.status() == psutil.STATUS_ZOMBIE)
@@ -153,7 +153,7 @@ def test_stopped_workers_time_out_and_can_be_closed() -> None:
     pool.reset()
     pid = _pids(pool)[1]
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0\.2 s"):
+    with pytest.raises(StepTimeout, match=r"environment 1 .*no reply within 0\.2 s"):
         pool.step(np.zeros(2, int))
     os.kill(pid, signal.SIGCONT)
     np.testing.assert_array_equal(pool.wait(5.0).reward, [1.0, 1.0])

@@ -42,19 +42,25 @@ class Strange:
 
 
 MISFITS = {
-    "shape": (_step(np.ones(4)), "should have shape (3,), as its space says, but has (4,)"),
-    "dimensions": (_step(np.ones((1, 3))), "should have shape (3,), as its space says, but has (1, 3)"),
-    "scalar": (_step(1.0), "should have shape (3,), as its space says, but has ()"),
-    "kind": (_step(np.ones(3, complex)), "should be float64, as its space says, but is complex128"),
-    "nothing": (_step(None), "should have shape (3,)"),
-    "text": (_step(np.array(["a", "b", "c"])), "should be float64"),
+    "shape": (_step(np.ones(4)), "shape (3,) at the root, as its space declares, got (4,)"),
+    "dimensions": (
+        _step(np.ones((1, 3))),
+        "shape (3,) at the root, as its space declares, got (1, 3)",
+    ),
+    "scalar": (_step(1.0), "shape (3,) at the root, as its space declares, got ()"),
+    "kind": (
+        _step(np.ones(3, complex)),
+        "dtype float64 at the root, as its space declares, got complex128",
+    ),
+    "nothing": (_step(None), "expected an observation of shape (3,)"),
+    "text": (_step(np.array(["a", "b", "c"])), "expected an observation of dtype float64"),
     "strange": (_step(Strange()), "RuntimeError: no array for you"),
     "reward None": (_step(reward=None), "the reward should be a number, but is None"),
     "reward text": (_step(reward="1.0"), "the reward should be a number, but is '1.0'"),
     "reward complex": (_step(reward=1j), "the reward should be a number, but is 1j"),
     "rewards": (_step(reward=np.ones(2)), "the reward should be a number, but is array([1., 1.])"),
     "flag": (_step(terminated=np.array([True, False])), "truth value"),
-    "info list": (_step(info=[1]), "the info should be a dict, but is list"),
+    "info list": (_step(info=[1]), "expected a dict as the info, got list"),
     "info array": (_step(info=np.ones(2)), "truth value"),
     "four values": (returns_value((GOOD, 1.0, False, {})), "expected 5, got 4"),
     "no tuple": (returns_value(7), "cannot unpack"),
@@ -84,7 +90,10 @@ def test_invalid_step_results_raise(misfit: str, backend: str) -> None:
 @pytest.mark.parametrize(("obs", "text"), [(np.ones(4), "(4,)"), ((GOOD,), "(1, 3)"), (None, "()")], ids=str)
 def test_invalid_reset_results_raise(obs: Any, text: str, backend: str) -> None:
     pool = make_pool(env_fns_with_fault("reset", returns_value((obs, {}))), backend)
-    with pytest.raises(WorkerError, match=re.escape(f"should have shape (3,), as its space says, but has {text}")):
+    with pytest.raises(
+        WorkerError,
+        match=re.escape(f"shape (3,) at the root, as its space declares, got {text}"),
+    ):
         pool.reset()
     np.testing.assert_array_equal(pool.reset().obs, [[0, 1, 0], [1, 1, 0], [2, 1, 0]])
     pool.close()
@@ -95,7 +104,7 @@ def test_compensating_wrong_lengths_are_detected(backend: str) -> None:
     makers = [lambda n=n: Counting(0, "step", _step(np.ones(n))) for n in (2, 4)]
     pool = make_pool(makers, backend, 1)
     pool.reset()
-    with pytest.raises(WorkerError, match="has \\(2,\\)") as exc_info:
+    with pytest.raises(WorkerError, match="got \\(2,\\)") as exc_info:
         pool.step(np.zeros(2, int))
     assert exc_info.value.env_ids == (0, 1)
     pool.close()
@@ -188,7 +197,7 @@ def test_unpicklable_commands_leave_no_pending_commands(give: str) -> None:
         "options": lambda: pool.reset(options={"lock": lock}),
         "some options": lambda: pool.reset(options={"lock": lock}, ids=[1, 0]),
     }
-    with pytest.raises(SerializationError, match=r"cannot be pickled, so no worker process can have it"):
+    with pytest.raises(SerializationError, match=r"cannot be pickled and sent to a worker process"):
         uses[give]()
     assert pool.pending.tolist() == []
     np.testing.assert_array_equal(pool.step(np.zeros(2, int)).reward, 1.0)

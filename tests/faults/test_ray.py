@@ -82,7 +82,7 @@ def test_crashed_actors_are_reported_and_others_continue(fault: Fault) -> None:
     pool.reset()
     begin = time.monotonic()
     with pytest.raises(
-        WorkerCrash, match=r"environments 0, 1 .*in 'step' number 1: its actor on node \w+ is gone"
+        WorkerCrash, match=r"environments 0, 1 .*in 'step' number 1: its actor on node \w+ is lost"
     ) as exc_info:
         pool.step(ACTIONS)
     assert time.monotonic() - begin < 1.0
@@ -119,7 +119,7 @@ def test_late_replies_are_not_mistaken_for_the_next() -> None:
     pool = make_pool(env_fns_with_fault("step", partial(sleeps, seconds=0.5), at=2, bad=2), "ray", 3, step_timeout=0.2)
     pool.reset()
     pool.step(np.zeros(3, int))
-    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s") as exc_info:
+    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no reply within 0\.2 s") as exc_info:
         pool.step(np.zeros(3, int))
     assert exc_info.value.env_ids == (2,), "nobody else"
     np.testing.assert_array_equal(pool.wait(5.0).obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])

@@ -159,7 +159,7 @@ def test_timed_out_workers_are_replaced(backend: str, tmp_path: Any) -> None:
     t = pool.step(ACTIONS)
     assert time.monotonic() - begin < 3.0
     assert t.truncated.tolist() == [False, True, False]
-    assert "no answer within 1 s" in dict(t.infos.items())[1]["error"]
+    assert "no reply within 1 s" in dict(t.infos.items())[1]["error"]
     assert pool.step(ACTIONS, reset_mask=t.done).was_reset.tolist() == [False, True, False]
     pool.close()
 
@@ -248,7 +248,7 @@ def test_the_restart_budget_is_respected(on_failure: Any, caplog: pytest.LogCapt
     with pytest.raises(PendingError, match=r"\[2\] failed before; reset them"):
         pool.send([2], [0])
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        f"Environments [{i}] failed and are {'made anew' if on_failure == 'restart' else 'left out'} "
+        f"Environments [{i}] failed and are {'restarted' if on_failure == 'restart' else 'excluded'} "
         f"({i + 1} of 2 within an hour)"
         for i in range(2)
     ]

@@ -31,7 +31,7 @@ def test_waiting_again_returns_the_late_reply(backend: str) -> None:
     pool = _late_pool(backend)
     pool.step(ACTIONS)
     begin = time.monotonic()
-    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.1 s") as exc_info:
+    with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no reply within 0\.1 s") as exc_info:
         pool.step(ACTIONS)
     assert exc_info.value.env_ids == (2,)
     assert isinstance(exc_info.value, TimeoutError)
@@ -39,7 +39,7 @@ def test_waiting_again_returns_the_late_reply(backend: str) -> None:
         assert time.monotonic() - begin < 0.3
         with pytest.raises(StepTimeout):
             pool.wait(0.01)
-    with pytest.raises(PendingError, match="still under way"):
+    with pytest.raises(PendingError, match="still pending"):
         pool.step(ACTIONS)
     late = pool.wait(5.0)
     np.testing.assert_array_equal(late.obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])
@@ -72,7 +72,7 @@ def test_other_environments_of_a_partial_step_do_not_wait(backend: str) -> None:
             pool.recv(timeout=0.0)
     assert 0 in actual
     assert 2 in pool.pending
-    with pytest.raises(PendingError, match=r"\[.*2\] are still under way"):
+    with pytest.raises(PendingError, match=r"\[.*2\] are still pending"):
         pool.send([2], [0])
     pool.send([0], [1])
     pending = pool.pending.tolist()
@@ -134,7 +134,7 @@ def test_threads_hung_in_a_step_are_named_at_close() -> None:
     pool.reset()
     with pytest.raises(StepTimeout):
         pool.step(ACTIONS)
-    with pytest.raises(StepTimeout, match="its thread cannot be ended") as exc_info:
+    with pytest.raises(StepTimeout, match="its thread cannot be killed") as exc_info:
         pool.close(0.1)
     assert 2 in exc_info.value.env_ids
 

@@ -285,7 +285,7 @@ class Pushing:
 @pytest.mark.parametrize("backend", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 @pytest.mark.parametrize(
     ("fault", "error", "text"),
-    [(is_killed, WorkerCrash, "killed by SIGKILL|is gone"), (sleeps_forever, StepTimeout, r"no answer within 0\.4 s")],
+    [(is_killed, WorkerCrash, "killed by SIGKILL|is lost"), (sleeps_forever, StepTimeout, r"no reply within 0\.4 s")],
 )
 def test_reset_replaces_lost_workers(fault: Any, error: Any, text: str, backend: Any, tmp_path: Path) -> None:
     makers = [partial(Once, str(tmp_path / "done"), i, fault if i == 3 else None) for i in range(5)]
@@ -435,4 +435,4 @@ def test_warnings_name_environment_ids(caplog: pytest.LogCaptureFixture) -> None
         RolloutWorkers(makers, standstill, backend="threads", num_workers=2, on_failure="restart") as workers,
     ):
         workers.rollout(3)
-    assert "Environments [3] failed and are made anew" in caplog.text
+    assert "Environments [3] failed and are restarted" in caplog.text

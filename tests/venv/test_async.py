@@ -83,7 +83,7 @@ def flying(request, gate):
 )
 def test_pending_environments_raise(flying, use, gate):
     """Neither stepped nor reset nor asked; and nothing is lost by having tried."""
-    with pytest.raises(PendingError, match=r"\[2, 3\] are still under way"):
+    with pytest.raises(PendingError, match=r"\[2, 3\] are still pending"):
         use(flying)
     gate.touch()
     obs, _, _, _, infos = flying.step(None)

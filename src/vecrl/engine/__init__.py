@@ -1,4 +1,7 @@
-"""The engine: simulators, workers, backends, the arena, the pool and the transition record. NumPy only, never torch."""
+"""Steps batches of environments: simulators, workers, backends, batch buffers, the pool and the transition record.
+
+The engine uses NumPy only. It must not import torch.
+"""
 
 from .pool import Pool
 from .simulator import BatchSimulator, BatchStep, Simulator

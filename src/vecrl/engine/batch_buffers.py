@@ -1,12 +1,12 @@
-"""Where the rows are: one block of memory with an array a leaf, row i belonging to environment i.
+"""Allocates the batch buffers: one block of memory with one array per leaf, in which row i belongs to environment i.
 
-The arena holds the actions, the final observations of episodes that a step ended, and a few *slots* with
-all that a step yields. A worker writes the rows of a step straight into a slot, and the caller gets the slot's arrays
-themselves: a slot is written again only when nobody holds a piece of it any more. So results are the
-caller's own for as long as they are kept, and nothing is copied while they are used and dropped.
+The batch buffers hold the actions, the final observations of episodes that ended in a step, and a few *slots*, each
+with the results of one step. A worker writes its rows directly into a slot, and the caller gets views of the slot's
+arrays. A slot is reused only after the caller has released all of these views. So results stay valid as long as the
+caller keeps them, and nothing is copied if it drops them.
 
-The memory is the process's heap or an anonymous file that only those who were handed its descriptor can map;
-it vanishes with the last of them, however they end. Knows nothing of who writes.
+The memory is on the heap or in an anonymous file. Only processes that were given the file's descriptor can map it, and
+the system frees it when the last of them ends. This module must not know what writes the rows.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import numpy as np
 from .simulator import RowBuffers
 from .space_layout import Layout
 
-_ALIGN = 64  # bytes: a cache line, and what DLPack consumers want
+_ALIGN = 64  # bytes: a cache line, and the alignment that DLPack consumers expect
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Slot:
-    """One place for a step's results: arrays of n rows in one block.
+    """The buffers for the results of one step: arrays of n rows in one block.
 
     Attributes:
-        obs: leaf arrays of the observations to act on next (a list of objects where the leaf is opaque).
-        reward: float64.
-        flags: bool `[3, n]`, of which the next three are the rows.
-        terminated, truncated: bool.
-        was_reset: bool, the rows whose `obs` begins an episode.
-        returns: float64, lengths: int64; the record of the episodes that ended, elsewhere stale.
+        obs: leaf arrays of the observations to act on next; None for an opaque leaf.
+        reward: `[n]` float64.
+        flags: `[3, n]` bool, the array with the next three.
+        terminated, truncated: `[n]` bool.
+        was_reset: `[n]` bool, the rows in which `obs` is the observation of a reset.
+        returns, lengths: `[n]` float64 and int64, of the episodes that ended; outdated values in other rows.
     """
 
     __slots__ = (
@@ -60,13 +60,16 @@ class Slot:
         self._free_refcount = -1
 
     def seal(self) -> None:
-        """Take the references that exist now as the ones that mean "free"."""
+        """Stores the current reference count as that of a free slot."""
         self._free_refcount = getrefcount(self._block)
 
     @property
     def free(self) -> bool:
-        """Whether nobody outside holds its observations. Callers get views, and whatever is made of a view of
-        ours (another view, a tensor, a buffer) keeps a reference to the view or to the block, never to our arrays."""
+        """Whether no caller has references to the observations.
+
+        Callers get views of the arrays. Anything made from a view (another view, a tensor, a buffer) keeps a reference
+        to the view or to the block, so the reference count of the block shows it.
+        """
         return getrefcount(self._block) == self._free_refcount
 
 
@@ -77,8 +80,14 @@ class BatchBuffers:
         obs: layout of the observations.
         action: layout of the actions.
         num_envs: n, the number of rows.
-        slots: how many slots, the first of which is never handed out.
+        slots: the number of slots. Views of slot 0 are never given to callers.
         fd: descriptor of a file to map; None for the heap.
+
+    Attributes:
+        actions: leaf arrays `[n, ...]` of the actions; None for an opaque leaf.
+        final_obs: leaf arrays `[n, ...]` of final observations; None for an opaque leaf.
+        reset_mask: `[n]` bool, the rows to reset instead of stepping them.
+        slots: the slots.
     """
 
     def __init__(self, obs: Layout, action: Layout, num_envs: int, slots: int = 4, fd: int | None = None):
@@ -100,12 +109,12 @@ class BatchBuffers:
 
     @staticmethod
     def size(obs: Layout, action: Layout, num_envs: int, slots: int = 4) -> int:
-        """Bytes that an arena of these takes."""
+        """Returns the size in bytes of batch buffers with these arguments."""
         shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
         return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
 
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
-        """The part of each slot that is for the worker that owns rows `start` to `stop`."""
+        """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""
         final_obs = _slice_rows(self.final_obs, start, stop)
         return [
             RowBuffers(
@@ -120,12 +129,12 @@ class BatchBuffers:
         ]
 
     def seal(self) -> None:
-        """Every worker has its rows: from now on, any further reference to a slot is a caller's."""
+        """Marks the current references as those of workers. Any further reference to a slot belongs to a caller."""
         for slot in self.slots:
             slot.seal()
 
     def lease(self) -> int:
-        """The index of a slot that nobody holds; 0 (whose rows must be copied) where all are held."""
+        """Returns the index of a free slot, or 0 if none is free. Rows of slot 0 must be copied."""
         for index in range(1, len(self.slots)):
             if self.slots[index].free:
                 return index
@@ -133,7 +142,7 @@ class BatchBuffers:
 
 
 def anonymous_file() -> int:
-    """A descriptor of an empty file without a name in any folder; gone with its last holder."""
+    """Returns the descriptor of an empty file without a name. The file is freed with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("vecrl", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

@@ -1,7 +1,8 @@
-"""Ends a pool: its environments and workers, and calls that wait for them in other threads.
+"""Closes a pool: its environments and workers, and calls that wait for them in other threads.
 
-A pool serves one thread at a time. The thread that closes it has the call of another thread end first, so that no
-descriptor is closed and no environment is ended while something uses it. Knows no rows, mode or dialect.
+Only one thread at a time can call a pool. The thread that closes the pool first makes a call of another thread end, so
+that no descriptor and no environment is closed while it is in use. This module must not know rows, auto-reset modes or
+the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from .backends.base import Backend
 from .pending import PendingCommands
 from .worker import Command, Op
 
-GRACE = 1.0  # seconds that pending commands may take to end and environments to close, where the user set no limit
+GRACE = (
+    1.0  # seconds that pending commands may take to complete, and environments to close, without a limit by the user
+)
 
 
 class Closing:
     """Closes one pool, once.
 
     Args:
-        pool: its finalizer is set here, which ends the workers of a pool that is collected.
+        pool: gets a finalizer, which ends its workers when the pool is garbage-collected.
+        backend: the backend of the pool.
+        pending: the pending commands of the pool.
 
     Attributes:
-        turn: lock that a thread holds during its call of the pool. It is reentrant, for signal handlers.
-        closed: whether `close` was called, so that no other call begins.
+        lock: a thread holds this lock during its call of the pool. It is reentrant, for signal handlers.
+        closed: whether `close` was called. Further calls of the pool raise an error.
     """
 
     def __init__(self, pool: Any, backend: Backend, pending: PendingCommands):
-        self.turn = threading.RLock()
+        self.lock = threading.RLock()
         self.closed = False
         self._ended = False
         self._backend = backend
@@ -39,26 +44,26 @@ class Closing:
 
     @property
     def in_use(self) -> bool:
-        """Whether a call in another thread is at work."""
-        free = self.turn.acquire(blocking=False)
+        """Whether a call is running in another thread."""
+        free = self.lock.acquire(blocking=False)
         if free:
-            self.turn.release()
+            self.lock.release()
         return not free
 
     def abort(self) -> None:
-        """Ends every worker of a pool that could not be made."""
+        """Ends every worker of a pool that could not be constructed."""
         self.closed = True
         self._finalizer()
 
     def close(self, grace: float) -> list[Failure]:
-        """Closes every environment and ends every worker, within about `grace` seconds; harmless twice.
+        """Closes every environment and ends every worker, within about `grace` seconds. A second call does nothing.
 
         Returns:
-            What went wrong.
+            The failures.
         """
         self.closed = True
-        self._pending.ending = True  # a call that waits in another thread ends then
-        alone = self.turn.acquire(timeout=max(grace, GRACE))
+        self._pending.ending = True  # makes a call that waits in another thread raise
+        alone = self.lock.acquire(timeout=max(grace, GRACE))
         try:
             if self._ended:
                 return []
@@ -69,18 +74,18 @@ class Closing:
             self._finalizer()
             raise
         finally:
-            self._pending.ending = True  # for the call that a signal's handler closes this in
+            self._pending.ending = True  # for a call that was interrupted by the signal handler that closes the pool
             if alone:
-                self.turn.release()
+                self.lock.release()
 
     def _end(self, grace: float, alone: bool) -> list[Failure]:
         pending = self._pending
-        if not alone and self._backend.runs_inline:  # the other thread is in an environment; the finalizer closes them
-            text = "another thread is in a call of it, which cannot be ended"
+        if not alone and self._backend.runs_inline:  # another thread executes an environment; the finalizer closes them
+            text = "a call of it in another thread cannot be interrupted"
             return [Failure(pending.ids_of(range(self._backend.num_workers)), "close", text, kind="timed_out")]
         try:
             failures, timed_out = self._close_envs(grace)
-        except (ClosedError, PendingError):  # the call of another thread goes on, or the one that a signal came in
+        except (ClosedError, PendingError):  # a call still runs, in another thread or below this signal handler
             failures, timed_out = [], True
         unstopped = self._backend.shutdown(min(grace, GRACE) if timed_out else grace)
         self._finalizer.detach()
@@ -89,11 +94,15 @@ class Closing:
         named = {i for failure in failures for i in failure.env_ids}
         for worker in unstopped:
             if not named.issuperset(ids := pending.ids_of([worker])):
-                failures.append(Failure(ids, "close", "its thread cannot be ended", worker=worker, kind="timed_out"))
+                failures.append(Failure(ids, "close", "its thread cannot be killed", worker=worker, kind="timed_out"))
         return failures
 
     def _close_envs(self, grace: float) -> tuple[list[Failure], bool]:
-        """Asks every living worker without a pending command to close: what goes wrong, and whether some timed out."""
+        """Closes the environments of every worker that is neither crashed nor pending.
+
+        Returns:
+            The failures, and whether a worker timed out or is pending.
+        """
         pending = self._pending
         idle = set(range(self._backend.num_workers)) - pending.pending_workers - set(pending.crashed)
         pending.receive_arrived()
@@ -105,7 +114,7 @@ class Closing:
         try:
             return crashed + pending.wait_for(command, grace), bool(busy)
         except TimeoutError:
-            text = f"not closed within {grace:g} s, so ended by force where that can be done"
+            text = f"not closed within {grace:g} s, so its worker is killed if that is possible"
             waiting = [(worker, pending.ids_of([worker])) for worker in sorted(command.waiting)]
             timed_out = [Failure(ids, "close", text, worker=worker, kind="timed_out") for worker, ids in waiting]
             return [*crashed, *command.failures, *timed_out], True

@@ -1,4 +1,7 @@
-"""Who is who in a pool: which worker has which environments, who is under way, who failed, and who was asked first."""
+"""Maps environments to workers, and records which environments are pending or failed and in which order they were sent.
+
+It must not know rows, replies or how commands are sent.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from ..errors import Failure, PendingError, SpaceError
 
 Ids = Sequence[int] | np.ndarray
 WorkerRows = tuple[int, np.ndarray, np.ndarray]
-"""A worker, those of its rows that are asked, in ascending order, and their places among all who are asked."""
+"""A worker, the selected ones of its rows in ascending order, and their positions among all selected environments."""
 
 
 class EnvIndex:
-    """The environments 0 to n - 1, in runs of one worker each.
+    """The environments 0 to n - 1. Each worker has consecutive ones.
 
     Args:
-        counts: how many each worker has.
-        first: what the first is called in messages, where these are some of more.
+        counts: the number of environments of each worker.
+        env_id_offset: the number of the first environment in messages, if the pool has a part of the environments.
 
     Attributes:
-        starts: `[num_workers + 1]`, worker w has the environments from `starts[w]` to `starts[w + 1]`.
-        counts: how many each worker has.
-        busy: `[n]` bool, those that were asked by name and have not been collected.
-        failed: `[n]` bool, those that must be reset before they step.
-        request_order: `[n]` int64, a running number: who was asked before whom.
+        starts: `[num_workers + 1]`; worker w has the environments from `starts[w]` to `starts[w + 1]`, exclusive.
+        counts: the number of environments of each worker.
+        busy: `[n]` bool, environments with a command by id that is pending or has results not collected yet.
+        failed: `[n]` bool, environments that must be reset before they step.
+        request_order: `[n]` int64, a running number: the order in which environments were last sent a command by id.
     """
 
     def __init__(self, counts: Iterable[int], env_id_offset: int = 0):
@@ -38,50 +41,52 @@ class EnvIndex:
         self.busy = np.zeros(self.num_envs, bool)
         self.failed = np.zeros(self.num_envs, bool)
         self.request_order = np.zeros(self.num_envs, np.int64)
-        self._num_requests = 0  # how many were asked so far
+        self._num_requests = 0  # the next value of request_order
         self._last_split: tuple[bytes, np.ndarray, list[WorkerRows]] = b"", np.empty(0, np.int64), []
         self._owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def parse_ids(self, ids: Ids) -> np.ndarray:
-        """`ids` as an array `[m]` of int64.
+        """Returns `ids` as an array `[m]` of int64.
 
         Raises:
-            SpaceError, IndexError: they are no ids of ours.
+            SpaceError: `ids` is not a list of integers.
+            IndexError: an id is out of range.
         """
         if type(ids) is np.ndarray and ids.dtype == np.int64 and ids.tobytes() == self._last_split[0]:
-            return self._last_split[1]  # who steps some environments often steps the same ones next
+            return self._last_split[1]  # the same ids are often used in several steps
         parsed = np.atleast_1d(ids)
         if parsed.dtype.kind not in "iu" or parsed.ndim != 1 or not len(parsed):
-            raise SpaceError(f"Expected ids to be a list of integers, but {ids!r} came.")
+            raise SpaceError(f"Expected ids to be a list of integers, got {ids!r}.")
         parsed = parsed.astype(np.int64)
-        if parsed.view(np.uint64).max() >= self.num_envs:  # negative ones are huge then
-            raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, but {parsed.tolist()} came.")
+        if parsed.view(np.uint64).max() >= self.num_envs:  # negative ids are large as unsigned integers
+            raise IndexError(f"Expected ids from 0 to {self.num_envs - 1}, got {parsed.tolist()}.")
         return parsed
 
     def check(self, ids: Ids) -> np.ndarray:
-        """`ids` as an array `[m]` of int64, from here on the latest to be asked.
+        """Returns `ids` as an array `[m]` of int64, and numbers them as the latest in `request_order`.
 
         Raises:
-            SpaceError, IndexError: they are no ids of ours, or some come twice.
-            PendingError: some are under way.
+            SpaceError: `ids` is not a list of integers, or an id occurs twice.
+            IndexError: an id is out of range.
+            PendingError: some of these environments are pending.
         """
         parsed = self.parse_ids(ids)
-        if np.count_nonzero(self.busy[parsed]):  # quicker than any
-            raise PendingError(f"{self.name(np.flatnonzero(self.busy))} are still under way; receive them first.")
+        if np.count_nonzero(self.busy[parsed]):  # faster than `any`
+            raise PendingError(f"{self.name(np.flatnonzero(self.busy))} are still pending; receive them first.")
         order = np.arange(self._num_requests, self._num_requests + len(parsed))
         self.request_order[parsed] = order
         if parsed is not self._last_split[1]:
             if (self.request_order[parsed] != order).any():
-                raise SpaceError(f"Expected every environment once, but {parsed.tolist()} came.")
+                raise SpaceError(f"Expected every environment once, got {parsed.tolist()}.")
             self._last_split = parsed.tobytes(), parsed, self._split_ids(parsed)
         self._num_requests += len(parsed)
         return parsed
 
     def require_healthy(self, ids: Any, reset_mask: np.ndarray | None = None) -> None:
-        """See that none of `ids` failed before, but for those that `reset_mask` anew.
+        """Checks that none of `ids` must be reset first. The rows of `reset_mask` are not checked.
 
         Raises:
-            PendingError: some did.
+            PendingError: some have failed and were not reset.
         """
         failed = self.failed[ids] if reset_mask is None else self.failed & ~reset_mask
         if np.count_nonzero(failed):
@@ -89,15 +94,15 @@ class EnvIndex:
             raise PendingError(f"{names} failed before; reset them (or all) before they step again.")
 
     def id_list(self, ids: Ids | None) -> list[int]:
-        """`ids`, or all there are."""
+        """Returns `ids` as a list; all ids for None."""
         return list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
 
     def owners(self, ids: np.ndarray) -> list[int]:
-        """The worker of each of `ids`."""
+        """Returns the worker of each of `ids`."""
         return self._owner[ids].tolist()
 
     def split(self, ids: np.ndarray) -> list[WorkerRows]:
-        """For each worker concerned, which of `ids` are its own."""
+        """Splits `ids` by worker."""
         return self._last_split[2] if ids is self._last_split[1] else self._split_ids(ids)
 
     def _split_ids(self, ids: np.ndarray) -> list[WorkerRows]:
@@ -111,18 +116,18 @@ class EnvIndex:
         ]
 
     def mark_failed(self, failures: Sequence[Failure]) -> None:
-        """These have to be reset before they step; who is merely late has not."""
+        """Marks the environments of failures as to be reset before they step, except those that only timed out."""
         for failure in failures:
             if failure.kind != "timed_out":
                 self.failed[list(failure.env_ids)] = True
 
     def name(self, ids: np.ndarray) -> str:
-        """Some of them for a message."""
+        """Names environments for a message."""
         return name_ids(ids + self.env_id_offset)
 
 
 def name_ids(ids: np.ndarray) -> str:
-    """Environments for a message.
+    """Names environments for a message, at most 20 of them.
 
     >>> name_ids(np.arange(3))
     'Environments [0, 1, 2]'

@@ -1,8 +1,9 @@
-"""What becomes of environments that fail, where that is not simply reported: they begin anew, or are left out.
+"""Handles environments that fail, under `on_failure="restart"` and `on_failure="mask"`.
 
-Whoever fails ends its episode as truncated, with the last observation that is known of it and a reward of 0. Under
-"restart" it is made anew (its whole worker, where that is gone or stuck) and goes on with a seed that follows from
-its own. Under "mask" it is left out from then on. Knows workers, rows and seeds, no mode and no dialect.
+The episode of a failed environment ends as truncated, with its last known observation and reward 0. Under "restart",
+the environment is constructed again (or its whole worker, if that crashed or timed out) and is reset with a seed
+derived from its previous one. Under "mask", it is excluded from then on. This module must not know auto-reset modes or
+the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -29,27 +30,29 @@ from .worker import Command, Op, WorkerInfo, WorkerReply
 
 OnFailure = Literal["raise", "restart", "mask"]
 _BUDGET_WINDOW_S = 3600.0  # seconds
-_MAX_RESTART_ATTEMPTS = 3  # how often an environment may fail in beginning anew
+_MAX_RESTART_ATTEMPTS = 3  # how often one restart is tried
 _log = logging.getLogger("vecrl")
 
 
 def check_fault_options(on_failure: Any, restarts_per_hour: Any) -> None:
-    """See that these are a policy and a budget.
+    """Checks the options `on_failure` and `restarts_per_hour`.
 
     Raises:
-        ValueError: they are not.
+        ValueError: one of them has no valid value.
     """
     if on_failure not in ("raise", "restart", "mask"):
-        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', but {on_failure!r} came.")
+        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', got {on_failure!r}.")
     if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
-        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, but {restarts_per_hour!r} came.")
+        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, got {restarts_per_hour!r}.")
 
 
 class WorkerRestarter:
-    """Has workers take the places of others.
+    """Restarts crashed workers.
 
     Args:
-        worker_infos: what each worker said of itself when it stood.
+        backend: runs the workers.
+        pending: the pending commands of the pool.
+        worker_infos: what each worker reported when it was first constructed.
     """
 
     def __init__(self, backend: Backend, pending: PendingCommands, worker_infos: Sequence[WorkerInfo]):
@@ -58,12 +61,12 @@ class WorkerRestarter:
         self._worker_infos = worker_infos
 
     def replace(self, workers: Sequence[int]) -> list[Failure]:
-        """Have others in the places of workers that are gone; what went wrong, in which case all of them are gone."""
+        """Restarts crashed workers and returns the failures. If there are any, all these workers count as crashed."""
         try:
             failures = self._replace(workers)
         except BaseException:  # Ctrl-C
             self._pending.open.pop(0, None)
-            text = "interrupted while another took its place"
+            text = "interrupted while its worker was restarted"
             for worker in workers:
                 ids = self._pending.ids_of([worker])
                 self._mark_crashed(worker, Failure(ids, "construct", text, worker=worker, kind="crashed"))
@@ -96,26 +99,29 @@ class WorkerRestarter:
         if (info.observation_space, info.action_space) == (expected.observation_space, expected.action_space):
             return []
         error = SpaceError(
-            f"its spaces were {expected.observation_space} and {expected.action_space}, now they differ."
+            f"expected the spaces {expected.observation_space} and {expected.action_space}, as before the restart, got "
+            f"{info.observation_space} and {info.action_space}."
         )
         ids = self._pending.ids_of([worker])
         return [Failure(ids, "construct", f"SpaceError: {error}", worker=worker, exception=error)]
 
 
 class FaultPolicy:
-    """Makes failures good.
+    """Restarts or excludes environments that fail, and writes their rows.
 
     Args:
         policy: "restart" or "mask".
-        restarts_per_hour: how many failures may be made good within an hour; those beyond are reported.
-        layout: of observations.
-        restarter: has workers replaced.
-        gather: waits for a flight, no longer than a step may take; its failures.
-        infos: whether anybody wants to read in the info that an environment failed.
+        restarts_per_hour: how many failures are handled within an hour; any further failure is returned as unhandled.
+        backend, pending, env_index, buffers, transition_builder: those of the pool.
+        layout: the layout of observations.
+        restarter: restarts crashed workers.
+        gather: waits for a command, at most as long as a step may take, and returns its failures.
+        infos: whether infos report that an environment failed.
 
     Attributes:
-        alive: `[n]` bool, those that were not left out for good.
-        unreported: `[n]` bool, those whose episode ended without their having been asked anything; they are told next.
+        alive: `[n]` bool, the environments that are not excluded.
+        unreported: `[n]` bool, environments that failed while no command to them was pending. The next transition
+            reports the end of their episodes.
     """
 
     def __init__(
@@ -145,42 +151,42 @@ class FaultPolicy:
         self._restarter = restarter
         self._gather = gather
         self._with_infos = infos
-        self._restart_slot = buffers.slots[-1]  # where those who begin anew write what they observe first
-        self._last_obs = layout.empty(n)  # the latest observation of each, a copy: a failing one may spoil its row
-        # first ones, by leaf and id
+        self._restart_slot = buffers.slots[-1]  # for the observations of the resets after restarts
+        self._last_obs = layout.empty(n)  # copies: an environment may write invalid values before it fails
+        # the opaque observations, by leaf and id, and the infos, by id, of the resets after restarts
         self._first_objects: dict[int, dict[int, Any]] = {leaf: {} for leaf in layout.opaque}
-        self._first_infos: dict[int, Any] = {}  # likewise
-        self._errors: dict[int, str] = {}  # why somebody failed
+        self._first_infos: dict[int, Any] = {}
+        self._errors: dict[int, str] = {}  # the latest error of each environment that failed
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, np.int64)
         self._seeds: list[int | None] = [None] * n
-        self._restarts = [0] * n  # since that seed was given
+        self._restarts = [0] * n  # the number of restarts since that seed was given
         self._failure_times: deque[float] = deque()  # of failures within the last hour
-        self._exclusion_reported = np.zeros(n, bool)  # those that were left out, and heard so
-        self._handling: Sequence[PendingCommand] = ()
-        # one crash is reported to all who waited for the worker
+        self._exclusion_reported = np.zeros(n, bool)  # excluded environments that a transition has reported
+        self._current_commands: Sequence[PendingCommand] = ()  # the argument of `handle_failures` while it runs
+        # to recognize a crash, which is the failure of every command that was pending on the worker
         self._handled_failures: deque[Failure] = deque(maxlen=2 * n)
 
-    # -- what the pool tells -----------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def record_seeds(self, ids: Iterable[int], seeds: Sequence[int | None]) -> None:
-        """Note the seeds that a reset gives; those that are None leave things as they are."""
+        """Records the seeds of a reset. A seed of None changes nothing."""
         for env_id, seed in zip(ids, seeds, strict=True):
             if seed is not None:
                 self._seeds[env_id], self._restarts[env_id] = seed, 0
 
     def seed_of(self, env_id: int) -> dict[str, Any]:
-        """What an environment's restarts go on from."""
+        """Returns, for a saved state, the seed of an environment and the number of its restarts since."""
         return {"seed": self._seeds[env_id], "restarts": self._restarts[env_id]}
 
     def restore_state(self, env_id: int, state: Mapping[str, Any]) -> None:
-        """Take in the state that an environment goes on from; what it observed last is not known until it steps."""
+        """Records a restored state. The last observation of the environment is not known until it steps."""
         self._returns[env_id], self._lengths[env_id] = state["return"], state["length"]
         self._seeds[env_id], self._restarts[env_id] = state.get("seed"), state.get("restarts", 0)
         self.unreported[env_id] = False
 
     def record(self, command: PendingCommand) -> None:
-        """Take in what a flight yielded: it may be the last that is known."""
+        """Records the observations, returns and lengths after a command, for environments that fail later."""
         slot = self._buffers.slots[command.slot]
         ids: Any = slice(None) if command.ids is None else command.ids
         for last, leaf in zip(self._last_obs, slot.obs, strict=True):
@@ -197,10 +203,10 @@ class FaultPolicy:
         self._lengths[ids] *= ~done
 
     def excluded(self, reset_mask: Any = None) -> np.ndarray | None:
-        """`[n]` bool, those for whom the pool answers itself; None for nobody.
+        """Returns the environments that must not be sent the next command, `[n]` bool; None for none.
 
         Args:
-            reset_mask: who is to begin anew, and so need not be told that it had to.
+            reset_mask: indexes the environments to be reset. The end of their episodes need not be reported any more.
         """
         if reset_mask is not None:
             self.unreported[reset_mask] &= ~self.alive[reset_mask]
@@ -208,30 +214,30 @@ class FaultPolicy:
         return excluded if excluded.any() else None
 
     def forget(self) -> None:
-        """Drops the commands of restarts that were late or interrupted: nothing collects their replies."""
-        spare = len(self._buffers.slots) - 1
-        for command in [command for command in self._pending.open.values() if command.slot == spare]:
+        """Drops the commands of restarts that timed out or were interrupted: nothing collects their replies."""
+        restart_slot = len(self._buffers.slots) - 1
+        for command in [command for command in self._pending.open.values() if command.slot == restart_slot]:
             del self._pending.open[command.seq]
 
     # -- failures ----------------------------------------------------------------------------------
 
     def kill_overdue(self, workers: Iterable[int], limit: float) -> bool:
-        """End workers that are late, as if they had crashed; False where one cannot be ended."""
+        """Kills workers that timed out and records them as crashed. Returns False if one cannot be killed."""
         for worker in sorted(workers):
             if not self._backend.kill(worker):
                 return False
             ids = self._pending.ids_of([worker])
             op_name = next((f.op for f in self._pending.open.values() if worker in f.waiting), Op.STEP).name.lower()
-            text = f"no answer within {limit:g} s, so its worker was ended"
+            text = f"no reply within {limit:g} s, so its worker was killed"
             failure = Failure(ids, op_name, text, worker=worker, kind="crashed")
             self._pending.on_replies([(worker, -1, WorkerReply(failures=[failure]))])
         return True
 
     def handle_failures(self, commands: Sequence[PendingCommand]) -> list[Failure]:
-        """Make good what went wrong with these flights and write the rows of all that failed; what remains."""
-        self._handling = commands
+        """Handles the failures of commands, writes the rows of failed environments, and returns unhandled failures."""
+        self._current_commands = commands
         unhandled = self._handle([failure for command in commands for failure in command.failures])
-        self._handling = ()
+        self._current_commands = ()
         unhandled_ids = {i for failure in unhandled for i in failure.env_ids}
         for command in commands:
             failed = {i for failure in command.failures for i in failure.env_ids} - unhandled_ids
@@ -242,7 +248,7 @@ class FaultPolicy:
         return unhandled
 
     def handle_idle_failures(self, failures: Sequence[Failure]) -> list[Failure]:
-        """Make good the failures of workers that nobody waits for; what remains."""
+        """Handles failures of workers without a pending command and returns unhandled failures."""
         return self._handle(failures)
 
     def _handle(self, failures: Sequence[Failure]) -> list[Failure]:
@@ -252,7 +258,7 @@ class FaultPolicy:
                 continue
             ids = [i for i in failure.env_ids if self.alive[i]]
             if ids and not self._within_budget(ids, failure.error):
-                unhandled.append(failure)  # and no more than that: what is done next finds it as it was
+                unhandled.append(failure)  # change nothing else, so that the next call finds the failure again
                 continue
             self._handled_failures.append(failure)
             if not ids:
@@ -263,16 +269,16 @@ class FaultPolicy:
                 self._mark_unreported(ids, [failure])
             elif restart_failures := self._restart(failure, _MAX_RESTART_ATTEMPTS):
                 unhandled += [failure, *restart_failures]
-                dead = self._pending.crashed.get(failure.worker)
+                crash_failure = self._pending.crashed.get(failure.worker)
                 self._handled_failures = deque(
-                    (f for f in self._handled_failures if f is not dead), self._handled_failures.maxlen
+                    (f for f in self._handled_failures if f is not crash_failure), self._handled_failures.maxlen
                 )
         return unhandled
 
     def _mark_unreported(self, ids: Sequence[int], failures: Sequence[Failure]) -> None:
-        """Note whose episodes ended for these reasons, but for those who learn of it as the answer to what they do."""
+        """Marks the ended episodes of `ids` as unreported, except those that the result of a command reports."""
         reported: set[int] = set()
-        for command in [*self._handling, *self._pending.completed]:
+        for command in [*self._current_commands, *self._pending.completed]:
             for failure in failures:
                 if any(failure is handled for handled in command.failures):
                     reported.update(
@@ -287,18 +293,18 @@ class FaultPolicy:
         if len(self._failure_times) >= self._restarts_per_hour:
             return False
         self._failure_times.append(now)
-        action = "left out" if self._policy == "mask" else "made anew"
+        action = "excluded" if self._policy == "mask" else "restarted"
         count = f"{len(self._failure_times)} of {self._restarts_per_hour} within an hour"
         _log.warning("%s failed and are %s (%s): %s", self._env_index.name(np.array(ids)), action, count, error)
         return True
 
     def _restart(self, failure: Failure, attempts: int) -> list[Failure]:
-        """Have the environments of a failure begin anew; what goes wrong with that."""
+        """Restarts the environments of a failure and returns the failures of the last attempt."""
         worker, ids = failure.worker, failure.env_ids
         crash_failure = self._pending.crashed.get(worker)
         if crash_failure is None:
             restart_failures = self._send_and_wait(worker, ids, Op.REBUILD, None)
-        else:  # maybe it died after the failure: then all its environments are concerned
+        else:  # all environments of the worker are lost, also those that are not part of `failure`
             self._handled_failures.append(crash_failure)
             ids = self._pending.ids_of([worker])
             self._errors |= dict.fromkeys(ids, crash_failure.error) | dict.fromkeys(failure.env_ids, failure.error)
@@ -318,14 +324,14 @@ class FaultPolicy:
         return None if seed is None else seed_for(seed, 0, self._restarts[env_id])
 
     def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
-        """Ask one worker, and keep what it says of those who begin anew; its failures."""
+        """Sends one worker a restart command, keeps its infos and opaque observations, and returns its failures."""
         slot = len(self._buffers.slots) - 1
         rows = [i - int(self._env_index.starts[worker]) for i in ids]
-        torn, self._pending.torn = self._pending.torn, True  # where this raises, see `forget`
+        updating, self._pending.updating = self._pending.updating, True  # if this raises, `forget` drops the command
         command = self._pending.register(op, [worker], slot=slot)
         self._backend.send([(worker, Command(op, command.seq, slot, rows=rows, extra=extra))])
         failures = self._gather(command)
-        self._pending.torn = torn
+        self._pending.updating = updating
         for _, report in command.reports:
             self._first_infos |= dict(report.infos.items())
             for leaf, pairs in report.objects.items():
@@ -335,7 +341,7 @@ class FaultPolicy:
     # -- rows --------------------------------------------------------------------------------------
 
     def _write(self, command: PendingCommand, failed: Sequence[int], excluded: Sequence[int]) -> None:
-        """Write the rows of those who failed now, and of those who were not asked."""
+        """Writes the rows of environments that failed now, and of those that were not sent the command."""
         command.failed = [*failed, *excluded]
         for ids in (failed, excluded):
             for env_id in ids:
@@ -382,7 +388,7 @@ def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
 
 
 def _drop_row(report: WorkerReply, i: int) -> None:
-    """Drop what an environment said before it failed."""
+    """Removes the infos and objects of an environment, which it returned before it failed, from a reply."""
     for infos in (report.infos, report.final_infos):
         infos.dicts = [pair for pair in infos.dicts if pair[0] != i]
         if any(block.start <= i < block.start + len(block.data) for block in infos.batches):

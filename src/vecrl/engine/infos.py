@@ -1,8 +1,8 @@
-"""What environments say beside their rows: info dicts, of any shape, kept cheap.
+"""Stores the info dicts of environments at low cost.
 
-Where every row's info holds the same keys with plain numbers of the same types (most simulators'), the rows travel
-as one structured array. Everything else travels as the dicts they are. Either way they are merged into
-gymnasium's form (arrays with masks) only when somebody asks.
+If the infos of all rows have the same keys, with numbers of the same types (as in most simulators), they are sent as
+one structured array. All other infos are sent as dicts. In both cases they are merged into gymnasium's form (arrays
+with masks) only on request. This module must not know workers or transitions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Info = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InfoBatch:
-    """Infos of one worker: all its rows at once, beginning at environment `start`, as one structured array."""
+    """The infos of all rows of one worker, from environment `start` on, as one structured array."""
 
     start: int
     data: np.ndarray
 
 
 class InfoPacker:
-    """Turns lists of like infos into structured arrays; remembers the likeness from one call to the next."""
+    """Converts lists of infos with equal keys and types to structured arrays. Keeps the dtype for the next call."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
@@ -33,7 +33,8 @@ class InfoPacker:
         self._dtype: np.dtype[Any] | None = None
 
     def pack(self, infos: Sequence[tuple[int, Info]]) -> np.ndarray | None:
-        """One structured row an info; None where they differ or hold more than numbers of a machine's size."""
+        """Returns an array with one structured row per info; None if their keys or types differ, or if a value is not a
+        number that a NumPy dtype can hold."""
         rows: list[tuple[Any, ...]] = []
         for _, info in infos:
             if not isinstance(info, dict):
@@ -54,7 +55,7 @@ class InfoPacker:
         self._keys, self._types = keys, tuple(map(type, values))
         try:
             self._dtype = np.dtype([(key, np.dtype(kind)) for key, kind in zip(keys, self._types, strict=True)])
-        except (TypeError, ValueError):  # a name that NumPy does not take
+        except (TypeError, ValueError):  # a name that NumPy does not accept
             self._keys, self._types = (), ()
             return False
         return True
@@ -71,8 +72,8 @@ class Infos:
     """The infos of one transition.
 
     Attributes:
-        batches: those that came as structured arrays.
-        dicts: `(env_id, info)` of the others; absent where empty.
+        batches: the infos that are structured arrays.
+        dicts: `(env_id, info)` of the other environments with a non-empty info.
     """
 
     __slots__ = ("batches", "dicts")
@@ -85,12 +86,12 @@ class Infos:
         return bool(self.batches or self.dicts)
 
     def extend(self, other: Infos) -> None:
-        """Take in those of others."""
+        """Appends the infos of `other`."""
         self.batches += other.batches
         self.dicts += other.dicts
 
     def items(self) -> Iterator[tuple[int, Info]]:
-        """`(env_id, info)` of every environment that said something; numbers as NumPy's, which keep their dtypes."""
+        """Yields `(env_id, info)` of every environment with a non-empty info. Numbers of batches are NumPy scalars."""
         for batch in self.batches:
             names = batch.data.dtype.names or ()
             for offset, row in enumerate(batch.data):
@@ -98,7 +99,7 @@ class Infos:
         yield from self.dicts
 
     def merge(self, num_envs: int) -> dict[str, Any]:
-        """Gymnasium's form: an array of n values a key, and under `_key` the mask of those who gave one."""
+        """Returns gymnasium's form: an array of n values per key, and under `_key` the mask of environments with it."""
         if not self:
             return {}
         columns = self.columns(num_envs)
@@ -108,7 +109,7 @@ class Infos:
         return columns | {"_" + key: all_rows.copy() for key in columns}
 
     def columns(self, num_envs: int) -> dict[str, np.ndarray] | None:
-        """An array of n values a key, where all n environments gave the same keys, numbers of like types."""
+        """Returns an array of n values per key if all n infos have the same keys and numeric types, otherwise None."""
         if not self.batches or self.dicts or not self._covers(num_envs):
             return None
         data = np.frombuffer(b"".join([batch.data.tobytes() for batch in self.batches]), self.batches[0].data.dtype)
@@ -124,7 +125,7 @@ class Infos:
 
 
 def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> dict[str, Any]:
-    """Merge dicts key by key: numbers and arrays into arrays, dicts into dicts, anything else into objects.
+    """Merges dicts key by key: numbers and arrays into arrays, dicts into dicts, anything else into object arrays.
 
     >>> merge(iter([(1, {"x": 2.0})]), 2)
     {'x': array([0., 2.]), '_x': array([False,  True])}
@@ -156,7 +157,7 @@ def _store(merged: dict[str, Any], key: str, env_id: int, value: Any, mask: np.n
         kind = np.asarray(value).dtype
         if kind == column.dtype or np.can_cast(kind, column.dtype, "safe"):
             pass
-        elif kind.kind in "biuf" and column.dtype.kind in "biuf":  # wide enough for both: nothing is rounded away
+        elif kind.kind in "biuf" and column.dtype.kind in "biuf":  # a dtype that holds both without rounding
             column = merged[key] = column.astype(np.result_type(kind, column.dtype))
         else:
             column = merged[key] = _objects(column, mask)
@@ -176,7 +177,7 @@ def _column(value: Any, num_envs: int) -> np.ndarray:
 
 
 def _objects(column: Any, mask: np.ndarray) -> np.ndarray:
-    """The values of a column that cannot hold the next one, each as the object it was."""
+    """Converts a column that cannot hold the next value to an array of objects."""
     objects = np.full(len(mask), None, object)
     for row in np.flatnonzero(mask):
         if isinstance(column, dict):

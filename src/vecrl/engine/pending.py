@@ -1,4 +1,7 @@
-"""Which commands are under way, who has yet to answer, and who never will."""
+"""Records the pending commands of a pool, the workers that have not replied yet, and the workers that have crashed.
+
+It must not know rows or what a command does.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,24 @@ from .worker import Command, Op, WorkerReply
 
 WorkerReport = tuple[int, WorkerReply]
 CLOSED = "This object is closed; make a new one."
-# the greatest number of a command, which has 32 bits on the wire; a day and a half of quick steps
-_MAX_SEQ = 0xFFFFFFFF
-_GLANCE = 0.2  # seconds until a call that waits looks whether another thread closes the pool
+_MAX_SEQ = 0xFFFFFFFF  # the largest command number: it is sent in 32 bits, and then starts at 1 again
+_POLL_S = 0.2  # seconds after which a waiting call checks whether another thread closes the pool
 
 
 class PendingCommand:
-    """A command under way.
+    """One command to one or more workers, until its results are collected.
 
     Attributes:
-        op: what was asked.
+        op: the operation.
         seq: its number.
-        ids: `[m]` int64, the environments asked; None for all of them (the short way).
-        slot: where its rows are.
-        reset_done: whether rows that end begin anew.
-        waiting: the workers that have not answered.
-        reports: of those that had something to say.
-        reset_mask: `[n]` bool, those that begin instead of stepping; None for nobody.
-        excluded: those among the environments asked whose workers were not.
-        failed: those whose rows were written in their stead, since they failed.
+        ids: `[m]` int64, its environments; None if it was sent to all of them.
+        slot: index of the slot with its rows.
+        reset_done: whether rows in which the episode ends are reset.
+        waiting: the workers that have not replied.
+        reports: the non-empty replies of the others.
+        reset_mask: `[n]` bool, environments that are reset instead of stepped; None for none.
+        excluded: environments of the command that were not sent to a worker. The fault policy writes their rows.
+        failed: environments with rows written by the fault policy, since they failed.
     """
 
     __slots__ = ("excluded", "failed", "ids", "op", "reports", "reset_done", "reset_mask", "seq", "slot", "waiting")
@@ -50,19 +52,21 @@ class PendingCommand:
 
     @property
     def failures(self) -> list[Failure]:
+        """The failures of all replies so far."""
         return [failure for _, report in self.reports for failure in report.failures]
 
 
 class PendingCommands:
-    """All commands under way on one backend.
+    """All pending commands of one backend.
 
     Attributes:
-        open: those not answered in full, by number.
-        completed: those of some environments that were answered in full and not yet collected.
-        crashed: workers that are gone, and how they went.
-        starts: `[num_workers + 1]`, worker w owns the environments from `starts[w]` to `starts[w + 1]`.
-        torn: whether a call is at work on all this. Where none is, one was interrupted: see `resume`.
-        ending: whether a call must end, since another thread closes the pool, or has closed it.
+        open: the commands with missing replies, keyed by number.
+        completed: commands by id (not to all) with all replies, but with results not collected yet.
+        crashed: the crashed workers, with the failure of each.
+        starts: `[num_workers + 1]`; worker w owns the environments from `starts[w]` to `starts[w + 1]`, exclusive.
+        updating: whether a call is changing these records. If it is set while no call runs, a call was interrupted, and
+            `resume` must be called.
+        ending: whether calls must end, because another thread closes or has closed the pool.
     """
 
     def __init__(self, backend: Backend, starts: np.ndarray):
@@ -70,26 +74,26 @@ class PendingCommands:
         self.completed: list[PendingCommand] = []
         self.crashed: dict[int, Failure] = {}
         self.starts = starts
-        self.torn = False
+        self.updating = False
         self.ending = False
         self._backend = backend
         self._seq = 0
-        # when a worker was asked by name, or answered last, if it has more to do
+        # when a worker was sent a command by id, or last replied if it has further ones
         self._busy_since: dict[int, float] = {}
-        self._num_owed: dict[int, int] = {}  # how many such answers it owes
-        self._resync_seq = 0  # the number of the latest command that asks for nothing
-        self._before_resync: set[int] = set()
+        self._num_due: dict[int, int] = {}  # how many replies to commands by id are missing
+        self._resync_seq = 0  # the number of the latest command that `resume` sent
+        self._before_resync: set[int] = set()  # the numbers of the commands that were open then
 
     def register(
         self, op: Op, workers: Iterable[int], ids: np.ndarray | None = None, slot: int = 0, reset_done: bool = False
     ) -> PendingCommand:
-        """A new flight; the caller sends its command."""
+        """Adds a pending command and returns it. The caller sends it."""
         self._seq = self._seq % _MAX_SEQ + 1
         command = self.open[self._seq] = PendingCommand(op, self._seq, workers, ids, slot, reset_done)
         return command
 
     def complete_empty(self, op: Op, ids: np.ndarray, reset_done: bool = False) -> PendingCommand:
-        """A flight of `ids` that has landed as it began: nobody is there to be asked."""
+        """Adds a completed command for `ids` that is not sent to any worker, since these environments are excluded."""
         self._seq = self._seq % _MAX_SEQ + 1
         command = PendingCommand(op, self._seq, (), ids, 0, reset_done)
         command.excluded = set(ids.tolist())
@@ -97,39 +101,39 @@ class PendingCommands:
         return command
 
     def start_timer(self, worker: int) -> None:
-        """From now on a worker owes one more answer to a command to some."""
+        """Counts one more missing reply of a worker to a command by id, and starts its timer if none runs."""
         self._busy_since.setdefault(worker, time.monotonic())
-        self._num_owed[worker] = self._num_owed.get(worker, 0) + 1
+        self._num_due[worker] = self._num_due.get(worker, 0) + 1
 
     def overdue(self, limit: float) -> set[int]:
-        """The workers that have owed an answer for more than `limit` seconds."""
+        """Returns the workers with a reply that has been missing for more than `limit` seconds."""
         if not self._busy_since:
             return set()
         before = time.monotonic() - limit
         return {worker for worker, since in self._busy_since.items() if since < before}
 
     def time_until_overdue(self, limit: float) -> float:
-        """Seconds until some worker is overdue."""
+        """Returns the seconds until a worker is overdue; infinity if no timer runs."""
         return max(0.0, min(self._busy_since.values(), default=np.inf) + limit - time.monotonic())
 
     def restart_timers(self, workers: Iterable[int]) -> None:
-        """Grant these the same time once more."""
+        """Restarts the timers of these workers."""
         self._busy_since |= dict.fromkeys(workers, time.monotonic())
 
     def resume(self, limited: bool) -> None:
-        """Restores what an interrupted call left incomplete, and asks every pending worker for one more reply.
+        """Restores the records after an interrupted call, and sends every pending worker one more command.
 
-        Ctrl-C may strike while a command is on its way to some workers, or a reply on its way here. Replies come in
-        order, so a worker that answers the latest command and not an earlier one never received that one, or its reply
-        was lost.
+        Ctrl-C can interrupt a call before all workers have received a command, or before a reply is recorded. Replies
+        arrive in order. So if a worker replies to the latest command and not to an earlier one, it never received that
+        one, or its reply was lost.
 
         Args:
-            limited: whether commands to some have a time limit; it starts again.
+            limited: whether commands by id have a time limit; their timers are restarted.
         """
         for command in [f for f in self.open.values() if not f.waiting and f.ids is not None]:
-            self._land(command)
+            self._complete(command)
         self._busy_since.clear()
-        self._num_owed.clear()
+        self._num_due.clear()
         for command in self.open.values() if limited else ():
             for worker in command.waiting if command.ids is not None else ():
                 self.start_timer(worker)
@@ -140,13 +144,13 @@ class PendingCommands:
         self._backend.send([(worker, no_op) for worker in sorted(workers)])
 
     def register_internal(self, op: Op, workers: Iterable[int]) -> PendingCommand:
-        """A flight whose commands a backend sent of its own, under number 0."""
+        """Adds a pending command that the backend itself has sent, with number 0."""
         command = self.open[0] = PendingCommand(op, 0, workers, None, 0, False)
         return command
 
     @property
     def sync_command(self) -> PendingCommand | None:
-        """The flight of a command to all, or None."""
+        """The pending command to all environments, or the pending call; None if there is none."""
         for command in self.open.values():
             if command.ids is None:
                 return command
@@ -154,14 +158,14 @@ class PendingCommands:
 
     @property
     def pending_workers(self) -> set[int]:
-        """The workers that have not answered all their commands."""
+        """The workers that have not replied to all their commands."""
         return {worker for command in self.open.values() for worker in command.waiting}
 
     def wait_for(self, command: PendingCommand, timeout: float | None) -> list[Failure]:
-        """Wait for a flight to be answered in full; its failures.
+        """Waits for all replies to a command and returns its failures.
 
         Raises:
-            StepTimeout: `timeout` seconds went by; the flight stays open.
+            StepTimeout: replies are missing after `timeout` seconds; the command stays pending.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while command.waiting:
@@ -171,48 +175,48 @@ class PendingCommands:
             replies = self.receive(remaining, command.waiting)
             if not replies:
                 raise self.timeout_error(timeout)
-            if timeout is not None and not command.waiting.isdisjoint(answer[0] for answer in replies):
-                deadline = time.monotonic() + timeout  # a worker had more to do before: each command has the time
+            if timeout is not None and not command.waiting.isdisjoint(reply[0] for reply in replies):
+                deadline = time.monotonic() + timeout  # it was a reply to an earlier command: each has its own time
         self.open.pop(command.seq, None)
         return command.failures if command.reports else []
 
     def receive(self, timeout: float | None, expect: Collection[int] = ()) -> list[Reply]:
-        """Takes in replies as they come, and returns them; see `Backend.receive`.
+        """Receives replies, records them and returns them; see `Backend.receive`.
 
         Raises:
             ClosedError: another thread closes the pool.
         """
-        torn, self.torn = self.torn, True
+        updating, self.updating = self.updating, True
         if self._backend.runs_inline:
             replies = self._backend.receive(timeout, expect)
         else:
-            replies = self._backend.receive(_GLANCE if timeout is None else min(timeout, _GLANCE), expect)
-            while not replies and not self.ending and (timeout is None or timeout > _GLANCE):
-                timeout = None if timeout is None else timeout - _GLANCE
-                replies = self._backend.receive(_GLANCE if timeout is None else min(timeout, _GLANCE), expect)
+            replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
+            while not replies and not self.ending and (timeout is None or timeout > _POLL_S):
+                timeout = None if timeout is None else timeout - _POLL_S
+                replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
         if self.ending:
             raise ClosedError(CLOSED)
         self.on_replies(replies)
-        self.torn = torn
+        self.updating = updating
         return replies
 
     def receive_arrived(self) -> None:
-        """Takes in the replies that are here already, so that no worker is judged by what was not read yet.
+        """Records the replies that have arrived already, so that a worker that has replied does not count as timed out.
 
-        A backend that works in turn has none: its commands are carried out when their replies are waited for.
+        An inline backend has none: it executes a command when its reply is waited for.
         """
         while not self._backend.runs_inline and self.receive(0.0):
             pass
 
     def on_replies(self, replies: Sequence[Reply]) -> None:
-        """Take answers in."""
+        """Records replies."""
         for worker, seq, report in replies:
             if seq < 0:
                 assert report is not None
                 self.crashed[worker] = report.failures[0]
                 for command in [f for f in self.open.values() if worker in f.waiting]:
                     self._record_reply(command, worker, report)
-            elif seq in self.open:  # nobody waits any more for the others
+            elif seq in self.open:  # other replies belong to dropped commands
                 self._record_reply(self.open[seq], worker, report)
             elif seq == self._resync_seq:
                 for command in [f for f in self.open.values() if f.seq in self._before_resync and worker in f.waiting]:
@@ -222,38 +226,38 @@ class PendingCommands:
                     )
 
     def drop_worker(self, worker: int) -> None:
-        """Wait no longer for a worker that was ended: commands to all go on without it, those to its own are gone."""
+        """Stops waiting for a killed worker. Its commands by id are removed; commands to all continue without it."""
         for command in [f for f in self.open.values() if worker in f.waiting]:
             if command.ids is None:
                 failure = Failure(self.ids_of([worker]), command.op.name.lower(), "cancelled", worker=worker)
                 command.reports.append((worker, WorkerReply(failures=[failure])))
-                command.waiting.discard(worker)  # it stays open until somebody asks for it
+                command.waiting.discard(worker)  # the command stays open until its result is collected
             else:
                 del self.open[command.seq]
         self._busy_since.pop(worker, None)
-        self._num_owed.pop(worker, None)
+        self._num_due.pop(worker, None)
 
     def _record_reply(self, command: PendingCommand, worker: int, report: WorkerReply | None) -> None:
         if report is not None:
             command.reports.append((worker, report))
         command.waiting.discard(worker)
         if command.ids is not None and worker in self._busy_since:
-            self._num_owed[worker] -= 1
-            if self._num_owed[worker]:
+            self._num_due[worker] -= 1
+            if self._num_due[worker]:
                 self._busy_since[worker] = time.monotonic()
             else:
                 del self._busy_since[worker]
         if not command.waiting:
-            self._land(command)
+            self._complete(command)
 
-    def _land(self, command: PendingCommand) -> None:
+    def _complete(self, command: PendingCommand) -> None:
         del self.open[command.seq]
         if command.ids is not None:
             self.completed.append(command)
 
     def timeout_error(self, limit: float | None, workers: Container[int] | None = None) -> StepTimeout:
-        """The error that names all (of these) who have not answered within `limit` seconds."""
-        text = "no answer" if limit is None else f"no answer within {limit:g} s"
+        """Returns an error that names the environments of all workers (or of `workers`) with missing replies."""
+        text = "no reply" if limit is None else f"no reply within {limit:g} s"
         failures: list[Failure] = []
         for command in self.open.values():
             for worker in sorted(w for w in command.waiting if workers is None or w in workers):
@@ -264,5 +268,5 @@ class PendingCommands:
         return error
 
     def ids_of(self, workers: Iterable[int]) -> tuple[int, ...]:
-        """The environments of these workers."""
+        """Returns the environments of these workers."""
         return tuple(i for w in sorted(workers) for i in range(int(self.starts[w]), int(self.starts[w + 1])))

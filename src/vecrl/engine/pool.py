@@ -1,9 +1,9 @@
-"""Drives workers: any environments, in any order, with or without waiting.
+"""Steps and resets environments through their workers: any subset, in any order, with or without waiting.
 
-`send(ids, …)` and `recv(at_least, timeout)` are the base; `step` and `reset` of all environments are the common case
-of it and take the short way: one command for everybody, results in a slot of the arena that nobody copies. Every
-command has a number that its answer repeats, so a late answer is never taken for the next one. Knows no mode,
-dialect or simulator.
+`send(ids, …)` and `recv(at_least, timeout)` are the general case. `step` and `reset` of all environments use a faster
+path: all workers get the same command, and the results stay in a slot of the batch buffers without a copy. Every
+command has a number that its reply repeats, so a late reply is never taken for the reply to a later command. The pool
+must not know auto-reset modes, simulators or the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from .worker import Command, Op
 
 
 class Pool(PoolLifecycle):
-    """n environments over some workers.
+    """n environments on one or more workers.
 
     Args:
-        makers: `(make, k)` a worker: makes its simulator, of k environments.
+        makers: one `(make, k)` per worker; `make` constructs its simulator of k environments.
         backend: "serial" (this thread), "threads", "processes" or "ray" (actors of a cluster).
-        infos: whether infos are wanted; without, they cost nothing. "dicts": as the dicts they are, never as columns,
-            so that numbers keep their types.
+        infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
+            numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
         step_timeout: seconds that a reset, step or call may take; None for no limit.
-        on_failure: "raise" reports environments that fail. "restart" ends their episodes as truncated, with `failed`
-            in the info, and makes them anew, workers that died or are late included. "mask" ends their episodes
-            likewise and leaves them out from then on, see `alive`.
-        restarts_per_hour: how many failures are made good within an hour; those beyond are reported.
-        start_method, threads_per_worker, preload, pin_workers: see `Processes`.
+        on_failure: "raise" raises an error for environments that fail. "restart" ends their episodes as truncated, with
+            `failed` in the info, and restarts them, also if their worker crashed or timed out. "mask" ends their
+            episodes in the same way and excludes them from then on, see `alive`.
+        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
+        start_method, threads_per_worker, preload, pin_workers: see `ProcessBackend`.
+        same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
+            layouts must be.
+        resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
+            out, instead of this check. They are passed to each simulator that has `set_spaces`.
         ray_options: which cluster, and where on it; for "ray".
-        first: what the first environment is called in warnings and complaints, where these are some of more.
-        same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
-        agree: says, instead, which spaces the arena is laid out for where workers' own differ; simulators that can
-            adapt to them hear of them by their `set_spaces`.
+        env_id_offset: the number of the first environment in messages, if this pool has a part of the environments.
 
     Attributes:
         num_envs: n.
-        card: what the first worker says of itself: spaces, metadata, render mode, spec.
-        cards: what each of them says.
+        worker_info: what the first worker reports about itself: spaces, metadata, render mode, spec.
+        worker_infos: what each worker reports about itself.
 
     Raises:
-        WorkerError: where environments cannot be made; nothing is left running.
-        SpaceError: where all that is wrong are spaces that differ.
+        WorkerError: environments cannot be constructed; all workers are ended.
+        SpaceError: the spaces of the environments differ, and no other error occurred.
     """
 
     # -- all environments --------------------------------------------------------------------------
@@ -62,21 +63,21 @@ class Pool(PoolLifecycle):
         options: Mapping[str, Any] | None = None,
         ids: Ids | None = None,
     ) -> Transition:
-        """Begin an episode in all environments, or in `ids` alone.
+        """Resets all environments, or only `ids`, and returns the transition.
 
         Args:
-            seeds: one an environment asked, in their order.
-            options: for every simulator's reset.
-            ids: whom; the transition has their rows, in this order.
+            seeds: one per environment to reset, in the order of `ids`.
+            options: passed to the reset of every simulator.
+            ids: the environments to reset; the transition has one row for each, in this order.
         """
         if ids is None:
             self.reset_async(seeds, options)
             return self.wait()
-        with self._turn:
+        with self._lock:
             pending_commands = self.send_reset(ids, seeds, options)
             for pending_command in pending_commands:
                 self._gather(pending_command)
-            self._pending.torn = True
+            self._pending.updating = True
             self._pending.completed = [
                 pending_command
                 for pending_command in self._pending.completed
@@ -85,13 +86,16 @@ class Pool(PoolLifecycle):
             return self._collect(pending_commands, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
-        """Ask for `reset` of all without waiting. What is under way is waited for first, and dropped."""
+        """Sends the `reset` of all environments without waiting for it.
+
+        It first waits for all pending commands and drops their results.
+        """
         check_length("seeds", seeds, self.num_envs)
 
         def extra_of(ids: np.ndarray) -> Any:
             return _reset_payload(None if seeds is None else [seeds[i] for i in ids.tolist()], options)
 
-        with self._turn:
+        with self._lock:
             self.drain()
             self._check_alive(self._workers)
             self.record_seeds(seeds, range(self.num_envs))
@@ -99,25 +103,25 @@ class Pool(PoolLifecycle):
             self._send_to_all(Op.RESET, False, None, excluded, extra_of)
 
     def step(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> Transition:
-        """Step all environments.
+        """Steps all environments and returns the transition.
 
         Args:
-            actions: a tree of arrays `[n, ...]`, as the action space nests.
-            reset_mask: `[n]` bool, rows to begin anew instead; their actions are not used.
-            reset_done: begin rows that end anew within this step.
+            actions: a tree of arrays `[n, ...]`, nested as the action space is.
+            reset_mask: `[n]` bool, rows to reset instead of stepping them; their actions are not used.
+            reset_done: whether to reset, within this step, the rows in which an episode ends.
         """
-        with self._turn:
+        with self._lock:
             self._start_step(actions, reset_mask, reset_done)
             return self._await_all(None)
 
     def step_async(self, actions: Tree, *, reset_mask: np.ndarray | None = None, reset_done: bool = False) -> None:
-        """Ask for `step` without waiting."""
-        with self._turn:
+        """Sends the command of `step` without waiting."""
+        with self._lock:
             self._start_step(actions, reset_mask, reset_done)
 
     def _start_step(self, actions: Tree, reset_mask: np.ndarray | None, reset_done: bool) -> None:
         pending_commands = self._pending
-        if pending_commands.torn or pending_commands.open or pending_commands.completed:
+        if pending_commands.updating or pending_commands.open or pending_commands.completed:
             self._check_idle()
         if not self._healthy or pending_commands.crashed or pending_commands.ending:
             self._check_alive(self._workers)
@@ -127,7 +131,7 @@ class Pool(PoolLifecycle):
             self._buffers.reset_mask[:] = reset_mask
         excluded = None if self._fault_policy is None else self._fault_policy.excluded(reset_mask)
         if objects is None and excluded is None:
-            pending_commands.torn = True
+            pending_commands.updating = True
             pending_command = pending_commands.register(
                 Op.STEP, self._workers, slot=self._buffers.lease(), reset_done=reset_done
             )
@@ -135,7 +139,7 @@ class Pool(PoolLifecycle):
             self._backend.broadcast(
                 Command(Op.STEP, pending_command.seq, pending_command.slot, reset_done, reset_mask is not None)
             )
-            pending_commands.torn = False
+            pending_commands.updating = False
             return
 
         def extra_of(ids: np.ndarray) -> Any:
@@ -152,10 +156,10 @@ class Pool(PoolLifecycle):
         excluded: np.ndarray | None,
         extra_of: Callable[[np.ndarray], Any],
     ) -> None:
-        """Ask every worker for all its environments, but for those that are left `excluded`."""
+        """Sends a command for all environments, except the `excluded` ones, to their workers."""
         requested = np.arange(self.num_envs) if excluded is None else np.flatnonzero(~excluded)
         parts = self._env_index.split(requested)
-        self._pending.torn = True
+        self._pending.updating = True
         pending_command = self._pending.register(
             op, [part[0] for part in parts], slot=self._buffers.lease(), reset_done=reset_done
         )
@@ -177,29 +181,29 @@ class Pool(PoolLifecycle):
         if excluded is not None:
             pending_command.excluded = set(np.flatnonzero(excluded).tolist())
         self._send([pending_command], commands)
-        self._pending.torn = False
+        self._pending.updating = False
 
     def wait(self, timeout: float | None = None) -> Transition:
-        """The transition of the command to all that is under way.
+        """Waits for the pending command to all environments and returns its transition.
 
         Args:
             timeout: seconds to wait (default: the pool's `step_timeout`).
 
         Raises:
-            PendingError: nothing of that kind is under way.
-            StepTimeout: it is late; call again to go on waiting.
-            WorkerError: environments failed; what the others yielded is in its `transition`.
+            PendingError: no command to all environments is pending.
+            StepTimeout: the command timed out; call `wait` again to continue waiting.
+            WorkerError: environments failed; the results of the others are in the error's `transition`.
         """
-        with self._turn:
+        with self._lock:
             return self._await_all(timeout)
 
     def _await_all(self, timeout: float | None) -> Transition:
         pending_command = self._pending.sync_command
-        if pending_command is None or self._pending.torn:
+        if pending_command is None or self._pending.updating:
             self._enter()
             pending_command = self._pending.sync_command
         if pending_command is None:
-            raise PendingError("Nothing was asked of all environments; call step or reset first.")
+            raise PendingError("Expected a pending command to all environments, got none. Call step or reset first.")
         failures = self._gather(pending_command, timeout)
         failures = self._handle_failures([pending_command], failures)
         self._mark_completed(pending_command, failures)
@@ -213,24 +217,29 @@ class Pool(PoolLifecycle):
     def send_reset(
         self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> list[PendingCommand]:
-        """Begin an episode in `ids`, without waiting."""
+        """Sends the reset of `ids` without waiting."""
 
         def extra_of(positions: np.ndarray) -> Any:
             return _reset_payload(None if seeds is None else [seeds[int(p)] for p in positions], options)
 
-        with self._turn:
+        with self._lock:
             checked_ids = self._check_ids(ids)
             check_length("seeds", seeds, len(checked_ids))
             self.record_seeds(seeds, checked_ids.tolist())
             return self._dispatch(Op.RESET, checked_ids, False, extra_of)
 
     def send(self, ids: Ids, actions: Tree, *, reset_done: bool = False) -> None:
-        """Step `ids` without waiting; `actions` is a tree of arrays `[len(ids), ...]`.
+        """Sends the step of `ids` without waiting.
+
+        Args:
+            ids: the environments to step.
+            actions: a tree of arrays `[len(ids), ...]`.
+            reset_done: whether to reset, within this step, the rows in which an episode ends.
 
         Raises:
-            PendingError: some of them are under way, or failed and were not reset.
+            PendingError: some of these environments are pending, or have failed and were not reset.
         """
-        with self._turn:
+        with self._lock:
             checked_ids = self._check_ids(ids)
             self._env_index.require_healthy(checked_ids)
             objects = self._write_actions(actions, checked_ids, len(checked_ids))
@@ -243,19 +252,23 @@ class Pool(PoolLifecycle):
             self._dispatch(Op.STEP, checked_ids, reset_done, extra_of)
 
     def recv(self, at_least: int | None = None, timeout: float | None = None) -> Transition:
-        """The environments that are ready: all that are under way, in the order in which they were asked, or, as soon
-        as `at_least` of them are, those, in the order in which they were ready.
+        """Waits for pending environments and returns their transition.
 
-        With `at_least`, those that are ready after `timeout` seconds (default: the pool's) are enough.
+        Args:
+            at_least: return as soon as this many environments are ready, in the order in which they became ready. If
+                None, wait for all, and return them in the order in which they were sent.
+            timeout: seconds to wait (default: the pool's `step_timeout`). With `at_least`, those environments that are
+                ready by then are returned, even if they are fewer.
 
         Raises:
-            PendingError: nothing is under way.
-            StepTimeout: none was ready in time, or not all where all are wanted; nothing is lost, call again.
-            WorkerError: environments failed; what the others yielded is in its `transition`.
+            PendingError: no environment is pending.
+            StepTimeout: no environment was ready in time; without `at_least`, not all were. No result is lost: call
+                `recv` again.
+            WorkerError: environments failed; the results of the others are in the error's `transition`.
         """
         if at_least is not None and at_least < 1:
-            raise ValueError(f"Expected at_least to be 1 or more, but {at_least} came.")
-        with self._turn:
+            raise ValueError(f"Expected at_least to be 1 or more, got {at_least}.")
+        with self._lock:
             self._enter()
             num_pending = int(np.count_nonzero(self._env_index.busy))
             if not num_pending:
@@ -263,19 +276,19 @@ class Pool(PoolLifecycle):
             self._await_some(
                 num_pending if at_least is None else min(at_least, num_pending), at_least is not None, timeout
             )
-            self._pending.torn = True
+            self._pending.updating = True
             completed, self._pending.completed = self._pending.completed, []
             return self._collect(completed, ordered=at_least is None)
 
     def _nothing_sent(self) -> str:
         pending_command = self._pending.sync_command
         if pending_command is None:
-            return "No environment is under way; send first."
+            return "Expected pending environments, got none. Call send first."
         what = "call" if pending_command.op == Op.INVOKE else f"{pending_command.op.name.lower()} of all"
         return f"Expected environments that were sent a command, got a pending {what}. Wait for it, or reset all."
 
     def _await_some(self, num_wanted: int, fewer: bool, timeout: float | None) -> None:
-        """Wait until `num_wanted` environments have landed; `fewer`, but one, are enough when the time is over."""
+        """Waits until `num_wanted` environments are ready. With `fewer`, one ready environment suffices on timeout."""
         pending_commands = self._pending
         deadline = None if timeout is None else time.monotonic() + timeout
         limit = self.step_timeout if timeout is None or self._fault_policy is not None else None
@@ -292,7 +305,7 @@ class Pool(PoolLifecycle):
             self._check_timeouts(limit)
 
     def _next_deadline(self, deadline: float | None, limit: float | None) -> float | None:
-        """Seconds to wait for answers: until `deadline`, or until some worker takes longer than `limit`."""
+        """Returns the seconds to wait for replies: until `deadline`, or until some worker takes longer than `limit`."""
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if limit is None:
             return remaining
@@ -301,10 +314,10 @@ class Pool(PoolLifecycle):
         return limit if remaining is None else min(remaining, limit)
 
     def _check_timeouts(self, limit: float | None) -> None:
-        """See to workers that have taken longer than `limit` over commands to some, and have not replied.
+        """Kills workers that have taken longer than `limit` seconds, if the fault policy can restart them.
 
         Raises:
-            StepTimeout: some have, and nothing can be done about it; they have the same time once more.
+            StepTimeout: workers timed out and cannot be killed. Their timers are restarted.
         """
         if limit is None or not (overdue := self._backend.timed_out(self._pending.overdue(limit))):
             return
@@ -313,9 +326,10 @@ class Pool(PoolLifecycle):
             raise self._pending.timeout_error(limit, overdue)
 
     def _collect(self, completed: Sequence[PendingCommand], ordered: bool) -> Transition:
-        """The transition of flights that landed, by the order in which environments were asked or were ready.
+        """Builds the transition of completed commands, with rows in the order of sending (`ordered`) or of completion.
 
-        They are no longer among those that landed. If this is interrupted, their environments must be reset.
+        The caller has removed the commands from the completed ones. If this call is interrupted, their environments
+        must be reset.
         """
         failures = self._handle_failures(
             completed, [failure for pending_command in completed for failure in pending_command.failures]
@@ -323,21 +337,21 @@ class Pool(PoolLifecycle):
         transition = self._transition_builder.partial(completed, self._env_index.request_order if ordered else None)
         for pending_command in completed:
             self._mark_completed(pending_command, failures)
-        self._pending.torn = False
+        self._pending.updating = False
         if failures:
             raise failures_to_error(failures, transition)
         return transition
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait for all that is under way and forget it.
+        """Waits for all pending commands and drops their results.
 
         Args:
             timeout: seconds to wait for each command (default: the pool's `step_timeout`).
 
         Raises:
-            StepTimeout: some of it is still late.
+            StepTimeout: a command timed out.
         """
-        with self._turn:
+        with self._lock:
             self._enter()
             pending = self._pending
             for pending_command in list(pending.open.values()):
@@ -349,14 +363,14 @@ class Pool(PoolLifecycle):
             pending.completed.clear()
 
     def recover(self, grace: float) -> None:
-        """Be done with whatever an interrupted call left behind.
+        """Completes or cancels what an interrupted call left pending.
 
-        Who is under way has `grace` seconds to come to an end. Then others take the places of workers that have not,
-        and of those that are gone; their environments must be reset before they step.
+        Pending commands have `grace` seconds to complete. Then workers that are still pending, and workers that have
+        crashed, are restarted. The environments of these must be reset before they step.
 
         Raises:
-            StepTimeout: a thread is at it, which cannot be ended.
-            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+            StepTimeout: the pending command runs in a thread, which cannot be killed.
+            WorkerError: environments cannot be constructed again; their workers remain crashed.
         """
         try:
             self.drain(grace)
@@ -368,12 +382,12 @@ class Pool(PoolLifecycle):
     def _dispatch(
         self, op: Op, ids: np.ndarray, reset_done: bool, extra_of: Callable[[np.ndarray], Any]
     ) -> list[PendingCommand]:
-        """Ask each worker concerned for its own of `ids`; `extra_of` tells what goes with those at some places."""
+        """Sends a command for `ids` to their workers. `extra_of` maps positions in `ids` to a command's `extra`."""
         excluded = None if self._fault_policy is None else self._fault_policy.excluded(ids if op == Op.RESET else None)
         requested = None if excluded is None else np.flatnonzero(~excluded[ids])
         pending_commands: list[PendingCommand] = []
         commands: list[tuple[int, Command]] = []
-        self._pending.torn = True
+        self._pending.updating = True
         for worker, rows, subset in self._env_index.split(ids if requested is None else ids[requested]):
             positions = subset if requested is None else requested[subset]
             pending_commands.append(self._pending.register(op, [worker], ids[positions], 0, reset_done))
@@ -387,11 +401,11 @@ class Pool(PoolLifecycle):
         if excluded is not None and excluded[ids].any():
             pending_commands.append(self._pending.complete_empty(op, ids[excluded[ids]], reset_done))
         self._env_index.busy[ids] = True
-        self._pending.torn = False
+        self._pending.updating = False
         return pending_commands
 
     def _write_actions(self, actions: Tree, rows: Any, count: int) -> dict[int, Any] | None:
-        """Put actions into the arena; the opaque ones, by leaf, are returned to travel along."""
+        """Writes actions into the batch buffers. Returns those of opaque leaves, by leaf, to send with the command."""
         objects: dict[int, Any] | None = None
         for index, values in enumerate(self.action_layout.batch(actions, count)):
             target = self._buffers.actions[index]
@@ -403,5 +417,5 @@ class Pool(PoolLifecycle):
 
 
 def _reset_payload(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> Any:
-    """What goes with a reset."""
+    """Returns the `extra` of a reset command."""
     return None if seeds is None and options is None else (seeds, options)

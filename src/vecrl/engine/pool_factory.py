@@ -1,4 +1,7 @@
-"""How a pool comes to be: its backend, and whether what its workers say of themselves fits together."""
+"""Helps to construct a pool: makes the backend, and checks that the spaces of all workers fit together.
+
+It must not know rows or how commands are sent.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 BackendName = Literal["serial", "threads", "processes", "ray"]
 Spaces = tuple[Space[Any], Space[Any]]
 ResolveSpaces = Callable[[Sequence[WorkerInfo]], Spaces]
-"""Of what all workers say of themselves: the spaces of observations and of actions that the arena is laid out for."""
+"""Returns, from the infos of all workers, the observation and action spaces for which batch buffers are laid out."""
 
 
 def make_backend(
@@ -34,14 +37,14 @@ def make_backend(
     pin_workers: bool,
     ray_options: RayOptions | None = None,
 ) -> Backend:
-    """The backend of that name, which begins to construct what the plans say.
+    """Returns the backend `name`, which starts to construct its workers.
 
     Raises:
-        ValueError: an unknown name, or options for Ray without it.
-        VersionError: Ray is wanted and is not installed.
+        ValueError: the name is unknown, or `ray_options` is given for another backend.
+        VersionError: Ray is not installed and `name` is "ray".
     """
     if ray_options is not None and name != "ray":
-        raise ValueError(f"Expected backend='ray' beside ray_options, but backend={name!r} came.")
+        raise ValueError(f"Expected backend='ray' together with ray_options, got backend={name!r}.")
     if name == "serial":
         return SerialBackend(worker_specs)
     if name == "threads":
@@ -50,11 +53,11 @@ def make_backend(
         return ProcessBackend(worker_specs, start_method, num_threads, preload, pin_workers)
     if name == "ray":
         return _ray_class()(worker_specs, num_threads, ray_options)
-    raise ValueError(f"Expected backend to be 'serial', 'threads', 'processes' or 'ray', but {name!r} came.")
+    raise ValueError(f"Expected backend to be 'serial', 'threads', 'processes' or 'ray', got {name!r}.")
 
 
 def _ray_class() -> type[RayBackend]:
-    """The backend that needs Ray, which is imported for it alone."""
+    """Imports Ray and returns its backend. Ray is imported only here, when it is needed."""
     try:
         from .backends.ray_cluster.backend import RayBackend
     except ModuleNotFoundError as error:
@@ -65,21 +68,26 @@ def _ray_class() -> type[RayBackend]:
 
 
 def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Exception:
-    """A `SpaceError` where spaces that differ are all that went wrong; `first` is what the first one is called."""
+    """Returns the error for failures during construction: a `SpaceError` if all of them are of this class.
+
+    Args:
+        failures: the failures.
+        env_id_offset: the number of the first environment in messages.
+    """
     if not all(isinstance(failure.exception, SpaceError) for failure in failures):
         return failures_to_error(failures)
     texts = [(f"environment {failure.env_ids[0] + env_id_offset}: ", str(failure.exception)) for failure in failures]
-    prefix = "environment "  # by a pool within the worker
+    prefix = "environment "  # in the text of a pool that runs in the worker
     return SpaceError("\n".join(text if text.startswith(prefix) else name + text for name, text in texts))
 
 
 def check_worker_infos(
     infos: Mapping[int, WorkerInfo], worker_specs: Sequence[WorkerSpec], same_spaces: bool, same_actions: bool
 ) -> Spaces:
-    """See that all workers' spaces are equal, or at least lie in memory alike; those of the first worker.
+    """Checks that the spaces of all workers have equal layouts, or are equal, and returns those of the first worker.
 
     Raises:
-        SpaceError: they do not.
+        SpaceError: the spaces differ.
     """
     first_info = infos[0]
     for index, info in sorted(infos.items()):
@@ -89,8 +97,7 @@ def check_worker_infos(
             same_layout = Layout(expected).leaves == Layout(actual).leaves
             if not same_layout or (equal and expected != actual):
                 raise SpaceError(
-                    f"environment {worker_specs[index].start}: its {name} is {actual}, but environments of one vector "
-                    f"must have "
-                    f"the same, here {expected}."
+                    f"environment {worker_specs[index].start}: expected the {name} {expected}, as of the first "
+                    f"environment, got {actual}. Use environments with the same spaces."
                 )
     return first_info.observation_space, first_info.action_space

@@ -1,7 +1,8 @@
-"""Workers as one: made, asked, reached into, made good, closed.
+"""Manages the workers of a pool: constructs, calls, restarts and closes them.
 
-What any command has in common: it goes to workers that are there, is answered or late or ends in failures, and leaves
-notes on who is busy and who failed. What steps and resets yield is the `Pool`'s. Knows no rows, mode or dialect.
+It does what all commands share: it checks the workers, waits for replies, handles timeouts and failures, and records
+which environments are pending or failed. The results of steps and resets belong to `Pool`. This module must not know
+rows, auto-reset modes or the interfaces above the engine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _NUM_SLOTS = 4
 
 
 class PoolLifecycle:
-    """Workers and their environments, without steps and resets; see `Pool`, which has the arguments."""
+    """Workers and their environments, without steps and resets. The arguments are those of `Pool`."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class PoolLifecycle:
         env_id_offset: int = 0,
     ):
         if step_timeout is not None and not step_timeout > 0:
-            raise ValueError(f"Expected step_timeout to be seconds above 0, or None, but {step_timeout!r} came.")
+            raise ValueError(f"Expected step_timeout to be seconds above 0, or None, got {step_timeout!r}.")
         check_fault_options(on_failure, restarts_per_hour)
         self._env_index = env_index = EnvIndex((k for _, k in makers), env_id_offset)
         starts = env_index.starts.tolist()
@@ -77,12 +78,12 @@ class PoolLifecycle:
         self.step_timeout = step_timeout
         self.on_failure: OnFailure = on_failure
         self._workers = range(len(worker_specs))
-        self._healthy = False  # nothing is closed, dead or failed: nothing to check before a step
+        self._healthy = False  # True: nothing is closed, crashed or failed, so a step needs no checks
         options = start_method, threads_per_worker, preload, pin_workers, ray_options
         self._backend = make_backend(backend, worker_specs, *options)
         self._pending = PendingCommands(self._backend, env_index.starts)
         self._closing = Closing(self, self._backend, self._pending)
-        self._turn = self._closing.turn
+        self._lock = self._closing.lock
         try:
             self._build(worker_specs, same_spaces, same_actions, resolve_spaces)
             self._fault_policy = self._make_fault_policy(restarts_per_hour, bool(infos))
@@ -91,7 +92,7 @@ class PoolLifecycle:
             raise
 
     def __getstate__(self) -> Any:
-        raise TypeError("Environments that run cannot be copied or pickled, as their workers cannot: make others.")
+        raise TypeError("A pool cannot be copied or pickled, since its workers cannot. Construct another pool.")
 
     def _build(
         self,
@@ -128,30 +129,39 @@ class PoolLifecycle:
 
     @property
     def pending(self) -> np.ndarray:
-        """`[m]` int64, the environments under way."""
-        torn = self._pending.torn and not self._closing.closed
-        if torn and self._turn.acquire(blocking=False):  # else a call in another thread is at work
+        """The pending environments, `[m]` int64."""
+        updating = self._pending.updating and not self._closing.closed
+        if updating and self._lock.acquire(blocking=False):  # otherwise a call in another thread is running
             try:
                 self._resume()
             finally:
-                self._turn.release()
+                self._lock.release()
         return np.flatnonzero(self._env_index.busy) if self._pending.sync_command is None else np.arange(self.num_envs)
 
-    # -- reach into environments -------------------------------------------------------------------
+    # -- access to environments --------------------------------------------------------------------
 
     def invoke(
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> list[Any]:
-        """Get, set, call or render in `ids` (None: all); `values` one an environment. Results in their order, None for
-        those that are not `alive`."""
+        """Gets, sets, calls or renders in environments and returns the results.
+
+        Args:
+            kind: what to do.
+            name: the name of the attribute or method.
+            values: one per environment: the value to set, or args and kwargs of the call.
+            ids: the environments; None for all.
+
+        Returns:
+            One result per environment, in the order of `ids`; None for those that are not `alive`.
+        """
         self.invoke_async(kind, name, values, ids)
         return self.invoke_wait()
 
     def invoke_async(
         self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> None:
-        """Ask for `invoke` without waiting; environments that are not asked may be under way."""
-        with self._turn:
+        """Sends the commands of `invoke` without waiting."""
+        with self._lock:
             checked_ids = self._check_ids(np.arange(self.num_envs) if ids is None else ids)
             check_length("values", values, len(checked_ids))
             alive_rows = np.flatnonzero(self.alive[checked_ids])
@@ -160,7 +170,7 @@ class PoolLifecycle:
                 for worker, rows, places in self._env_index.split(checked_ids[alive_rows])
             }
             self._invoke_request = len(checked_ids), {worker: places for worker, (_, places) in parts.items()}
-            self._pending.torn = True
+            self._pending.updating = True
             command = self._pending.register(Op.INVOKE, parts)
             commands: list[tuple[int, Command]] = []
             for worker, (rows, places) in parts.items():
@@ -168,24 +178,25 @@ class PoolLifecycle:
                 extra = (kind, name, row_values)
                 commands.append((worker, Command(Op.INVOKE, command.seq, rows=rows.tolist(), extra=extra)))
             self._send([command], commands)
-            self._pending.torn = False
+            self._pending.updating = False
 
     def invoke_wait(self, timeout: float | None = None) -> list[Any]:
-        """The results of `invoke_async`.
+        """Waits for the pending `invoke_async` and returns its results.
 
         Raises:
-            WorkerError: environments failed; what the others gave is in its `results`.
+            PendingError: no call is pending.
+            WorkerError: environments failed; the results of the others are in the error's `results`.
         """
-        with self._turn:
+        with self._lock:
             self._enter()
             command = self._pending.sync_command
             if command is None or command.op != Op.INVOKE:
-                raise PendingError("Nothing was called; call invoke_async first.")
+                raise PendingError("Expected a pending call, got none. Call invoke_async first.")
             failures = self._pending.wait_for(command, self.step_timeout if timeout is None else timeout)
         count, places = self._invoke_request
         results: list[Any] = [None] * count
         for worker, report in command.reports:
-            if report.result is not None:  # as it is of those that are gone
+            if report.result is not None:  # it is None if the worker crashed
                 for place, result in zip(places[worker].tolist(), report.result, strict=True):
                     results[place] = result
         if failures:
@@ -195,15 +206,15 @@ class PoolLifecycle:
         return results
 
     def drop_call(self, timeout: float | None = None) -> None:
-        """Waits for the pending command to all environments, or the pending call, if any, and drops its result.
+        """Waits for the pending call, or the pending command to all environments, if any, and drops its result.
 
         Args:
             timeout: seconds to wait (default: the pool's `step_timeout`).
 
         Raises:
-            StepTimeout: it is late.
+            StepTimeout: it timed out.
         """
-        with self._turn:
+        with self._lock:
             self._enter()
             command = self._pending.sync_command
             if command is not None:
@@ -213,24 +224,23 @@ class PoolLifecycle:
 
     @property
     def alive(self) -> np.ndarray:
-        """`[n]` bool: those that were not left out for good, as `on_failure="mask"` does with those that fail."""
+        """The environments that are not excluded, `[n]` bool. `on_failure="mask"` excludes those that fail."""
         return np.ones(self.num_envs, bool) if self._fault_policy is None else self._fault_policy.alive.copy()
 
     def cancel(self, ids: Ids) -> np.ndarray:
-        """Give up what `ids` are doing: their workers are ended, and others take their places.
+        """Cancels the pending commands of `ids`: kills and restarts their workers.
 
-        Whatever else those workers have is made anew too, and what is still under way of it is dropped. All of it must
-        be reset before it steps. Ids of which nothing is under way are left alone, and so are those that have
-        replied.
+        All environments of these workers are constructed again, and all their pending commands are dropped. They must
+        be reset before they step. Ids without a pending command, or with a reply that has arrived, are not affected.
 
         Returns:
-            `[m]` int64, the environments that were made anew.
+            `[m]` int64, the environments that were constructed again.
 
         Raises:
-            StepTimeout: a thread is at it, which cannot be ended; nothing was done.
-            WorkerError: environments cannot be made anew.
+            StepTimeout: the pending command runs in a thread, which cannot be killed; nothing was changed.
+            WorkerError: environments cannot be constructed again.
         """
-        with self._turn:
+        with self._lock:
             self._enter()
             self._pending.receive_arrived()
             return self._cancel(set(self._env_index.parse_ids(ids).tolist()))
@@ -239,7 +249,7 @@ class PoolLifecycle:
         pending = self._pending
         waiting = {worker for command in pending.open.values() for worker in command.waiting}
         workers = sorted(worker for worker in waiting if requested.intersection(pending.ids_of([worker])))
-        pending.torn = True
+        pending.updating = True
         if overdue := [worker for worker in workers if not self._kill(worker)]:
             raise pending.timeout_error(self.step_timeout or 0.0, overdue)
         cancelled = np.array(pending.ids_of(workers), np.int64)
@@ -247,12 +257,12 @@ class PoolLifecycle:
             for command in [f for f in pending.open.values() if worker in f.waiting and f.ids is not None]:
                 self._env_index.busy[command.ids] = False
             pending.drop_worker(worker)
-        pending.torn = False
+        pending.updating = False
         self._replace(workers, cancelled)
         return cancelled
 
     def _kill(self, worker: int) -> bool:
-        """End a worker by force, which is gone then, whatever breaks in; whether that could be done."""
+        """Kills a worker and returns whether that was possible. It counts as crashed even if this is interrupted."""
         crashed = self._pending.crashed
         ids = self._pending.ids_of([worker])
         crashed.setdefault(worker, Failure(ids, "step", "cancelled", worker=worker, kind="crashed"))
@@ -262,15 +272,15 @@ class PoolLifecycle:
         return killed
 
     def respawn_crashed(self) -> np.ndarray:
-        """Have others take the places of all workers that are gone, at once.
+        """Restarts all crashed workers.
 
         Returns:
             `[m]` int64, their environments, which must be reset before they step.
 
         Raises:
-            WorkerError: environments cannot be made anew; those workers are as gone as they were.
+            WorkerError: environments cannot be constructed again; their workers remain crashed.
         """
-        with self._turn:
+        with self._lock:
             self._enter()
             workers = sorted(self._pending.crashed)
             cancelled = np.array(self._pending.ids_of(workers), np.int64)
@@ -285,20 +295,21 @@ class PoolLifecycle:
             raise failures_to_error(failures)
 
     def record_seeds(self, seeds: Sequence[int | None] | None, ids: Iterable[int]) -> None:
-        """Note seeds that `ids` are given, by a `reset` or another way: what restarts go on from."""
+        """Records the seeds given to `ids`, by a `reset` or otherwise. Restarts derive their seeds from them."""
         if self._fault_policy is not None and seeds is not None:
             self._fault_policy.record_seeds(ids, seeds)
 
     # -- states ------------------------------------------------------------------------------------
 
-    state_is_plain_data = True  # what `get_state` gives is written down as it is where a pool hangs on something else
+    state_is_plain_data = True  # a snapshot of an object that has a pool stores the result of `get_state` unchanged
 
     def get_state(self, ids: Ids | None = None) -> list[dict[str, Any]]:
-        """All that going on from here takes, of all environments or of `ids`: plain data each, in their order.
+        """Returns the states of all environments or of `ids`, as plain data, in their order.
 
         Raises:
-            PendingError: some are under way, or failed and were not reset.
-            WorkerError: with a `StateError` as its cause: an environment's state cannot be had; says which and why.
+            PendingError: some of them are pending, or have failed and were not reset.
+            WorkerError: the state of an environment cannot be saved. The cause is a `StateError`, which says which
+                environment and why.
         """
         self._env_index.require_healthy(slice(None) if ids is None else ids)
         states = self.invoke("get_state", ids=ids)
@@ -308,19 +319,22 @@ class PoolLifecycle:
         return states
 
     def set_state(self, states: Sequence[Any], ids: Ids | None = None, *, allow: Iterable[type | str] = ()) -> None:
-        """Go on from `states`, one an environment asked, in their order; `allow`: see `vecrl.snapshot.put`.
+        """Restores states that `get_state` returned. Environments that failed need no reset after this.
 
-        Environments that failed need no reset after this.
+        Args:
+            states: one per environment, in the order of `ids`.
+            ids: the environments; None for all.
+            allow: classes, or their names, that a state may hold; see `vecrl.snapshot.restore`.
 
         Raises:
-            StateError: another number of states, or no states.
-            WorkerError: with a `StateError` as its cause: an environment was made otherwise than the one whose state
-                it is.
+            StateError: the number of states is wrong, or they are not states.
+            WorkerError: an environment was constructed differently from the one that was saved. The cause is a
+                `StateError`.
         """
         count = self.num_envs if ids is None else len(ids)
         if len(states) != count or not all(isinstance(state, Mapping) and "env" in state for state in states):
             raise StateError(
-                f"Expected the states of {count} environments, as get_state gives, but {len(states)} came."
+                f"Expected {count} states as get_state returns them, got {len(states)} items. Pass one per environment."
             )
         names = [
             class_or_name
@@ -334,52 +348,52 @@ class PoolLifecycle:
                 self._fault_policy.restore_state(env_id, state)
         self._env_index.failed[slice(None) if ids is None else ids] = False
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the pool is closed."""
         return self._closing.closed
 
     @property
     def in_use(self) -> bool:
-        """Whether a call in another thread is at work."""
+        """Whether a call of the pool is running in another thread."""
         return self._closing.in_use
 
     def close(self, timeout: float | None = None) -> None:
-        """Close every environment and end every worker; harmless in any state, and twice.
+        """Closes every environment and ends every worker. It can be called in any state. A second call does nothing.
 
-        A call that waits in another thread ends with a `ClosedError`.
+        A call that waits in another thread raises `ClosedError`.
 
         Args:
-            timeout: seconds that environments may take to close (default: the step timeout, or 10), after which
-                their processes are ended by force.
+            timeout: seconds that environments may take to close (default: the step timeout, or 10). After that, their
+                processes are killed.
 
         Raises:
-            WorkerError: what environments raised while closing; everything is closed all the same.
+            WorkerError: environments raised while they were closed. The pool is closed nevertheless.
         """
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
         failures = self._closing.close(grace)
         self._env_index.busy[:] = False
-        if self._fault_policy is not None:  # one that died leaves nothing to close
+        if self._fault_policy is not None:  # a crashed worker has no environments to close
             failures = [failure for failure in failures if failure.kind != "crashed"]
         if failures:
             raise failures_to_error(failures)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _send(self, pending: Sequence[PendingCommand], commands: Sequence[tuple[int, Command]]) -> None:
-        """Send the commands of new flights; where they cannot be sent, they are as if never asked."""
+        """Sends the commands of new pending commands. If they cannot be pickled, removes the pending commands again."""
         try:
             self._backend.send(commands)
         except SerializationError:
             for command in pending:
                 del self._pending.open[command.seq]
-            self._pending.torn = False
+            self._pending.updating = False
             raise
 
     def _gather(self, command: PendingCommand, timeout: float | None = None) -> list[Failure]:
-        """Wait for a flight: its failures, those included that are late, where they can be ended."""
+        """Waits for a command and returns its failures. Kills workers that time out if they can be restarted."""
         limit = self.step_timeout if timeout is None else timeout
         while True:
             try:
@@ -391,16 +405,16 @@ class PoolLifecycle:
                     raise
 
     def _handle_failures(self, pending: Sequence[PendingCommand], failures: list[Failure]) -> list[Failure]:
-        """What remains of the failures of flights that were answered."""
-        recovery = self._fault_policy
-        if recovery is None:
+        """Returns those failures of completed commands that the fault policy does not handle."""
+        policy = self._fault_policy
+        if policy is None:
             return failures
         if failures or any(command.excluded for command in pending):
-            failures = recovery.handle_failures(pending)
+            failures = policy.handle_failures(pending)
             self._healthy = False
         for command in pending:
             if command.op in (Op.RESET, Op.STEP):
-                recovery.record(command)
+                policy.record(command)
         return failures
 
     def _gather_or_raise(self, command: PendingCommand, timeout: float | None) -> None:
@@ -409,7 +423,7 @@ class PoolLifecycle:
             raise failures_to_error(failures)
 
     def _mark_completed(self, command: PendingCommand, failures: Sequence[Failure]) -> None:
-        """Note what an answered flight leaves behind: who is idle, who failed."""
+        """Records which environments of a completed command are idle and which failed."""
         if command.ids is not None:
             self._env_index.busy[command.ids] = False
         failed = self._env_index.failed
@@ -424,10 +438,10 @@ class PoolLifecycle:
         self._healthy = not (self._closing.closed or self._pending.crashed or failed.any())
 
     def _enter(self) -> None:
-        """Checks that this is open, and restores the notes of a call that was interrupted."""
+        """Checks that the pool is open. If a call was interrupted, restores the records of pending commands."""
         if self._closing.closed:
             raise ClosedError(CLOSED)
-        if self._pending.torn:
+        if self._pending.updating:
             self._resume()
 
     def _resume(self) -> None:
@@ -443,7 +457,7 @@ class PoolLifecycle:
         env_index.failed |= env_index.busy & ~still_busy
         env_index.busy[:] = still_busy
         self._healthy = False
-        pending.torn = False
+        pending.updating = False
 
     def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
         if self._closing.closed:
@@ -460,12 +474,12 @@ class PoolLifecycle:
     def _check_idle(self) -> None:
         self._enter()
         if self._pending.open or self._pending.completed:
-            raise PendingError(f"{self._name_pending()} still under way; wait for them first.")
+            raise PendingError(f"{self._name_pending()} still pending; wait for them first.")
 
     def _check_ids(self, ids: Ids) -> np.ndarray:
         self._enter()
         if self._pending.sync_command is not None:
-            raise PendingError(f"{self._name_pending()} still under way; receive them first.")
+            raise PendingError(f"{self._name_pending()} still pending; receive them first.")
         checked_ids = self._env_index.check(ids)
         if self._pending.crashed:
             self._check_alive(self._env_index.owners(checked_ids))
@@ -476,5 +490,6 @@ class PoolLifecycle:
 
 
 def check_length(name: str, values: Sequence[Any] | None, count: int) -> None:
+    """Raises a `SpaceError` if `values` is given and has not `count` elements."""
     if values is not None and len(values) != count:
-        raise SpaceError(f"Expected {count} {name}, one an environment asked, but {len(values)} came.")
+        raise SpaceError(f"Expected {count} {name}, one per environment, got {len(values)}.")

@@ -1,11 +1,11 @@
-"""The lowest seam: what an adapter must say so that vecrl can drive a simulator.
+"""Defines the interface that an adapter implements so that vecrl can drive a simulator.
 
-A simulator is always a batch. It knows its single spaces, how to begin and how to advance rows, and
-nothing of workers, processes, auto-reset modes or dialects. There are two kinds, by where the rows live:
+A simulator is always a batch. It knows the spaces of one row and how to reset and step rows. It must not know workers,
+processes, auto-reset modes or the interfaces above the engine. There are two kinds, which differ in where the rows are:
 
-* `Simulator` writes rows into host arrays that it is handed (the arena). Lifted Python environments and
+* `Simulator` writes rows into host arrays that it is given (the batch buffers). Wrapped Python environments and
   CPU libraries are of this kind.
-* `BatchSimulator` returns whole batches of its own arrays or tensors, on any device, which nobody copies.
+* `BatchSimulator` returns whole batches as its own arrays or tensors, on any device. They are not copied.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from gymnasium import Space
 
 Array = Any
-"""A NumPy array, a torch tensor or a JAX array: the engine never looks inside."""
+"""A NumPy array, a torch tensor or a JAX array. The engine never reads its elements."""
 
 
 class RowBuffers:
-    """The rows that a worker owns in one slot of the arena, for its simulator to write.
+    """The rows of one worker in one slot of the batch buffers. The worker's simulator writes them.
 
     Attributes:
-        obs: one array `[k, *leaf_shape]` a leaf of the observation space; None where the leaf is opaque.
-        final_obs: likewise, for the final observations of rows that a step began anew.
+        obs: one array `[k, *leaf_shape]` per leaf of the observation space; None for an opaque leaf.
+        final_obs: arrays as in `obs`, for the final observations of rows that a step reset.
         reward: `[k]` float64.
         terminated, truncated: `[k]` bool, all False when a step begins.
-        was_reset, flags, returns, lengths: the worker's own; not for simulators.
+        was_reset, flags, returns, lengths: for the worker only. Simulators must not use them.
     """
 
     __slots__ = ("final_obs", "flags", "lengths", "obs", "returns", "reward", "terminated", "truncated", "was_reset")
@@ -57,15 +57,15 @@ ObjectRows = dict[int, list[tuple[int, Any]]]
 
 
 class StepNotes:
-    """What a simulator has to say beside the rows it wrote.
+    """What a simulator returns in addition to the rows that it wrote.
 
     Attributes:
-        done_rows: rows whose episode this step ended.
-        infos: `(row, info)` of the rows whose info is not empty.
-        final_infos: likewise of the step itself, in rows that it began anew.
-        objects: for each opaque leaf, by its index, `(row, object)`.
-        final_objects: likewise, of final observations.
-        failures: `(row, exception)` of the rows that raised; their rows hold nothing.
+        done_rows: rows in which this step ended the episode.
+        infos: `(row, info)` of each row with a non-empty info.
+        final_infos: `(row, info)` of the step itself, for rows that the step reset.
+        objects: lists of `(row, object)`, keyed by the index of the opaque leaf.
+        final_objects: lists as in `objects`, for final observations.
+        failures: `(row, exception)` of each row that raised. The contents of these rows are undefined.
     """
 
     __slots__ = ("done_rows", "failures", "final_infos", "final_objects", "infos", "objects")
@@ -80,7 +80,7 @@ class StepNotes:
 
 
 class RowFailures(Exception):
-    """Raised by a simulator's constructor: some of its rows could not be made.
+    """Raised by the constructor of a simulator if some of its rows could not be constructed.
 
     Attributes:
         failures: `(row, exception)`.
@@ -92,15 +92,15 @@ class RowFailures(Exception):
 
 
 class Simulator(Protocol):
-    """k environments whose rows live in host memory. Wherever `rows` are asked, they are in ascending order.
+    """A batch of k environments with their rows in host memory. Every argument `rows` is in ascending order.
 
     Optional methods are in protocols of their own, which the engine looks for: `SupportsState`, `SupportsRebuild`,
     `SupportsSetSpaces`.
 
     Attributes:
         num_envs: k.
-        observation_space, action_space: of one row.
-        metadata, render_mode, spec: as gymnasium's.
+        observation_space, action_space: the spaces of one row.
+        metadata, render_mode, spec: as in gymnasium.
     """
 
     num_envs: int
@@ -117,23 +117,41 @@ class Simulator(Protocol):
         options: Mapping[str, Any] | None,
         out: RowBuffers,
     ) -> StepNotes:
-        """Begin an episode in `rows` (None: all), `seeds[j]` for the j-th of them; write their `out.obs`."""
+        """Resets `rows` and writes their observations into `out.obs`.
+
+        Args:
+            rows: the rows to reset; None for all.
+            seeds: `seeds[j]` is the seed of the j-th of these rows; None for no seeds.
+            options: the options of gymnasium's `reset`.
+            out: the buffers to write.
+        """
         ...
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
-        """Advance `rows` (None: all), `actions[j]` for the j-th; write `out`'s obs, reward and flags.
+        """Steps `rows` and writes their observations, rewards and flags into `out`.
 
-        With `reset_done`, rows whose episode ends begin anew at once: what the step observed goes into `out.final_obs`
-        and `final_infos`, what the reset observed into `out.obs` and `infos`.
+        Args:
+            rows: the rows to step; None for all.
+            actions: `actions[j]` is the action of the j-th of these rows.
+            out: the buffers to write.
+            reset_done: whether rows in which the episode ends are reset at once. For these rows, the step's observation
+                and info go into `out.final_obs` and `final_infos`, those of the reset into `out.obs` and `infos`.
         """
         ...
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """Reach into one environment: kind "get", "set", "call" (value: args and kwargs) or "render"."""
+        """Accesses one environment and returns the result.
+
+        Args:
+            row: its row.
+            kind: "get", "set", "call" or "render".
+            name: the name of the attribute or method.
+            value: the value to set, or args and kwargs of the call.
+        """
         ...
 
     def close(self) -> None:
-        """Free what is held; twice is harmless."""
+        """Frees all resources. A second call does nothing."""
         ...
 
 
@@ -170,14 +188,14 @@ class SupportsSetSpaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchStep:
-    """What a step of a `BatchSimulator` yields, one row an environment, before anything is reset.
+    """The results of one step of a `BatchSimulator`, one row per environment, before any row is reset.
 
     Attributes:
-        next_obs: `[n, *obs_shape]`, the true successors, final observations included.
-        reward: `[n]`, floating.
+        next_obs: `[n, *obs_shape]`, the observations after the step, final observations included.
+        reward: `[n]`, floating point.
         terminated: `[n]`, bool.
         truncated: `[n]`, bool.
-        info: arrays of leading size n, by name.
+        info: arrays of leading size n, keyed by name.
     """
 
     next_obs: Array
@@ -189,15 +207,15 @@ class BatchStep:
 
 @runtime_checkable
 class BatchSimulator(Protocol):
-    """A simulator that is a batch by birth and lives on one device.
+    """A simulator that steps a whole batch at once, on one device.
 
     Attributes:
         num_envs: n, the number of rows.
-        observation_space: the space of one row.
-        action_space: the space of one row.
-        device: where its tensors live, as text ("cpu", "cuda:0").
+        observation_space: the observation space of one row.
+        action_space: the action space of one row.
+        device: the device of its tensors, as a string ("cpu", "cuda:0").
         metadata: gymnasium's metadata ("render_modes", "render_fps").
-        render_mode: as gymnasium's.
+        render_mode: as in gymnasium.
     """
 
     num_envs: int
@@ -208,31 +226,36 @@ class BatchSimulator(Protocol):
     render_mode: str | None
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Array:
-        """Begin an episode in every row; `seeds[i]` reseeds row i, None lets its stream go on. Returns obs."""
+        """Resets every row and returns the observations `[n, *obs_shape]`.
+
+        Args:
+            seeds: `seeds[i]` seeds the random stream of row i. If it is None, the stream continues.
+            options: the options of gymnasium's `reset`.
+        """
         ...
 
     def reset_where(self, mask: Array) -> Array:
-        """Begin an episode in the rows where the bool `mask` `[n]` holds; returns the obs of ALL rows."""
+        """Resets the rows in which `mask` (`[n]` bool) is True and returns the observations of ALL rows."""
         ...
 
     def step(self, actions: Array) -> BatchStep:
-        """Advance every row by one step. Rows whose episode is over go on undefined but harmless."""
+        """Steps every row. A row with an ended episode must not raise; its values are undefined."""
         ...
 
     def render(self, row: int) -> np.ndarray | None:
-        """A frame `[height, width, 3]` uint8 of one row, or None without a render mode."""
+        """Returns a frame `[height, width, 3]` uint8 of one row, or None without a render mode."""
         ...
 
     def get_state(self) -> dict[str, Array]:
-        """All that a later `set_state` needs to go on from here exactly: tensors of leading size n."""
+        """Returns the complete state, as tensors of leading size n, so that `set_state` can restore it exactly."""
         ...
 
     def set_state(self, state: Mapping[str, Array]) -> None:
-        """Go back to what `get_state` gave."""
+        """Restores a state that `get_state` returned."""
         ...
 
     def close(self) -> None:
-        """Free what is held; twice is harmless."""
+        """Frees all resources. A second call does nothing."""
         ...
 
 

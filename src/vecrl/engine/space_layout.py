@@ -1,8 +1,8 @@
-"""How the elements of a space lie in memory: one array a leaf, one row an environment.
+"""Defines the memory layout of the elements of a space: one array per leaf, one row per environment.
 
 Box, Discrete, MultiDiscrete and MultiBinary are leaves with a shape and a dtype; Dict and Tuple nest them.
-Everything else (Text, Graph, Sequence, OneOf, a user's own space) is an opaque leaf, whose elements travel
-pickled beside the arena. Knows spaces and arrays, nothing of workers or modes.
+Any other space (Text, Graph, Sequence, OneOf, a user-defined space) is an opaque leaf: its elements are not in the
+batch buffers but pickled in commands and replies. This module must not know workers or auto-reset modes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..errors import SpaceError
 
 Path = tuple[str | int, ...]
 Tree = Any
-"""Arrays nested in dicts and tuples, as the space nests."""
+"""Arrays nested in dicts and tuples, as the leaves are in the space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array of the arena.
+    """One leaf of a space, which has one array in the batch buffers.
 
     Attributes:
-        path: the keys that lead to it from the root.
-        shape: of one row.
-        dtype: of its elements; None where the leaf is opaque.
+        path: the keys from the root to the leaf.
+        shape: the shape of one row.
+        dtype: the dtype of its elements; None for an opaque leaf.
     """
 
     path: Path
@@ -37,11 +37,12 @@ class Leaf:
 
     @property
     def name(self) -> str:
+        """The path of the leaf, for messages."""
         return "".join(f"[{key!r}]" for key in self.path) or "the root"
 
 
 class Layout:
-    """The leaves of a space and the ways between a tree of arrays and a flat list of them.
+    """The leaves of a space. Converts between trees of arrays and flat lists of leaf arrays.
 
     >>> layout = Layout(spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(3)}))
     >>> [(leaf.path, leaf.shape) for leaf in layout.leaves]
@@ -61,31 +62,32 @@ class Layout:
         return _nest(self.space, iter(values))
 
     def split(self, tree: Tree) -> list[Any]:
-        """The leaves of one element (or of one batch) in order; the inverse of `build`."""
+        """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""
         if self.flat:
             return [tree]
         return [_descend(tree, leaf) for leaf in self.leaves]
 
     def columns(self, elements: list[Tree]) -> list[list[Any]]:
-        """Of many elements: for each leaf, the list of its values."""
+        """Returns, for each leaf, the list of its values in these elements."""
         if self.flat:
             return [elements]
         return [[_descend(element, leaf) for element in elements] for leaf in self.leaves]
 
     def batch(self, tree: Tree, rows: int) -> list[Any]:
-        """A batch of `rows` elements as leaf arrays of the right shape and dtype; opaque leaves as lists.
+        """Returns a batch of `rows` elements as leaf arrays of the right shape; opaque leaves as lists.
 
         Raises:
-            SpaceError: for a missing key, another leading size, another shape, or a dtype that loses its kind.
+            SpaceError: a key is missing, a leading size or shape is wrong, or a dtype cannot be cast to the leaf's
+                dtype within its kind.
         """
-        if self.flat and type(tree) is np.ndarray:  # the usual case, without the detours
+        if self.flat and type(tree) is np.ndarray:  # faster for the usual case
             leaf = self.leaves[0]
             if tree.dtype == leaf.dtype and tree.shape == (rows, *leaf.shape):
                 return [tree]
         return [_batch_leaf(value, leaf, rows) for value, leaf in zip(self.split(tree), self.leaves, strict=True)]
 
     def rows(self, leaves: Sequence[Any], count: int) -> Sequence[Tree]:
-        """One element a row out of leaf arrays of leading size `count`."""
+        """Returns one element per row from leaf arrays of leading size `count`."""
         if self.flat:
             return leaves[0] if isinstance(leaves[0], list) else list(leaves[0])
         if not leaves:  # an empty Dict or Tuple
@@ -93,7 +95,7 @@ class Layout:
         return [self.build(values) for values in zip(*leaves, strict=True)]
 
     def empty(self, rows: int) -> list[Any]:
-        """Zeroed leaf arrays for `rows` rows; a list of None for an opaque leaf."""
+        """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
         return [
             [None] * rows if leaf.dtype is None else np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
@@ -130,7 +132,7 @@ def _descend(tree: Tree, leaf: Leaf) -> Any:
             tree = tree[key]
     except (KeyError, IndexError, TypeError) as error:
         raise SpaceError(
-            f"Expected {leaf.name}, but it is not in {describe(tree)}. Give every key of the space."
+            f"Expected {leaf.name}, got {describe(tree)} without it. Give every key of the space."
         ) from error
     return tree
 
@@ -139,20 +141,20 @@ def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
     if leaf.dtype is None:
         value = list(value)
         if len(value) != rows:
-            raise SpaceError(f"Expected {rows} elements at {leaf.name}, one an environment, but {len(value)} came.")
+            raise SpaceError(f"Expected {rows} elements at {leaf.name}, one per environment, got {len(value)}.")
         return value
     array = np.asarray(value)
     if array.shape != (rows, *leaf.shape):
         raise SpaceError(
-            f"Expected shape {(rows, *leaf.shape)} at {leaf.name} (environments first), but {array.shape} came."
+            f"Expected shape {(rows, *leaf.shape)} at {leaf.name} (environments first), got {array.shape}."
         )
     if array.dtype != leaf.dtype and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-        raise SpaceError(f"Expected {leaf.dtype} at {leaf.name}, but {array.dtype} came, which does not cast safely.")
+        raise SpaceError(f"Expected {leaf.dtype} at {leaf.name}, got {array.dtype}, which does not cast safely.")
     return array
 
 
 def describe(value: Any) -> str:
-    """A short description of a value for error messages: kind, shape, dtype."""
+    """Describes a value for error messages: kind, shape, dtype."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, Mapping):
@@ -161,17 +163,17 @@ def describe(value: Any) -> str:
 
 
 def check_element(value: Any, leaf: Leaf) -> None:
-    """Raise a `SpaceError` unless `value` can be stored at `leaf` as it is."""
+    """Raises a `SpaceError` if `value` cannot be stored at `leaf` without a change of shape or of kind of dtype."""
     if leaf.dtype is None:
         return
     array = np.asarray(value)
     if array.shape != leaf.shape:
         raise SpaceError(
-            f"the observation at {leaf.name} should have shape {leaf.shape}, as its space says, "
-            f"but has {array.shape}. Return what observation_space declares, or declare what you return."
+            f"expected an observation of shape {leaf.shape} at {leaf.name}, as its space declares, got {array.shape}. "
+            "Return what observation_space declares, or declare what you return."
         )
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise SpaceError(
-            f"the observation at {leaf.name} should be {leaf.dtype}, as its space says, but is {array.dtype}, "
-            f"which would lose its kind. Return what observation_space declares, or declare what you return."
+            f"expected an observation of dtype {leaf.dtype} at {leaf.name}, as its space declares, got {array.dtype}, "
+            "which cannot be cast within its kind. Return what observation_space declares, or declare what you return."
         )

@@ -1,15 +1,17 @@
-"""The record of a step, and the three ways in which vector environments present it.
+"""Defines the record of a step, and gymnasium's three auto-reset modes as views of this record.
 
-A step always yields both `next_obs`, the true successor, and `obs`, what to act on next; they differ in the
-rows whose episode ended and began anew within the same round trip. What gymnasium calls its auto-reset modes are
-rules of when a worker begins anew (`Reset`) and projections of this record, both written here and nowhere else.
+A step always yields both `next_obs`, the observation after the step, and `obs`, the observation to act on next. They
+differ in rows in which the episode ended and which were reset within the same command. An auto-reset mode consists of a
+rule when a worker resets (`Autoreset`) and of a conversion of this record (`gymnasium_step`). Both are only here. This
+module must not know workers or how a command is sent.
 
     mode        an episode ends at step t               the next command for that row
-    same-step   obs begins the new episode at once,     steps the new episode
+    same-step   obs is that of the reset,               steps the new episode
                 final observation in `final_obs`
-    next-step   obs is the final observation            begins the new episode: its action is ignored,
+    next-step   obs is the final observation            resets: the action is ignored,
                                                         reward 0, flags False, obs of the reset
-    disabled    obs is the final observation            the caller's: reset it, or step on at its peril
+    disabled    obs is the final observation            is up to the caller: it should reset the row;
+                                                        a further step is undefined
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from .space_layout import Layout, Tree
 
 if TYPE_CHECKING or not gymnasium.__version__.startswith("0."):
     from gymnasium.vector import AutoresetMode
-else:  # gymnasium 0.29 knows no modes, and vecrl's are the same there
+else:  # gymnasium 0.29 has no auto-reset modes, so vecrl defines the same ones
 
     class AutoresetMode(Enum):
-        """Gymnasium's names for when a finished environment begins anew."""
+        """When an environment is reset after the end of an episode, with gymnasium's names."""
 
         NEXT_STEP = "NextStep"
         SAME_STEP = "SameStep"
@@ -38,7 +40,7 @@ else:  # gymnasium 0.29 knows no modes, and vecrl's are the same there
 
 
 def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """The mode by any of its names: `AutoresetMode.SAME_STEP`, "SameStep", "same_step", "same-step".
+    """Returns the mode for any of its names: `AutoresetMode.SAME_STEP`, "SameStep", "same_step", "same-step".
 
     >>> autoreset_mode("same_step").value
     'SameStep'
@@ -50,7 +52,7 @@ def autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         if candidate.value.lower() == normalized:
             return candidate
     names = ", ".join(repr(candidate.value) for candidate in AutoresetMode)
-    raise ValueError(f"Expected autoreset_mode to be one of {names}, but {mode!r} came.")
+    raise ValueError(f"Expected autoreset_mode to be one of {names}, got {mode!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +70,25 @@ class Episodes:
     lengths: np.ndarray
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would cost a microsecond each
+@dataclass(slots=True, eq=False)  # not frozen: freezing costs a microsecond per transition
 class Transition:
-    """What a command to a pool yields, one row an environment asked.
+    """The results of a command to a pool, one row per environment.
 
     Attributes:
         ids: `[m]` int64, the environments in the order of the rows.
-        layout: of the observations.
-        obs: what to act on next, a tree of arrays `[m, ...]`.
+        layout: the layout of the observations.
+        obs: the observations to act on next, a tree of arrays `[m, ...]`.
         reward: `[m]` float64.
-        terminated, truncated: `[m]` bool, separate always.
-        was_reset: `[m]` bool, the rows whose `obs` begins an episode.
-        final_rows: `[e]` int64, the rows (not ids) that ended and began anew in this step; their final observations are
-        in
-            `final_obs`, a tree of arrays `[e, ...]` (None where e is 0).
-        infos: of the step, or of the reset where a row began anew.
-        final_infos: of the step, in the rows `final_rows`.
-        done_rows: `[d]` int64, the rows that were stepped and whose episode is over.
+        terminated, truncated: `[m]` bool.
+        was_reset: `[m]` bool, the rows in which `obs` is the observation of a reset.
+        final_rows: `[e]` int64, the rows (not ids) in which the episode ended and which were reset in this step.
+        final_obs: the final observations of `final_rows`, a tree of arrays `[e, ...]`; None if e is 0.
+        infos: the infos of the step, or of the reset for rows that were reset.
+        final_infos: the infos of the step for `final_rows`.
+        done_rows: `[d]` int64, the rows in which this step ended the episode.
         episode_stats: `[m]` float64 returns and `[m]` int64 lengths, valid in `done_rows`.
-        failed: rows of environments that failed and were made good, see `Pool`'s `on_failure`; their rewards are 0, and
-            their episodes truncated where they had begun.
+        failed: rows of environments that failed and were restarted or excluded, see `on_failure` of `Pool`. Their
+            reward is 0, and their episode, if one was running, is truncated.
     """
 
     ids: np.ndarray
@@ -107,12 +108,12 @@ class Transition:
 
     @property
     def done(self) -> np.ndarray:
-        """`[m]` bool: terminated or truncated."""
+        """Whether the episode of each row is terminated or truncated, `[m]` bool."""
         return self.terminated | self.truncated
 
     @property
     def episodes(self) -> Episodes:
-        """The episodes that ended."""
+        """The episodes that ended in this step."""
         rows = self.done_rows
         if self.episode_stats is None:
             return Episodes(rows, np.empty(0), rows)
@@ -120,12 +121,15 @@ class Transition:
 
     @property
     def discount(self) -> np.ndarray:
-        """`[m]` float64: 0 where terminated, else 1; what a value target multiplies its bootstrap by."""
+        """The factor of the bootstrap in a value target, `[m]` float64: 0 where terminated, otherwise 1."""
         return 1.0 - self.terminated
 
     @property
     def next_obs(self) -> Tree:
-        """The true successors, a tree of arrays `[m, ...]`; `obs` itself where no row began anew."""
+        """The observations after the step, a tree of arrays `[m, ...]`, final observations included.
+
+        It is `obs` itself if no row was reset.
+        """
         if not len(self.final_rows):
             return self.obs
         leaves = zip(self.layout.split(self.obs), self.layout.split(self.final_obs), strict=True)
@@ -147,7 +151,7 @@ GymStep = tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
-    """What gymnasium's `VectorEnv.step` returns of this record, in every mode."""
+    """Returns the transition as gymnasium's `VectorEnv.step` does, in every auto-reset mode."""
     t = transition
     info = t.infos.merge(num_envs) if t.infos else {}
     if len(t.final_rows):
@@ -163,11 +167,11 @@ def gymnasium_step(transition: Transition, num_envs: int) -> GymStep:
 
 
 class Autoreset:
-    """The rule of one mode: which rows a step begins anew instead of stepping, and whether it does so at once.
+    """Decides, for one auto-reset mode, which rows the next command resets instead of stepping them.
 
     Attributes:
         mode: gymnasium's mode.
-        reset_done: whether a row that ends begins anew within the same command.
+        reset_done: whether a row is reset within the same step in which its episode ends.
     """
 
     def __init__(self, mode: AutoresetMode | str, num_envs: int):
@@ -178,17 +182,17 @@ class Autoreset:
         self._any = False
 
     def reset_mask(self) -> np.ndarray | None:
-        """`[n]` bool, the rows to begin anew instead of stepping; None for none."""
+        """Returns the rows to reset instead of stepping them, `[n]` bool; None for none."""
         return self._done if self._any else None
 
     def after_step(self, transition: Transition) -> None:
-        """Note what ended."""
+        """Records the rows in which an episode ended."""
         if self._next_step:
             self._done = transition.done
             self._any = bool(self._done.any())
 
     def after_reset(self, ids: Sequence[int] | np.ndarray | slice) -> None:
-        """Note that the caller began these anew."""
+        """Records that the caller has reset these environments."""
         if self._any:
             self._done = self._done.copy()
             self._done[ids] = False

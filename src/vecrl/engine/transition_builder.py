@@ -1,4 +1,7 @@
-"""Puts a transition together from the arena's rows and what workers said beside them."""
+"""Builds transitions from the rows of the batch buffers and the replies of workers.
+
+It must not know auto-reset modes or how commands are sent.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from .worker import Op
 
 
 class TransitionBuilder:
-    """Makes transitions of n environments.
+    """Builds transitions of n environments.
 
     Args:
-        buffers: where the rows are.
-        layout: of the observations.
+        buffers: the batch buffers with the rows.
+        layout: the layout of the observations.
     """
 
     def __init__(self, buffers: BatchBuffers, layout: Layout):
@@ -30,11 +33,14 @@ class TransitionBuilder:
         self._objects = layout.empty(buffers.num_envs)  # the latest opaque observations, by leaf
 
     def latest(self, leaf: int, env_id: int) -> Any:
-        """The latest object of an opaque leaf."""
+        """Returns the latest object of an environment in an opaque leaf."""
         return self._objects[leaf][env_id]
 
     def full(self, command: PendingCommand) -> Transition:
-        """Of a command to all: views of the slot's own observations, or copies of them where no slot was free."""
+        """Builds the transition of a command to all environments.
+
+        The observations are views of the slot, or copies if no slot was free.
+        """
         slot = self._buffers.slots[command.slot]
         infos, final_infos = self._merge_reports(command.reports) if command.reports else (Infos(), Infos())
         terminated, truncated, was_reset = slot.flags.copy()
@@ -72,11 +78,11 @@ class TransitionBuilder:
         )
 
     def partial(self, commands: Sequence[PendingCommand], order: np.ndarray | None = None) -> Transition:
-        """Of commands to some; copies, from the first slot.
+        """Builds the transition of commands by id. The arrays are copies, from slot 0.
 
         Args:
-            commands: in the order in which they landed, which is the order of the rows
-            order: unless `order` `[n]` says, by its values at their ids, which comes first.
+            commands: the completed commands, in the order of completion, which is also the order of the rows.
+            order: `[n]`, if given: the rows are sorted by the values of `order` at their ids instead.
         """
         slot = self._buffers.slots[0]
         parts = [command.ids for command in commands if command.ids is not None]
@@ -115,7 +121,7 @@ class TransitionBuilder:
         )
 
     def _final_obs(self, reports: Sequence[WorkerReport], ids: np.ndarray) -> Any:
-        """The final observations of `ids`, as a tree of arrays."""
+        """Returns the final observations of `ids` as a tree of arrays."""
         leaves: list[Any] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
         for index in self._layout.opaque:
             objects = {i: value for _, report in reports for i, value in report.final_objects.get(index, [])}
@@ -134,5 +140,5 @@ class TransitionBuilder:
 
 
 def _positions(subset: Sequence[int], ids: np.ndarray) -> Sequence[int]:
-    """Where these are among `ids`."""
+    """Returns the positions of the elements of `subset` in `ids`."""
     return np.flatnonzero(np.isin(ids, subset)).tolist() if subset else ()

@@ -1,8 +1,8 @@
-"""The only loop body of the library: what a worker does on a command.
+"""Executes commands on one simulator. Every backend runs this code, and no other, in its workers.
 
-A worker owns one simulator of k environments, whose ids follow one another, and their rows of the arena. However the
-command came (a call, a queue, a pipe), `execute` does the work and gives back what is to be said beside the
-rows. It never raises on account of an environment: failures are part of the report.
+A worker owns one simulator of k environments with consecutive ids, and their rows of the batch buffers. `execute`
+writes the rows and returns the rest as a `WorkerReply`. It does not raise an environment's exception: failures are part
+of the reply. The worker must not know how commands arrive (a call, a queue, a pipe).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .space_layout import Tree, describe
 
 
 class Op(IntEnum):
-    """What a command asks for."""
+    """The operation of a command."""
 
     CONSTRUCT = 0
     ATTACH = 1
@@ -50,13 +50,14 @@ class Command:
     """One request to one worker.
 
     Attributes:
-        op: what to do.
-        seq: its number, which the answer repeats.
-        slot: the slot of the arena to write.
-        reset_done: whether a row that ends begins anew at once.
-        masked: whether the arena's `begin` mask names rows to begin instead of stepping.
-        rows: the worker's own rows; None for all. A step begins row `~row` anew where the number is negative.
-        extra: what the operation needs beside.
+        op: the operation.
+        seq: the number of the command, which the reply repeats.
+        slot: index of the slot to write.
+        reset_done: whether a row in which the episode ends is reset at once.
+        masked: whether the `reset_mask` of the batch buffers selects rows to reset instead of stepping them.
+        rows: rows relative to the worker's first row; None for all. In a step, a negative number r means: reset row
+            `~r`.
+        extra: further arguments of the operation.
     """
 
     op: Op
@@ -70,7 +71,7 @@ class Command:
 
 @dataclass(slots=True)
 class WorkerReply:
-    """What a worker says beside the rows it wrote; rows are already environment ids here."""
+    """What a worker returns in addition to the rows that it wrote. It uses environment ids, not rows."""
 
     infos: Infos = field(default_factory=Infos)
     final_infos: Infos = field(default_factory=Infos)
@@ -82,7 +83,7 @@ class WorkerReply:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of itself when its simulator stands."""
+    """What a worker reports about itself after it has constructed its simulator."""
 
     num_envs: int
     observation_space: Space[Any]
@@ -95,16 +96,16 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a worker is to be.
+    """The arguments from which a worker is constructed.
 
     Attributes:
-        index: its number among the workers.
+        index: index of the worker.
         start: the id of its first environment.
         num_envs: k.
-        make: makes its simulator.
-        infos: whether infos are wanted; "dicts": never as columns.
+        make: constructs its simulator.
+        infos: whether to return infos; "dicts": always as dicts, never as columns.
         check_nan: whether a NaN in an observation or a reward is a failure.
-        seed: of the global random generators of a process that is the worker's own, 0 <= seed < 2**64.
+        seed: seeds the global random generators if the worker has its own process, 0 <= seed < 2**64.
     """
 
     index: int
@@ -117,7 +118,7 @@ class WorkerSpec:
 
 
 class Worker:
-    """Carries out commands on one simulator. See the module."""
+    """Executes commands on one simulator."""
 
     def __init__(self, worker_spec: WorkerSpec):
         self.worker_spec = worker_spec
@@ -128,7 +129,7 @@ class Worker:
         self._handlers = (*startup, self._reset, self._step, self._invoke, self._close, self._rebuild)  # in Op's order
 
     def execute(self, command: Command) -> WorkerReply | None:
-        """Do as told; None where there is nothing to say."""
+        """Executes a command. Returns None if everything is in the rows."""
         try:
             return self._handlers[command.op](command)
         except RowFailures as error:
@@ -141,9 +142,7 @@ class Worker:
     def _construct(self, command: Command) -> WorkerReply:
         sim = self.worker_spec.make()
         if sim.num_envs != self.worker_spec.num_envs:
-            raise SpaceError(
-                f"Expected a simulator of {self.worker_spec.num_envs} environments, but it has {sim.num_envs}."
-            )
+            raise SpaceError(f"Expected a simulator of {self.worker_spec.num_envs} environments, got {sim.num_envs}.")
         self.sim = sim
         spaces = sim.observation_space, sim.action_space
         return WorkerReply(
@@ -151,7 +150,7 @@ class Worker:
         )
 
     def _attach(self, command: Command) -> None:
-        """Take this worker's rows of the arena (`extra`: the arena, and the layout of observations and actions)."""
+        """Attaches to the batch buffers; `extra` holds the buffers and the layouts of observations and actions."""
         batch_buffers, self.obs_layout, self.action_layout = command.extra
         assert isinstance(batch_buffers, BatchBuffers)
         start, stop = self.worker_spec.start, self.worker_spec.start + self.worker_spec.num_envs
@@ -192,18 +191,18 @@ class Worker:
         return self._make_reply(command.op, self._step_rows(rows, command.extra, buffers, command.reset_done), reply)
 
     def _split(self, command: Command) -> tuple[list[int], list[int]]:
-        """The rows to step and those to begin anew."""
+        """Returns the rows to step and the rows to reset."""
         if command.rows is not None:
             return [r for r in command.rows if r >= 0], [~r for r in command.rows if r < 0]
         return np.flatnonzero(~self.reset_mask).tolist(), np.flatnonzero(self.reset_mask).tolist()
 
     def _step_rows(self, rows: Sequence[int] | None, objects: Any, buffers: RowBuffers, reset_done: bool) -> StepNotes:
-        """Step `rows`, and count."""
+        """Steps `rows` and updates their returns and lengths."""
         assert self.sim is not None
         if rows is None:
             buffers.flags.fill(False)
             notes = self.sim.step(None, self._actions(None, objects), buffers, reset_done)
-            if self.worker_spec.num_envs == 1:  # quicker than operations on arrays
+            if self.worker_spec.num_envs == 1:  # faster than array operations
                 self.returns[0] += buffers.reward[0]
                 self.lengths[0] += 1
             else:
@@ -226,7 +225,7 @@ class Worker:
         return notes
 
     def _actions(self, rows: np.ndarray | None, objects: Any) -> Sequence[Tree]:
-        """One action a row; copies, since a simulator may keep them."""
+        """Returns one action per row. They are copies, since a simulator may keep them."""
         count = self.worker_spec.num_envs if rows is None else len(rows)
         if rows is None and not self.action_layout.opaque:
             return self.action_layout.rows([leaf.copy() for leaf in self.actions if leaf is not None], count)
@@ -254,15 +253,16 @@ class Worker:
         return WorkerReply(result=results, failures=self._failures(verb, failures))
 
     def _access(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """Reach into one environment; to its state belongs what is counted here."""
+        """Accesses one environment. Its state includes the return and length that this worker counts."""
         sim = self.sim
         assert sim is not None
         if kind not in ("get_state", "set_state"):
             return sim.invoke(row, kind, name, value)
         if not isinstance(sim, SupportsState):
             raise StateError(
-                f"{type(sim).__name__} cannot save its environments: it has no get_state(row) and no set_state(row, "
-                "state, allow). Give it both, or save what is needed to begin anew."
+                "Expected a simulator with get_state(row) and set_state(row, state, allow), got "
+                f"{type(sim).__name__} without get_state. Add both methods, or save only what you need to construct "
+                "and reset the environments."
             )
         if kind == "get_state":
             return {"env": sim.get_state(row), "return": float(self.returns[row]), "length": int(self.lengths[row])}
@@ -277,7 +277,7 @@ class Worker:
         return None
 
     def _rebuild(self, command: Command) -> WorkerReply | None:
-        """Make `rows` anew, as far as the simulator can; a reset does for those that cannot."""
+        """Rebuilds `rows` if the simulator can do that. For one that cannot, the reset that follows must suffice."""
         failures: list[tuple[int, BaseException]] = []
         for row in command.rows or []:
             try:
@@ -287,10 +287,10 @@ class Worker:
                 failures.append((row, error))
         return WorkerReply(failures=self._failures("construct", failures)) if failures else None
 
-    # -- reports ---------------------------------------------------------------------------------
+    # -- replies ---------------------------------------------------------------------------------
 
     def _make_reply(self, op: Op, notes: StepNotes, previous: WorkerReply | None = None) -> WorkerReply | None:
-        """`previous` with what `notes` say added; None where there is nothing to say."""
+        """Returns `previous` extended by `notes`, or None if the reply would be empty."""
         has_infos = self.worker_spec.infos and (notes.infos or notes.final_infos)
         if not has_infos and not notes.objects and not notes.failures:
             return previous
@@ -315,7 +315,7 @@ class Worker:
             if isinstance(info, Mapping):
                 result.dicts.append((start + row, info))
             else:
-                notes.failures.append((row, SpaceError(f"the info should be a dict, but is {describe(info)}.")))
+                notes.failures.append((row, SpaceError(f"expected a dict as the info, got {describe(info)}.")))
         return result
 
     def _to_env_ids(self, objects: Mapping[int, list[tuple[int, Any]]]) -> dict[int, list[tuple[int, Any]]]:
@@ -331,7 +331,7 @@ class Worker:
         return describe_failure(ids, command, error, self.worker_spec.index, self.num_steps)
 
     def _find_nan(self, index: Any, buffers: RowBuffers, notes: StepNotes) -> None:
-        """Report rows whose reward or observation, also the final one, holds a NaN."""
+        """Adds a failure for each row with a NaN in its reward, observation or final observation."""
         final = np.zeros(len(buffers.reward), bool)
         final[notes.done_rows] = buffers.was_reset[notes.done_rows]
         has_nan = np.isnan(buffers.reward) | _nan_rows(buffers.obs) | (_nan_rows(buffers.final_obs) & final)
@@ -345,7 +345,7 @@ class Worker:
 
 
 def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
-    """`[k]` bool: where one of these arrays `[k, ...]` holds a NaN."""
+    """Returns a mask `[k]` bool of the rows in which one of these arrays `[k, ...]` holds a NaN."""
     has_nan: np.ndarray | bool = False
     for leaf in leaves:
         if leaf is not None and leaf.dtype.kind == "f":
@@ -354,11 +354,11 @@ def _nan_rows(leaves: Sequence[Any]) -> np.ndarray | bool:
 
 
 def describe_failure(ids: tuple[int, ...], command: str, error: BaseException, worker: int, step: int) -> Failure:
-    """A `Failure` from an exception, whatever oddities its class has."""
+    """Returns a `Failure` for an exception, also if the exception's own `__str__` raises."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:
-        text = f"{type(error).__name__} (its text cannot be had)"
+        text = f"{type(error).__name__} (its __str__ raised)"
     try:
         trace = "".join(traceback.format_exception(error))
     except Exception:

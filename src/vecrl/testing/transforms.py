@@ -165,7 +165,9 @@ class TransformConformance:
         root = env.reset()
         for _ in range(4):
             _, root = env.step_and_maybe_reset(env.rand_action(root))
-        other = self.env_class(copy.deepcopy(env.base_env), self.make())
+        other = self.env((0, 1, 2))
+        other.reset()
+        other.base_env = copy.deepcopy(env.base_env)
         other.transform.load_state_dict(copy.deepcopy(env.transform.state_dict()))
         other_root = root.clone()
         for number in range(6):

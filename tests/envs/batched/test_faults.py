@@ -100,7 +100,7 @@ def test_slow_environments_time_out() -> None:
         2, [CountingTensorDictEnv, partial(FaultyEnv, "step", sleeps)], envs_per_worker=1, step_timeout=0.3
     ) as env:
         root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
-        with pytest.raises(StepTimeout, match=r"environment 1 .*no answer within 0.3 s"):
+        with pytest.raises(StepTimeout, match=r"environment 1 .*no reply within 0.3 s"):
             env.step(env.rand_action(root))
         assert env.cancel([1]).tolist() == [1]
         assert env.reset()["count"].flatten().tolist() == [0, 0]

@@ -1,4 +1,7 @@
-"""What a pool asks of a backend: how a command arrives at a worker, and how its end is noticed. Nothing else."""
+"""Defines the interface of a backend, which sends commands to workers, receives replies and detects crashes.
+
+A backend must not know what the operations do.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +13,64 @@ from ..space_layout import Layout
 from ..worker import Command, WorkerReply
 
 Reply = tuple[int, int, WorkerReply | None]
-"""Whose answer it is, the number of the command, and what it says. A number of -1: the worker is gone, and the report
-tells how."""
+"""The worker, the number of the command, and the reply. If the worker crashed, the number is -1 and the reply has its
+failure."""
 
 
 class Backend(Protocol):
-    """Carries commands to workers 0 to `num_workers - 1`. Made with the plans, it begins their construction (seq 0)."""
+    """Sends commands to the workers 0 to `num_workers - 1`. Its constructor sends `Op.CONSTRUCT` to all (number 0)."""
 
     num_workers: int
     runs_inline: bool
-    """Whether commands are carried out one after another while answers are waited for, each in its own time."""
+    """Whether `receive` itself executes the commands, one after another."""
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
-        """Make the arena and hand it to every worker (seq 0 again)."""
+        """Allocates the batch buffers and sends `Op.ATTACH` to every worker (number 0)."""
         ...
 
     def send(self, commands: Sequence[tuple[int, Command]]) -> None:
-        """Have workers carry out a command each; never blocks on a busy worker.
+        """Sends one command to each of these workers. Does not block if a worker is busy.
 
         Raises:
-            SerializationError: where one cannot be sent (what goes with it cannot be pickled); then none is.
+            SerializationError: the extra of a command cannot be pickled. Then no command is sent.
         """
         ...
 
     def broadcast(self, command: Command) -> None:
-        """Have every worker carry out the same command."""
+        """Sends the same command to every worker."""
         ...
 
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
-        """Answers as they come: at least one, or none where `timeout` seconds (None: no limit) went by.
+        """Waits for replies and returns those that have arrived.
 
-        `awaited` names workers whose answers the caller cannot do without: a hint.
+        Args:
+            timeout: seconds to wait for the first reply; None for no limit.
+            awaited: workers with replies that the caller needs. The backend may use it to wait faster.
+
+        Returns:
+            At least one reply, or none after a timeout.
         """
         ...
 
     def timed_out(self, overdue: set[int]) -> set[int]:
-        """Of those who are waited for and should have answered by now, those who had the time to."""
+        """Returns those of the `overdue` workers that have really started their command and timed out."""
         ...
 
     def kill(self, worker: int) -> bool:
-        """End one worker by force; whether that could be done. Nothing that it was asked is answered any more."""
+        """Kills a worker and returns whether that was possible. No reply of it is received any more."""
         ...
 
     def respawn(self, worker: int) -> None:
-        """Begin to construct another in the place of a worker that is gone (seq 0)."""
+        """Starts a new worker in place of a crashed one and sends it `Op.CONSTRUCT` (number 0)."""
         ...
 
     def reattach(self, worker: int) -> None:
-        """Hand the arena to a worker that took another's place (seq 0 again)."""
+        """Sends `Op.ATTACH` to a worker that `respawn` started (number 0)."""
         ...
 
     def shutdown(self, grace: float = 0.0) -> list[int]:
-        """End every worker within about `grace` seconds, by force if need be, and free all; twice is harmless.
+        """Ends every worker within about `grace` seconds, kills the rest, and frees all resources.
 
-        Returns the workers that could not be ended.
+        A second call does nothing. Returns the workers that could not be killed.
         """
         ...

@@ -1,13 +1,15 @@
-"""The process that worker processes are forked from.
+"""The fork server: the process from which worker processes are forked.
 
-It has imported what workers need, and nothing else ever happened in it: no thread, no simulator, no graphics context.
-So a fork of it is as safe as a new interpreter and starts in a millisecond. The caller's `__main__` is never run
-again in a worker (factories come pickled by value), so scripts need no main guard. One zygote serves
-all pools of its process that want the same number of threads.
+It has imported the modules that workers need and does nothing else: it has no threads, simulators or graphics contexts.
+So a fork of it is as safe as a new interpreter, and takes about a millisecond. The caller's `__main__` is not run
+in a worker (factories are pickled by value), so scripts need no main guard. One fork server starts the workers of all
+pools of a process with the same number of threads.
 
-It tells the caller the process id of each worker and, when it ends, how (`waitpid`'s status); it ends a worker's whole
-process group with the worker, and all workers with the caller. Where an import started threads, forking would not be
-safe any more: workers are then new interpreters.
+It sends the caller the process id of each worker and, when the worker ends, its exit status (as from `waitpid`). It
+kills a worker's whole process group when the worker ends, and all workers when the caller ends. If an import has
+started threads, forking is not safe any more. Then workers are new interpreters.
+
+This module must not know commands, rows or simulators.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """The environment variables that hold numerical libraries to a number of threads."""
+    """Returns the environment variables that limit the threads of numerical libraries."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
 def main(control_fd: int) -> None:
-    """Serve the caller at the other end of `control_fd` until it is gone."""
+    """Starts workers as the caller at the other end of `control_fd` requests, until the caller ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _wake)
     wake_read, wake_write = os.pipe()
@@ -45,7 +47,7 @@ def main(control_fd: int) -> None:
     signal.set_wakeup_fd(wake_write)
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
-    children: dict[int, int] = {}  # process id: the descriptor to report its end on
+    children: dict[int, int] = {}  # process id: the descriptor to which its exit status is written
     poll = select.poll()
     poll.register(control_fd, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
@@ -64,12 +66,12 @@ def main(control_fd: int) -> None:
             *worker_fds, status = fds
             try:
                 pid = _start(request, worker_fds, [control_fd, wake_read, wake_write, status, *children.values()])
-            except OSError:  # no more processes: to the caller, this worker is gone
+            except OSError:  # no process could be created: for the caller, this worker has crashed
                 traceback.print_exc()
                 os.close(status)
             else:
                 children[pid] = status
-                with contextlib.suppress(OSError):  # the caller may have given this worker up
+                with contextlib.suppress(OSError):  # the caller may have closed this worker already
                     os.write(status, NUMBER.pack(pid))
             finally:
                 for fd in worker_fds:
@@ -77,7 +79,7 @@ def main(control_fd: int) -> None:
 
 
 def _wake(*_: object) -> None:
-    """A handler that does nothing: a signal without one would not write to the wake-up descriptor."""
+    """Does nothing. Without a handler, the signal would not be written to the wake-up descriptor."""
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -94,11 +96,11 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 
 def _start(request: dict[str, Any], worker_fds: list[int], close: list[int]) -> int:
-    """A new worker process with the descriptors `worker_fds` and without `close`; returns its process id."""
+    """Starts a worker process with the descriptors `worker_fds` and without `close`. Returns its process id."""
     sys.path[:] = request["path"]
     if request["fork"]:
         for name in request["preload"]:
-            with contextlib.suppress(Exception, SystemExit):  # the worker meets the same error and reports it
+            with contextlib.suppress(Exception, SystemExit):  # the worker raises the same error and reports it
                 importlib.import_module(name)
     if not request["fork"] or _threads_running():
         for fd in worker_fds:
@@ -123,7 +125,12 @@ def _start(request: dict[str, Any], worker_fds: list[int], close: list[int]) -> 
 
 
 def worker_main(commands: int, replies: int, memory: int) -> None:
-    """The life of a worker process: where commands come from, where answers go, and the arena's descriptor."""
+    """Runs a worker process, and then exits.
+
+    Args:
+        commands, replies: descriptors to read from and to write to.
+        memory: descriptor of the shared memory.
+    """
     code = 1
     try:
         _enter_own_group()
@@ -134,7 +141,7 @@ def worker_main(commands: int, replies: int, memory: int) -> None:
         os.close(null)
         from .process_worker import serve
 
-        for fd in (commands, replies, memory):  # not for what simulators start
+        for fd in (commands, replies, memory):  # processes that simulators start must not inherit them
             os.set_inheritable(fd, False)
         serve(commands, replies, memory)
         code = 0
@@ -150,7 +157,7 @@ def worker_main(commands: int, replies: int, memory: int) -> None:
 def _enter_own_group() -> None:
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
-    if sys.platform == "linux":  # die with the zygote, whatever this process is doing then
+    if sys.platform == "linux":  # the kernel kills this process when the fork server ends
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -165,7 +172,7 @@ def _threads_running() -> bool:
 
 def _reap(children: dict[int, int]) -> None:
     for pid in list(children):
-        # Look without reaping: while the process is a zombie its group's number cannot be given to another.
+        # Check without reaping: while the process is a zombie, no other process group can get its id.
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             continue
         _kill_group(pid)

@@ -1,4 +1,4 @@
-"""The caller's end of the zygotes: one for each number of threads that workers may use."""
+"""The caller's side of the fork servers: one for each number of threads that workers may use."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from . import forkserver
 
 
 class ForkserverClient:
-    """One zygote, seen from its owner."""
+    """Starts one fork server and requests workers from it.
+
+    Args:
+        threads: the number of threads of numerical libraries in its workers.
+    """
 
     _clients: dict[int, ForkserverClient] = {}
     _lock = threading.Lock()
 
     def __init__(self, threads: int):
-        own_end, their_end = socket.socketpair()
+        self.control, server_end = socket.socketpair()
         path = [entry for entry in sys.path if type(entry) is str]
-        code = f"import sys; sys.path[:] = {path!r}; from {forkserver.__name__} import main; main({their_end.fileno()})"
-        self.control = own_end
-        with their_end:
+        code = (
+            f"import sys; sys.path[:] = {path!r}; from {forkserver.__name__} import main; main({server_end.fileno()})"
+        )
+        with server_end:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
-                pass_fds=[their_end.fileno()],
+                pass_fds=[server_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **forkserver.thread_environment(threads)},
                 start_new_session=True,
@@ -36,7 +41,7 @@ class ForkserverClient:
 
     @classmethod
     def for_threads(cls, threads: int) -> ForkserverClient:
-        """The living zygote of this process for so many threads."""
+        """Returns this process's fork server for this number of threads. Starts one if none is running."""
         with cls._lock:
             client = cls._clients.get(threads)
             if client is not None and client.process.poll() is not None:
@@ -47,14 +52,14 @@ class ForkserverClient:
             return client
 
     def start(self, request: dict[str, Any], shared: int) -> tuple[int, int, int]:
-        """A new worker.
+        """Starts a worker.
 
         Args:
-            request: what the zygote should import first, and whether it may fork.
-            shared: a descriptor that the worker is to have too.
+            request: the modules that the fork server imports first, and whether it may fork.
+            shared: a further descriptor for the worker.
 
         Returns:
-            The caller's descriptors: to write commands to, to read answers from, and to read the worker's process id
+            The caller's descriptors: to write commands to, to read replies from, and to read the worker's process id
             and exit status from.
         """
         worker_fds: list[int] = []
@@ -62,7 +67,7 @@ class ForkserverClient:
         body = pickle.dumps(request)
         message = forkserver.LENGTH.pack(len(body)) + body
         try:
-            for own_index in (1, 0, 0):  # commands, answers, status
+            for own_index in (1, 0, 0):  # commands, replies, status
                 ends = os.pipe()
                 own_fds.append(ends[own_index])
                 worker_fds.append(ends[1 - own_index])
@@ -82,26 +87,26 @@ class ForkserverClient:
 
     @classmethod
     def shut_down_all(cls) -> None:
-        """End the zygotes of this process, and with them every worker that is left."""
+        """Ends the fork servers of this process, and with them all remaining workers."""
         for client in cls._clients.values():
             client.control.close()
             try:
                 client.process.wait(2.0)
-            except subprocess.TimeoutExpired:  # it is importing something: its workers end with it
+            except subprocess.TimeoutExpired:  # it is still importing a module: its workers end when it is killed
                 client.process.kill()
                 client.process.wait()
         cls._clients.clear()
 
     @classmethod
     def forget_all(cls) -> None:
-        """In a fork of this process: hold nothing that would keep its zygotes from noticing its end."""
+        """Closes the control sockets in a fork of this process. Otherwise the fork servers would not detect its end."""
         cls._lock = threading.Lock()
         for client in cls._clients.values():
             client.control.close()
-            client.process.returncode = 0  # it is no child of this fork: nothing to wait for
+            client.process.returncode = 0  # it is not a child of this fork, so waiting for it would fail
         cls._clients.clear()
 
 
-# at exit, after the finalizers of pools, which are younger
+# It runs at exit, after the finalizers of pools, since these are registered later.
 weakref.finalize(ForkserverClient, ForkserverClient.shut_down_all)
 os.register_at_fork(after_in_child=ForkserverClient.forget_all)

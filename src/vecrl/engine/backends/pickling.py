@@ -1,4 +1,7 @@
-"""How what makes a simulator gets to a worker process, and what the process should have imported before."""
+"""Pickles worker specs for worker processes, and finds the modules to import before a process is forked.
+
+It must not know how the bytes are sent.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,24 @@ from ...errors import SerializationError
 from ..worker import WorkerSpec
 
 
-def pickle_plan(worker_spec: WorkerSpec) -> bytes:
-    """A plan in bytes, by value where it must be.
+def pickle_worker_spec(worker_spec: WorkerSpec) -> bytes:
+    """Pickles a worker spec with cloudpickle: objects of `__main__` by value.
 
     Raises:
-        SerializationError: where it cannot be pickled.
+        SerializationError: it cannot be pickled.
     """
     try:
         return cloudpickle.dumps(worker_spec)
     except Exception as error:
         raise SerializationError(
             f"The factory of environments {worker_spec.start} to {worker_spec.start + worker_spec.num_envs - 1} cannot "
-            f"be pickled, so no "
-            f"worker process can have it: {type(error).__name__}: {error}. Make what cannot be pickled (locks, open "
-            'files, windows, …) inside the factory, or use backend="threads".'
+            f"be pickled and sent to a worker process: {type(error).__name__}: {error}. Make objects that cannot be "
+            'pickled (locks, open files, windows, …) inside the factory, or use backend="threads".'
         ) from error
 
 
 def modules_in(payload: bytes) -> set[str]:
-    """The modules that a pickle refers to, as far as this process has imported them; for gymnasium's ids, theirs."""
+    """Returns the imported modules that a pickle refers to, and the modules of gymnasium ids in it."""
     names: set[str] = set()
     for text in _texts_in(payload):
         names.update(name for name in text.split(" ")[:1] if name in sys.modules)
@@ -43,12 +45,15 @@ def modules_in(payload: bytes) -> set[str]:
 
 
 def pickle_specs(payload: bytes) -> bytes:
-    """The registrations of the ids that a pickle names, for a worker in which nobody made them; not gymnasium's own."""
+    """Pickles the gymnasium registrations of the ids in a pickle, except gymnasium's own ids.
+
+    A worker process needs them, because the code that registered these ids may not run there.
+    """
     specs = [gymnasium.registry[text] for text in set(_texts_in(payload)) if text in gymnasium.registry]
     custom_specs = [spec for spec in specs if not str(spec.entry_point).startswith("gymnasium.envs.")]
     try:
         return cloudpickle.dumps(custom_specs)
-    except Exception:  # the worker says which id it lacks
+    except Exception:  # the worker then reports the missing id
         return cloudpickle.dumps([])
 
 
@@ -56,6 +61,6 @@ def _texts_in(payload: bytes) -> Iterator[str]:
     for _, text, _ in pickletools.genops(payload):
         if isinstance(text, str):
             yield text
-        elif isinstance(text, bytes) and text[:1] == b"\x80":  # a pickle in a pickle: cloudpickle nests them
+        elif isinstance(text, bytes) and text[:1] == b"\x80":  # a pickle inside the pickle, as cloudpickle makes
             with contextlib.suppress(ValueError):
                 yield from _texts_in(text)

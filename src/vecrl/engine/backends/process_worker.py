@@ -1,4 +1,4 @@
-"""The worker's side of a process: read a command, carry it out, answer."""
+"""Runs in a worker process: reads commands, executes them on a `Worker`, and writes the replies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ from .protocol import ReplyCodec, read_command, remove_unpicklable, write_all
 
 @dataclass(slots=True)
 class ProcessContext:
-    """What makes a worker's process like the caller's: environment variables, working folder, import path; and the
-    cores that are its own, if any."""
+    """The properties of the caller's process that its workers copy, and the cores to which a worker is pinned.
+
+    Attributes:
+        environment: the environment variables.
+        folder: the working directory.
+        path: the import path.
+        cores: the cores to use; None for no change.
+    """
 
     environment: dict[str, str]
     folder: str
@@ -33,9 +39,11 @@ class ProcessContext:
 
     @classmethod
     def of_this_process(cls, threads: dict[str, str]) -> ProcessContext:
+        """Returns the context of this process, with the environment variables `threads` added."""
         return cls({**os.environ, **threads}, os.getcwd(), [entry for entry in sys.path if type(entry) is str])
 
     def apply(self) -> None:
+        """Changes this process to this context."""
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
@@ -46,8 +54,16 @@ class ProcessContext:
 
 @dataclass(slots=True)
 class ConstructPayload:
-    """The first command's extra: what the process should be like (None: unchanged), the index and environments,
-    the pickled plan, gymnasium's registrations, and the seed of the process's global random generators."""
+    """The extra of `Op.CONSTRUCT`.
+
+    Attributes:
+        context: the context to apply to the process; None for no change.
+        index: index of the worker.
+        ids: its environments.
+        worker_spec: the pickled `WorkerSpec`.
+        specs: gymnasium registrations, pickled.
+        seed: seeds the global random generators of the process.
+    """
 
     context: ProcessContext | None
     index: int
@@ -58,11 +74,11 @@ class ConstructPayload:
 
 
 def serve(commands: int, replies: int, memory: int) -> None:
-    """Carry out commands until told to close or the caller is gone.
+    """Executes commands until `Op.CLOSE`, or until the caller has ended.
 
     Args:
         commands, replies: descriptors to read from and to write to.
-        memory: descriptor of the arena, which is laid out when the spaces are known.
+        memory: descriptor of the shared memory for the batch buffers. Its size is set when the spaces are known.
     """
     reports = ReplyCodec()
     host = WorkerHost(partial(_map_buffers, memory))
@@ -78,13 +94,13 @@ def serve(commands: int, replies: int, memory: int) -> None:
 
 
 class WorkerHost:
-    """A worker in a process of its own: made as it was ordered, and never without an answer.
+    """Constructs and runs the worker of a process. Every command gets a reply, whatever is raised.
 
     Args:
-        make_buffers: makes the worker's arena of what comes with `Op.ATTACH`: what `Worker` wants to attach to.
+        make_buffers: makes the batch buffers and layouts for `Worker` from the extra of `Op.ATTACH`.
 
     Attributes:
-        worker: it, once it was ordered.
+        worker: the worker; None before `Op.CONSTRUCT`.
     """
 
     def __init__(self, make_buffers: Callable[..., tuple[BatchBuffers, Layout, Layout]]):
@@ -93,7 +109,7 @@ class WorkerHost:
         self._make_buffers = make_buffers
 
     def execute(self, command: Command) -> WorkerReply | None:
-        """Carry out a command whose extra is still in bytes."""
+        """Executes a command with an extra that is still pickled."""
         try:
             if self.worker is not None and command.extra is None:  # the usual case
                 pass
@@ -105,7 +121,7 @@ class WorkerHost:
             elif command.extra is not None:
                 command.extra = pickle.loads(command.extra)
             return None if self.worker is None else self.worker.execute(command)
-        except BaseException as error:  # anything but an answer would leave the caller waiting
+        except BaseException as error:  # without a reply the caller would wait forever
             return WorkerReply(failures=[_failure(self._payload, command, error)])
 
     def _make_worker(self, construct_payload: ConstructPayload) -> Worker:
@@ -113,14 +129,16 @@ class WorkerHost:
         if construct_payload.context is not None:
             construct_payload.context.apply()
         worker_spec: WorkerSpec = pickle.loads(construct_payload.worker_spec)
-        # before environments are made, and after imports that bring generators along
+        # before environments are constructed, and after the imports of modules with global generators
         seed_streams(construct_payload.seed)
-        for spec in pickle.loads(construct_payload.specs):  # after the plan, whose modules may register the same
+        for spec in pickle.loads(
+            construct_payload.specs
+        ):  # modules of the worker spec may have registered the same ids
             gymnasium.registry.setdefault(spec.id, spec)
         return Worker(worker_spec)
 
     def encode(self, reports: ReplyCodec, command: Command, report: WorkerReply | None) -> bytes:
-        """The bytes of an answer; what cannot be pickled is left out, and a failure of its environment."""
+        """Returns a reply as bytes. A value that cannot be pickled is replaced by a failure of its environment."""
         try:
             return reports.encode(command.seq, report)
         except Exception as error:
@@ -136,14 +154,14 @@ class WorkerHost:
             report.failures += [
                 _failure(replace(construct_payload, ids=(i,)), command, _serialization_error(e)) for i, e in unpicklable
             ]
-            if not unpicklable:  # it is something else than what an environment said
+            if not unpicklable:  # the value that cannot be pickled does not belong to one environment
                 report = WorkerReply(failures=[_failure(construct_payload, command, _serialization_error(error))])
             return reports.encode(command.seq, report)
 
 
 def _serialization_error(error: Exception) -> SerializationError:
     serialization_error = SerializationError(
-        f"what it returned cannot be pickled, so it cannot leave its worker process: {type(error).__name__}: {error}"
+        f"a value that it returned cannot be pickled and sent from its worker process: {type(error).__name__}: {error}"
     )
     return serialization_error.with_traceback(error.__traceback__)
 

@@ -1,7 +1,7 @@
-"""Workers in processes of their own: a pipe each for commands and for answers, rows in shared memory.
+"""Runs each worker in a process, with one pipe for commands, one for replies, and the rows in shared memory.
 
-The caller waits on the pipes and on the workers' ends together, so a worker that dies is noticed as soon as one
-that answers. Nothing spins, and nothing survives the caller.
+The caller polls the replies and the exit statuses of all workers together, so it detects a crash as fast as a reply.
+There is no busy waiting, and all workers end with the caller. This module must not know what the operations do.
 """
 
 from __future__ import annotations
@@ -24,29 +24,32 @@ from ..worker import Command, Op, WorkerReply, WorkerSpec
 from . import forkserver
 from .base import Reply
 from .forkserver_client import ForkserverClient
-from .pickling import modules_in, pickle_plan, pickle_specs
+from .pickling import modules_in, pickle_specs, pickle_worker_spec
 from .process_worker import ConstructPayload, ProcessContext
 from .protocol import encode_command
 from .worker_connection import WorkerConnection
 
 StartMethod = Literal["forkserver", "spawn"]
-_KILL_TIMEOUT_S = 5.0  # seconds until a process that was killed is taken for one that cannot be
-_SINGLE_POLL_MS = 20.0  # milliseconds: so long one worker may be waited for before all are watched
+_KILL_TIMEOUT_S = 5.0  # seconds to wait for a killed process to end, before `kill` reports that it is impossible
+_SINGLE_POLL_MS = 20.0  # milliseconds to poll one worker only, which is faster, before all are polled
 
 
 class ProcessBackend:
-    """See `Backend`.
+    """A `Backend` with one process per worker.
 
     Args:
-        worker_specs: one a worker; their factories are pickled by value where they must be.
-        start_method: "forkserver" forks a clean process that has the factories' modules imported; "spawn" starts a
-            new interpreter a worker, for what must not be imported before a fork (CUDA).
-        threads: how many threads numerical libraries may use in a worker.
+        worker_specs: one per worker; factories of `__main__` are pickled by value.
+        start_method: "forkserver" forks a clean process that has imported the factories' modules; "spawn" starts a
+            new interpreter per worker, for modules that must not be imported before a fork (CUDA).
+        threads: the number of threads that numerical libraries may use in a worker.
         preload: further modules to import before workers are forked.
-        pin: tie worker i to the i-th core, or `threads` cores, of those that this process may use, and so on in turn.
+        pin: whether to pin worker i to the i-th group of `threads` cores among those that this process may use. After
+            the last core, the assignment starts again with the first.
 
     Raises:
-        SerializationError: where a plan cannot be pickled.
+        ValueError: an argument has no valid value.
+        ModuleNotFoundError: a module in `preload` does not exist.
+        SerializationError: a worker spec cannot be pickled.
     """
 
     runs_inline = False
@@ -60,16 +63,19 @@ class ProcessBackend:
         pin: bool = False,
     ):
         if start_method not in ("forkserver", "spawn"):
-            raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', but {start_method!r} came.")
+            raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', got {start_method!r}.")
         if threads < 1:
-            raise ValueError(f"Expected threads_per_worker to be 1 or more, but {threads!r} came.")
+            raise ValueError(f"Expected threads_per_worker to be 1 or more, got {threads!r}.")
         if missing_modules := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
             raise ModuleNotFoundError(
-                f"Expected preload to name modules, but there is none of the name {missing_modules[0]!r}."
+                f"Expected preload to name modules that can be imported, got {missing_modules[0]!r}. "
+                "Install it, or remove it from preload."
             )
         if pin and not hasattr(os, "sched_setaffinity"):
-            raise ValueError("This platform cannot tie processes to cores: leave pin_workers out.")
-        payloads = [pickle_plan(worker_spec) for worker_spec in worker_specs]
+            raise ValueError(
+                "Expected a platform that can pin processes to cores, got one that cannot. Use pin_workers=False."
+            )
+        payloads = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
         modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
         self.num_workers = len(worker_specs)
         self._threads = threads
@@ -78,8 +84,8 @@ class ProcessBackend:
         self._by_fd: dict[int, WorkerConnection] = {}
         self._owner = os.getpid()
         context = ProcessContext.of_this_process(forkserver.thread_environment(threads))
-        self._buffered_replies: list[Reply] = []  # that came while the end of another was waited for
-        self._memory = -1  # kept for those who take another's place
+        self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
+        self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
         self._request = {"fork": start_method == "forkserver", "preload": modules, "path": context.path}
         self._construct_commands: list[Command] = []
         for worker_spec, payload in zip(worker_specs, payloads, strict=True):
@@ -103,18 +109,18 @@ class ProcessBackend:
             raise
 
     def _start(self, index: int, ids: tuple[int, ...]) -> WorkerConnection:
-        """A new worker process, which waits for its order."""
+        """Starts a worker process, which waits for `Op.CONSTRUCT`."""
         connection = WorkerConnection(
             index, ids, *ForkserverClient.for_threads(self._threads).start(self._request, self._memory)
         )
-        self._watch_link(connection)
+        self._watch_connection(connection)
         return connection
 
-    def _watch_link(self, connection: WorkerConnection) -> None:
+    def _watch_connection(self, connection: WorkerConnection) -> None:
         for fd in () if connection.exited else (connection.replies_fd, connection.status_fd):
             self._by_fd[fd] = connection
             self._poll.register(fd, select.POLLIN)
-        if connection.kept:
+        if connection.has_unsent:
             self._poll.register(connection.commands_fd, select.POLLOUT)
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
@@ -135,29 +141,30 @@ class ProcessBackend:
             connection.wait_for_pid()
             connection.kill(signal.SIGKILL)
             self._wait([connection], _KILL_TIMEOUT_S, self._buffered_replies)
-        self._forget_kept(worker)
+        self._drop_buffered_replies(worker)
         return bool(connection.exited)
 
-    def _forget_kept(self, worker: int) -> None:
+    def _drop_buffered_replies(self, worker: int) -> None:
         self._buffered_replies = [reply for reply in self._buffered_replies if reply[0] != worker]
 
     def respawn(self, worker: int) -> None:
         previous = self._connections[worker]
-        self._connections[worker] = self._start(worker, previous.ids)  # first: Ctrl-C finds one or the other, whole
+        # Assign before closing the previous one, so that Ctrl-C leaves a usable connection in the list.
+        self._connections[worker] = self._start(worker, previous.ids)
         for fd in (previous.commands_fd, previous.replies_fd, previous.status_fd):
             self._by_fd.pop(fd, None)
         previous.close()
         construct_payload: ConstructPayload = self._construct_commands[worker].extra
-        # or it would repeat the random numbers of the old one
+        # otherwise the new worker would repeat the random numbers of the previous one
         construct_payload.seed = seed_for(construct_payload.seed, worker)
-        self._forget_kept(worker)
+        self._drop_buffered_replies(worker)
         self.send([(worker, self._construct_commands[worker])])
 
     def reattach(self, worker: int) -> None:
         self._connections[worker].wait_for_pid()
         self.send([(worker, self._attach)])
 
-    def _forget_memory(self) -> None:
+    def _close_memory(self) -> None:
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
@@ -166,7 +173,7 @@ class ProcessBackend:
         encoded = [(self._connections[worker], encode_command(command)) for worker, command in commands]
         for connection, data in encoded:
             self._send(connection, data)
-            if connection.exited:  # what was said of it may have been lost as Ctrl-C came
+            if connection.exited:  # Ctrl-C may have lost the reply that reported the crash
                 self._buffered_replies.append(self._crash(connection))
 
     def broadcast(self, command: Command) -> None:
@@ -185,7 +192,7 @@ class ProcessBackend:
             return replies
         try:
             return self._receive(timeout, awaited, replies)
-        except RuntimeError as error:  # what `poll` says of two that wait at once
+        except RuntimeError as error:  # `poll` raises it if two threads use it at once
             raise PendingError("Expected one thread to wait for these workers, got a second. Use a lock.") from error
 
     def _receive(self, timeout: float | None, awaited: Collection[int], replies: list[Reply]) -> list[Reply]:
@@ -195,7 +202,7 @@ class ProcessBackend:
             and (limit is None or limit > _SINGLE_POLL_MS)
             and self._connections[max(awaited)].poll_once(_SINGLE_POLL_MS, replies)
         ):
-            if len(self._connections) > 3:  # the others are mostly ready by then, and one look at all is enough
+            if len(self._connections) > 3:  # most of the others have replied by then, so one poll of all is cheaper
                 self._watch(0.0, replies)
             return replies
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -206,12 +213,12 @@ class ProcessBackend:
         return replies
 
     def _watch(self, milliseconds: float | None, replies: list[Reply]) -> bool:
-        """Wait for all workers at once, and take what comes; whether anything did."""
+        """Polls all workers once and handles what is ready. Returns whether anything was."""
         ready = self._poll.poll(milliseconds)
         exited: list[WorkerConnection] = []
         for fd, _ in ready:
             connection = self._by_fd.get(fd)
-            if connection is None:  # all was closed meanwhile, by a signal's handler
+            if connection is None:  # a signal handler has closed the pool meanwhile
                 return False
             if fd == connection.status_fd:
                 exited.append(connection)
@@ -219,22 +226,22 @@ class ProcessBackend:
                 if not connection.flush():
                     self._poll.unregister(fd)
             elif not connection.read(replies):
-                self._poll.unregister(fd)  # its end is told by the status
+                self._poll.unregister(fd)  # the status descriptor reports its exit
         for connection in exited:
             self._read_status(connection, replies)
         return bool(ready)
 
     def _read_status(self, connection: WorkerConnection, replies: list[Reply]) -> None:
-        """Read the process id when the worker begins, its exit status when it ends."""
+        """Reads the process id, if that is not known yet, or else the exit status, and handles the exit."""
         if connection.pid == 0:
             connection.wait_for_pid()
             return
         data = os.read(connection.status_fd, forkserver.NUMBER.size)
         description = (
-            describe_exit(forkserver.NUMBER.unpack(data)[0]) if data else "vanished, and so did its parent process"
+            describe_exit(forkserver.NUMBER.unpack(data)[0]) if data else "ended, and so did its parent process"
         )
-        connection.exited = connection.exited or description  # where Ctrl-C came between the two, here it is again
-        while connection.read(replies) and connection.is_readable(connection.replies_fd):  # what it said last
+        connection.exited = connection.exited or description  # keep the first one if Ctrl-C interrupted this before
+        while connection.read(replies) and connection.is_readable(connection.replies_fd):  # its last replies
             pass
         for fd in (connection.status_fd, connection.replies_fd, connection.commands_fd):
             with contextlib.suppress(KeyError):
@@ -258,10 +265,10 @@ class ProcessBackend:
     def shutdown(self, grace: float = 0.0) -> list[int]:
         if os.getpid() != self._owner:  # a fork of the owner must not end the owner's workers
             return []
-        self._poll = select.poll()  # the other may be in use, by a thread that does not come back or below a signal
+        self._poll = select.poll()  # the previous one may be in use, in a blocked thread or below a signal handler
         for connection in self._connections:
-            self._watch_link(connection)
-        # A worker that its zygote has not come to start ends by itself, as its channel is closed.
+            self._watch_connection(connection)
+        # A worker that the fork server has not started yet will end by itself, as its pipes are closed.
         alive = [connection for connection in self._connections if not connection.exited and connection.started]
         for connection in alive:
             self._send(connection, encode_command(Command(Op.CLOSE)))
@@ -275,13 +282,13 @@ class ProcessBackend:
             connection.close()
         self._connections = []
         self._by_fd.clear()
-        self._forget_memory()
+        self._close_memory()
         return [connection.index for connection in alive if not connection.exited]
 
     def _wait(
         self, connections: Sequence[WorkerConnection], seconds: float, replies: list[Reply] | None = None
     ) -> None:
-        """Wait for workers to end; into `answers` what others say meanwhile."""
+        """Waits for workers to end. Replies of other workers go into `replies`."""
         replies = [] if replies is None else replies
         deadline = time.monotonic() + seconds
         while any(not connection.exited for connection in connections):
@@ -296,27 +303,27 @@ def _ids_of(worker_spec: WorkerSpec) -> tuple[int, ...]:
 
 
 def start_method_of(context: str | None) -> StartMethod:
-    """The way to start workers that gymnasium's and Tianshou's word `context` means.
+    """Returns the start method for gymnasium's and Tianshou's argument `context`.
 
-    None and "fork" mean "forkserver", which starts workers as fast without taking this process's threads, locks and
-    GPU contexts with them.
+    None and "fork" mean "forkserver", which is as fast as "fork" and does not copy this process's threads, locks and
+    GPU contexts.
 
     >>> start_method_of("fork")
     'forkserver'
     """
     if context not in (None, "fork", "forkserver", "spawn"):
-        raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', but {context!r} came.")
+        raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', got {context!r}.")
     return "spawn" if context == "spawn" else "forkserver"
 
 
 def _cores(index: int, count: int) -> set[int]:
-    """Of the cores that this process may use, `count` for the worker of this number."""
+    """Returns `count` cores for worker `index`, among those that this process may use."""
     cores = sorted(os.sched_getaffinity(0))
     return {cores[i % len(cores)] for i in range(index * count, (index + 1) * count)}
 
 
 def describe_exit(status: int) -> str:
-    """`waitpid`'s status in words.
+    """Describes a status that `waitpid` returned.
 
     >>> describe_exit(9)
     'was killed by SIGKILL (often: out of memory)'

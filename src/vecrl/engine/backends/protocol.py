@@ -1,8 +1,8 @@
-"""How commands and answers look on the pipes between a caller and a worker process.
+"""Encodes commands and replies for the pipes between a caller and a worker process.
 
-A command is 16 bytes, then its rows, then pickled extras; an answer is 8 bytes, then a report. Most steps have neither
-rows nor extras nor a report: 16 bytes go there, 8 come back, and everything else is in the arena. Where infos are
-all numbers, their structured array is pickled once and sent as it lies in memory from then on.
+A command is a header of 16 bytes, its rows, and pickled extra arguments. A reply is a header of 8 bytes and a pickled
+report. Most steps need only the headers, since everything else is in the batch buffers. If all infos are numbers, their
+structured array is pickled once and then sent as raw bytes. This module must not know what the operations do.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ...errors import SerializationError, pickle_exceptions, unpickle_exceptions
 from ..infos import InfoBatch, Infos
 from ..worker import Command, Op, WorkerReply, describe_failure
 
-COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, bytes of extras
-REPLY = struct.Struct("<II")  # seq, bytes of the report
+COMMAND = struct.Struct("<BBHIII")  # op, flags, slot, seq, number of rows, size of the extra in bytes
+REPLY = struct.Struct("<II")  # seq, size of the report in bytes
 ALL_ROWS = 0xFFFFFFFF
 _RESET_DONE, _MASKED = 1, 2
 _OPS = tuple(Op)
 _PICKLED, _RAW = b"P", b"R"
-_CHUNK = 1 << 20  # bytes: `os.read` makes room for all it is asked for, so a little at a time
+_CHUNK = 1 << 20  # bytes to read at once: `os.read` allocates the requested size
 
 
 def encode_command(command: Command) -> bytes:
-    """The bytes of a command.
+    """Returns a command as bytes.
 
     Raises:
-        SerializationError: where its extra cannot be pickled.
+        SerializationError: its extra cannot be pickled.
     """
     rows = b"" if command.rows is None else array("i", command.rows).tobytes()
     extra = b"" if command.extra is None else _pickle_extra(command)
@@ -49,13 +49,13 @@ def _pickle_extra(command: Command) -> bytes:
         return cloudpickle.dumps(command.extra)
     except Exception as error:
         raise SerializationError(
-            f"What goes with {command.op.name.lower()!r} cannot be pickled, so no worker process can have it: "
-            f'{type(error).__name__}: {error}. Give what can be pickled, or use backend="threads".'
+            f"The arguments of {command.op.name.lower()!r} cannot be pickled and sent to a worker process: "
+            f'{type(error).__name__}: {error}. Pass picklable arguments, or use backend="threads".'
         ) from error
 
 
 def read_command(fd: int) -> Command | None:
-    """The next command of a blocking descriptor, with `extra` still in bytes; None where the caller is gone."""
+    """Reads the next command from a blocking descriptor, with `extra` still pickled. Returns None at its end."""
     header = read_exactly(fd, COMMAND.size)
     if header is None:
         return None
@@ -77,7 +77,7 @@ def read_command(fd: int) -> Command | None:
 
 
 def decode_command(data: bytes) -> tuple[Command, memoryview]:
-    """A command out of bytes that begin with it, with `extra` still in bytes; and what follows."""
+    """Decodes a command, with `extra` still pickled, from the start of `data`. Returns it and the remaining bytes."""
     op, flags, slot, seq, count, size = COMMAND.unpack_from(data)
     view = memoryview(data)[COMMAND.size :]
     length = 0 if count == ALL_ROWS else 4 * count
@@ -88,17 +88,20 @@ def decode_command(data: bytes) -> tuple[Command, memoryview]:
 
 
 class ReplyCodec:
-    """One end's memory of how the worker's infos look, the same at both ends since answers come in order."""
+    """Encodes or decodes the replies of one worker.
+
+    It keeps the dtype of the latest infos. It is the same on both sides, since replies arrive in order.
+    """
 
     def __init__(self) -> None:
         self._start = 0
         self._dtype: np.dtype[Any] | None = None
 
     def encode(self, seq: int, reply: WorkerReply | None) -> bytes:
-        """The bytes of an answer. Exceptions that do not survive pickling travel as text alone.
+        """Returns a reply as bytes. An exception that cannot be pickled and unpickled is sent as text.
 
         Raises:
-            Exception: whatever pickling the report raises.
+            Exception: any exception from pickling the report.
         """
         if reply is None:
             return REPLY.pack(seq, 0)
@@ -111,7 +114,7 @@ class ReplyCodec:
         return REPLY.pack(seq, len(body)) + body
 
     def decode(self, body: bytes) -> WorkerReply:
-        """A report out of its bytes, with the exceptions that this process can rebuild."""
+        """Decodes a report from bytes, with those exceptions that this process can unpickle."""
         if body[:1] == _RAW:
             return WorkerReply(
                 infos=Infos(batches=[InfoBatch(self._start, np.frombuffer(body, self._dtype or bool, offset=1))])
@@ -127,7 +130,7 @@ class ReplyCodec:
 
 
 def _single_batch(reply: WorkerReply) -> InfoBatch | None:
-    """The block of infos that is all a report has to say, or None."""
+    """Returns the batch of infos if the reply consists of nothing else, otherwise None."""
     infos, final_infos = reply.infos, reply.final_infos
     if (
         len(infos.batches) != 1
@@ -142,7 +145,10 @@ def _single_batch(reply: WorkerReply) -> InfoBatch | None:
 
 
 def _dumps(value: Any) -> bytes:
-    """Pickled, the fast way where that will do. (Not for the way to a worker, which has another `__main__`.)"""
+    """Pickles a value with pickle, or with the slower cloudpickle if that fails.
+
+    It must not be used for data to a worker: pickle refers to classes in `__main__`, which is another module there.
+    """
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -150,10 +156,14 @@ def _dumps(value: Any) -> bytes:
 
 
 def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int, Exception]]:
-    """Take out of a report what cannot be pickled: whose it was, and why not.
+    """Removes what cannot be pickled from a reply.
 
     Args:
-        ids: whose the report's results are, in their order.
+        reply: the reply, which is changed.
+        ids: the environments of the reply's results, in their order.
+
+    Returns:
+        `(env_id, exception)` for each removed value.
     """
     unpicklable: list[tuple[int, Exception]] = []
 
@@ -177,10 +187,10 @@ def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int
 
 
 def unreadable_report(error: Exception, ids: Sequence[int], op: Op, worker: int, steps: int, pid: int) -> WorkerReply:
-    """What is said in place of a report that this process cannot rebuild."""
+    """Returns a reply with a failure, in place of a report that this process cannot unpickle."""
     serialization_error = SerializationError(
-        f"what they returned cannot be unpickled in this process: {type(error).__name__}: {error}. "
-        "Return what this process can import and rebuild, or leave infos out."
+        f"the reply cannot be unpickled in this process: {type(error).__name__}: {error}. "
+        "Return objects of classes that this process can import, or pass infos=False."
     )
     serialization_error.__cause__ = error
     failure = describe_failure(tuple(ids), op.name.lower(), serialization_error, worker, steps)
@@ -188,7 +198,7 @@ def unreadable_report(error: Exception, ids: Sequence[int], op: Op, worker: int,
 
 
 def read_exactly(fd: int, size: int) -> bytes | None:
-    """`size` bytes of a blocking descriptor; None where it ends before."""
+    """Reads `size` bytes from a blocking descriptor. Returns None if it ends before."""
     data = os.read(fd, size) if size else b""
     if len(data) == size:
         return data
@@ -202,7 +212,7 @@ def read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write everything to a blocking descriptor."""
+    """Writes all of `data` to a blocking descriptor."""
     sent = os.write(fd, data)
     while sent < len(data):
         sent += os.write(fd, memoryview(data)[sent:])

@@ -1,6 +1,6 @@
-"""Workers in the caller's own thread: a command is carried out when its answer is waited for.
+"""Runs workers in the caller's thread. A command is executed when its reply is waited for.
 
-So it can be interrupted, timed out and taken up again like any other backend's, and nothing is left half asked.
+So commands can be pending, time out and be interrupted as on any other backend.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from .base import Reply
 
 
 class SerialBackend:
-    """See `Backend`. A command that took longer than `receive` may is answered by the next `receive`, since nobody
-    is there to notice before it has ended."""
+    """A `Backend` in the caller's thread.
+
+    `receive` cannot interrupt a command. If one takes longer than the timeout, the next `receive` returns its reply.
+    """
 
     runs_inline = True
 
@@ -65,7 +67,7 @@ class SerialBackend:
         worker, command = self._queue.popleft()
         try:
             report = self._workers[worker].execute(command)
-        except BaseException as error:  # Ctrl-C: it is the caller's, but the command has ended all the same
+        except BaseException as error:  # Ctrl-C: raise it, but the command has ended, so the next call gets a reply
             self._late_replies = [(worker, command.seq, _interrupt_report(self._workers[worker], command, error))]
             raise
         replies = [(worker, command.seq, report)]

@@ -1,4 +1,4 @@
-"""Workers in threads of the caller's process: for simulators that release the interpreter's lock."""
+"""Runs workers in threads of the caller's process, for simulators that release the global interpreter lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Reply
 
 
 class ThreadBackend:
-    """See `Backend`. A thread that is stuck cannot be ended; `shutdown` names it."""
+    """A `Backend` with one thread per worker. A thread cannot be killed; `shutdown` returns those that do not end."""
 
     runs_inline = False
 
@@ -61,7 +61,7 @@ class ThreadBackend:
         return False
 
     def respawn(self, worker: int) -> None:
-        raise NotImplementedError("A thread never goes, so none takes its place.")
+        raise NotImplementedError("A thread cannot crash, so it cannot be restarted.")
 
     reattach = respawn
 
@@ -79,7 +79,7 @@ def _serve(worker: Worker, inbox: queue.SimpleQueue[Command], replies: queue.Sim
         command = inbox.get()
         try:
             report = worker.execute(command)
-        except BaseException as error:  # a thread has nobody above it to raise to
+        except BaseException as error:  # without a reply the caller would wait forever
             ids = tuple(range(worker.worker_spec.start, worker.worker_spec.start + worker.worker_spec.num_envs))
             failure = describe_failure(ids, command.op.name.lower(), error, worker.worker_spec.index, worker.num_steps)
             report = WorkerReply(failures=[failure])

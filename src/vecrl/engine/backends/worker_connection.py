@@ -1,7 +1,8 @@
-"""The caller's side of one worker process: what is sent, what comes back, and how it ends.
+"""The caller's side of one worker process: sends commands, reads replies and the exit status.
 
-What travels is a stream, so no part of it may be lost or sent twice as Ctrl-C comes. Python lets that come between a
-system call and the statement that stores its result, but not within `map`, by which long answers and commands go.
+Commands and replies are byte streams, so no byte may be lost or sent twice on Ctrl-C. Python can raise
+KeyboardInterrupt between a system call and the statement that stores its result, but not within `map`. Therefore long
+commands and replies are written and read through `map`. This module must not know the contents of commands.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from . import forkserver
 from .base import Reply
 from .protocol import REPLY, ReplyCodec, unreadable_report
 
-_CHUNK = (1 << 16,)  # bytes read at once: what a pipe holds
-_WHOLE = select.PIPE_BUF  # bytes that a pipe takes all of, or none
+_CHUNK = (1 << 16,)  # bytes to read at once: the capacity of a pipe
+_ATOMIC_SIZE = select.PIPE_BUF  # a write of at most so many bytes to a pipe is atomic
 
 
 class WorkerConnection:
-    """The caller's ends of one worker process.
+    """The caller's descriptors of one worker process.
 
     Attributes:
-        index, ids: the worker's number and its environments.
-        commands: descriptor to write commands to.
-        answers: descriptor to read answers from.
-        status: descriptor on which the zygote tells the process id, and how the process ended.
-        pid: the process id; 0 before it is known, -1 where it never will be.
-        exited: how the process ended, in words; "" while it runs.
-        steps: how many it was asked for.
+        index, ids: the index of the worker and its environments.
+        commands_fd: descriptor to write commands to.
+        replies_fd: descriptor to read replies from.
+        status_fd: descriptor from which to read the process id and, later, the exit status. The fork server writes
+            both.
+        pid: the process id; 0 before it is known, -1 if the process was never started.
+        exited: a description of how the process ended; "" while it runs.
+        steps: the number of step commands sent.
     """
 
     def __init__(self, index: int, ids: tuple[int, ...], commands: int, replies: int, status: int):
@@ -43,10 +45,10 @@ class WorkerConnection:
         self.exited = ""
         self.steps = 0
         self._op = 0
-        self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # what to send, and how much was sent at a time
+        self._outbox: deque[tuple[memoryview, list[int]]] = deque()  # bytes to send, and the size of each write so far
         self._source = (replies,)
-        self._chunks: list[bytes] = []  # what was read, and then what of it is no whole answer
-        self._inbox = bytearray()
+        self._chunks: list[bytes] = []  # bytes that were read and are not in the inbox yet
+        self._inbox = bytearray()  # bytes that are not decoded yet
         self._reports = ReplyCodec()
         os.set_blocking(commands, False)
         os.set_blocking(replies, False)
@@ -56,31 +58,31 @@ class WorkerConnection:
 
     @property
     def op_name(self) -> str:
-        """What the worker was last asked for."""
+        """The operation of the last command."""
         return Op(self._op).name.lower()
 
     def send(self, data: bytes) -> bool:
-        """Send, or keep what does not go through yet; whether something is kept."""
+        """Sends a command, or keeps it if the pipe is full. Returns whether unsent bytes are kept."""
         self._op = data[0]
         self.steps += self._op == Op.STEP
-        if not self._outbox and len(data) <= _WHOLE:
+        if not self._outbox and len(data) <= _ATOMIC_SIZE:
             try:
                 os.write(self.commands_fd, data)
                 return False
             except BlockingIOError:
                 pass
-            except OSError:  # the worker is gone: its status tells
+            except OSError:  # the worker has ended: its status reports it
                 return False
         self._outbox.append((memoryview(data), []))
         return self.flush()
 
     @property
-    def kept(self) -> bool:
-        """Whether something has yet to be sent."""
+    def has_unsent(self) -> bool:
+        """Whether bytes are kept to be sent."""
         return bool(self._outbox)
 
     def flush(self) -> bool:
-        """Send what was kept; whether something still is."""
+        """Sends kept bytes. Returns whether unsent bytes remain."""
         while self._outbox:
             data, sent = self._outbox[0]
             try:
@@ -95,7 +97,7 @@ class WorkerConnection:
         return False
 
     def read(self, replies: list[Reply]) -> bool:
-        """Take what has come; whether the worker's end is still open."""
+        """Reads available replies into `replies`. Returns whether the worker's end of the pipe is still open."""
         chunks = self._chunks
         try:
             chunks.extend(map(os.read, self._source, _CHUNK))
@@ -114,7 +116,7 @@ class WorkerConnection:
         return bool(data)
 
     def poll_once(self, milliseconds: float, replies: list[Reply]) -> bool:
-        """Take what comes within a moment; whether an answer did."""
+        """Reads replies that arrive within `milliseconds`. Returns whether there was one."""
         for fd, _ in self._poll.poll(milliseconds):
             if fd == self.replies_fd:
                 self.read(replies)
@@ -139,32 +141,32 @@ class WorkerConnection:
 
     @property
     def started(self) -> bool:
-        """Whether the zygote has said which process it started."""
+        """Whether the fork server has started the process."""
         if self.pid == 0 and self.is_readable(self.status_fd):
             self.wait_for_pid()
         return self.pid > 0
 
     def is_readable(self, fd: int) -> bool:
-        """Whether `status` or `answers` can be read at once."""
-        poll = select.poll()  # of its own: another may wait, where a signal's handler closes this
+        """Returns whether a descriptor can be read without waiting."""
+        poll = select.poll()  # a new one, since another may be in use below the signal handler that calls this
         poll.register(fd, select.POLLIN)
         return bool(poll.poll(0))
 
     def wait_for_pid(self) -> None:
-        """Wait for the zygote to say which process it started; -1 where it is gone before."""
+        """Waits for the fork server to send the process id. Sets it to -1 if the fork server has ended before."""
         if self.pid:
             return
         data = os.read(self.status_fd, forkserver.NUMBER.size)
         self.pid = forkserver.NUMBER.unpack(data)[0] if data else -1
 
     def kill(self, signal_number: int) -> None:
-        """Send a signal to the worker's process group."""
+        """Sends a signal to the worker's process group."""
         if self.pid > 0:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal_number)
 
     def close(self) -> None:
-        """Let go of the worker."""
+        """Closes all descriptors."""
         for fd in (self.commands_fd, self.replies_fd, self.status_fd):
             with contextlib.suppress(OSError):
                 os.close(fd)

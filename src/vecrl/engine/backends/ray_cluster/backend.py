@@ -1,8 +1,8 @@
-"""Workers in actors of a Ray cluster, each of which owns several environments, on whatever nodes there are.
+"""Runs each worker, with its environments, in an actor of a Ray cluster.
 
-A command goes out as one call with one block of bytes (the actions of the rows asked) and comes back as one object of
-Ray's store (their rows), which is copied into the caller's arena. The caller waits for all calls at once, and Ray ends
-the calls of an actor that is gone. (Not named after Ray, which it would hide from a script beside it.)
+A command is one call with one block of bytes (which includes the actions). Its reply is one object of Ray's store
+(which includes the rows), and is copied into the caller's batch buffers. The caller waits for all calls at once. Ray
+ends the calls of a crashed actor with an error. This module must not know what the operations do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...space_layout import Layout
 from ...worker import Command, Op, WorkerReply, WorkerSpec
 from .. import forkserver
 from ..base import Reply
-from ..pickling import pickle_plan, pickle_specs
+from ..pickling import pickle_specs, pickle_worker_spec
 from ..process_worker import ConstructPayload
 from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_report
 from .options import RayOptions
@@ -34,18 +34,19 @@ from .placement import RayPlacement
 from .row_codec import RowCodec
 from .session import RaySession
 
-_FIRST_POLL_S = 0.02  # seconds: so long some workers may be waited for before all are watched
-_NOT_INHERITED = ("RAY_", "CUDA_", "LD_")  # environment variables that Ray sets for each worker, or that come too late
+_FIRST_POLL_S = 0.02  # seconds to wait for the awaited workers only, which is faster, before all are polled
+# prefixes of environment variables that Ray sets for each worker, or that have no effect in a running process
+_NOT_INHERITED = ("RAY_", "CUDA_", "LD_")
 
 
 def _actor_class() -> Any:
-    """What Ray makes an actor of. It travels by value, so that nothing is imported there before its first line."""
+    """Returns the class of the actors. Ray pickles it by value, so its constructor runs before any import of vecrl."""
 
     class VecrlWorker:
         def __init__(self, environment: dict[str, str], folder: str | None, path: list[str]):
             import sys
 
-            os.environ.update(environment)  # before NumPy asks how many threads it may have
+            os.environ.update(environment)  # before NumPy is imported, which reads the number of threads
             if folder is not None:
                 os.chdir(folder)
             sys.path[:] = path + [entry for entry in sys.path if entry not in path]
@@ -63,22 +64,22 @@ def _actor_class() -> Any:
 
 
 _ACTOR = ray.remote(_actor_class())
-_PING = Command(Op.CONSTRUCT, -1)  # no command of the pool's: what an actor answers as soon as it lives
+_PING = Command(Op.CONSTRUCT, -1)  # not a command of the pool: an actor replies to it as soon as it runs
 
 
 class RayWorkerHandle:
     """The caller's side of one worker.
 
     Attributes:
-        worker_spec: what the worker is to be; `payload`, in bytes.
-        seed: of the random generators of the process that is made next.
+        worker_spec, payload: the spec of the worker, and the same pickled.
+        seed: seeds the random generators of the next process of this worker.
         ids: its environments.
-        actor: Ray's handle; None while there is none.
-        pid, node: where it lives; 0 and "" before that is known.
-        deadline: until when that must be known.
-        doing: what it was last asked for; `steps`, how many steps.
-        closed: whether it closed its environments.
-        row_codec: what packs and unpacks its rows, once there is an arena.
+        actor: Ray's handle; None if there is no actor.
+        pid, node: its process id and the id of its node; 0 and "" before they are known.
+        deadline: the time at which the actor counts as failed if it has not started, as from `time.monotonic`.
+        last_op, steps: the operation of the last command, and the number of step commands sent.
+        closed: whether it has closed its environments.
+        row_codec: packs and unpacks its rows; None before the batch buffers exist.
     """
 
     def __init__(self, worker_spec: WorkerSpec, payload: bytes):
@@ -88,13 +89,13 @@ class RayWorkerHandle:
         self.actor: Any = None
         self.pid, self.node = 0, ""
         self.deadline = 0.0
-        self.doing, self.steps = Op.CONSTRUCT, 0
+        self.last_op, self.steps = Op.CONSTRUCT, 0
         self.closed = False
         self.row_codec: RowCodec | None = None
 
     def crash(self, text: str, details: str) -> WorkerReply:
-        """The report of its end, and what Ray tells of it."""
-        command = self.doing.name.lower()
+        """Returns a reply with the failure of a crashed actor; `details` is Ray's description."""
+        command = self.last_op.name.lower()
         failure = Failure(
             self.ids, command, text, details, self.worker_spec.index, self.pid, self.steps, kind="crashed"
         )
@@ -102,29 +103,29 @@ class RayWorkerHandle:
 
 
 class RayBackend:
-    """See `Backend`.
+    """A `Backend` with one Ray actor per worker.
 
     Args:
-        worker_specs: one a worker; their factories are pickled by value where they must be.
-        threads: how many threads numerical libraries may use in a worker.
-        options: which Ray, and what an actor asks of a node.
+        worker_specs: one per worker; factories of `__main__` are pickled by value.
+        threads: the number of threads that numerical libraries may use in a worker.
+        options: the Ray to use, and the resources of an actor.
 
     Raises:
-        SerializationError: where a plan cannot be pickled.
-        ValueError, ConnectionError: Ray cannot be had as the options say.
+        SerializationError: a worker spec cannot be pickled.
+        ValueError, ConnectionError: Ray cannot be used with these options, see `RaySession`.
     """
 
     runs_inline = False
 
     def __init__(self, worker_specs: Sequence[WorkerSpec], threads: int = 1, options: RayOptions | None = None):
         self._options = options or RayOptions()
-        self._handles = [RayWorkerHandle(worker_spec, pickle_plan(worker_spec)) for worker_spec in worker_specs]
+        self._handles = [RayWorkerHandle(worker_spec, pickle_worker_spec(worker_spec)) for worker_spec in worker_specs]
         self.num_workers = len(worker_specs)
         self._owner = os.getpid()
-        # under way, by the reference of the answer, in their order
+        # keyed by the reference of the reply, in the order of the calls
         self._pending_calls: dict[Any, tuple[RayWorkerHandle, Command]] = {}
-        self._kept: list[Reply] = []  # ends of actors, reported again
-        self._spaces: tuple[Any, ...] = ()  # what workers attach to
+        self._crash_replies: list[Reply] = []  # crashes that `send` found, for the next `receive`
+        self._spaces: tuple[Any, ...] = ()  # the extra of `Op.ATTACH`
         self._session = RaySession(self._options)
         self._placement: RayPlacement | None = None
         try:
@@ -141,7 +142,7 @@ class RayBackend:
     # -- one worker --------------------------------------------------------------------------------
 
     def _start(self, handle: RayWorkerHandle, actor_options: dict[str, Any], deadline: float | None = None) -> None:
-        """Have Ray make the actor."""
+        """Creates the actor."""
         handle.pid, handle.node, handle.closed = 0, "", False
         handle.deadline = time.monotonic() + self._options.start_timeout if deadline is None else deadline
         handle.actor = _ACTOR.options(
@@ -160,12 +161,12 @@ class RayBackend:
         self._call(handle, Command(Op.ATTACH, extra=self._spaces))
 
     def _call(self, handle: RayWorkerHandle, command: Command, data: bytes | None = None) -> None:
-        if handle.actor is None:  # its end was told, or is about to be
+        if handle.actor is None:  # its crash was reported, or will be
             return
         data = encode_command(command) if data is None else data
         if handle.row_codec is not None:
             data += handle.row_codec.pack_actions(command)
-        handle.doing = command.op
+        handle.last_op = command.op
         handle.steps += command.op == Op.STEP
         self._pending_calls[handle.actor.execute.remote(data)] = handle, command
 
@@ -177,11 +178,11 @@ class RayBackend:
         return True
 
     def respawn(self, worker: int) -> None:
-        self._kept = [reply for reply in self._kept if reply[0] != worker]
+        self._crash_replies = [reply for reply in self._crash_replies if reply[0] != worker]
         self._respawn(self._handles[worker])
 
     def _respawn(self, handle: RayWorkerHandle, deadline: float | None = None) -> None:
-        """Have another actor made, wherever there is a node for it."""
+        """Creates another actor for a worker, on any node that has room for it."""
         assert self._placement is not None
         actor_options = self._placement.replacement_options(
             other_handle.node for other_handle in self._handles if other_handle is not handle
@@ -193,7 +194,7 @@ class RayBackend:
         self._attach(self._handles[worker])
 
     def _kill(self, handle: RayWorkerHandle) -> None:
-        """End an actor by force, and expect nothing of it any more."""
+        """Kills an actor and drops its pending calls."""
         self._pending_calls = {ref: call for ref, call in self._pending_calls.items() if call[0] is not handle}
         actor, handle.actor = handle.actor, None
         if actor is not None and self._session.alive:
@@ -213,8 +214,8 @@ class RayBackend:
         encoded = [(self._handles[worker], command, encode_command(command)) for worker, command in commands]
         for handle, command, data in encoded:
             self._call(handle, command, data)
-            if handle.actor is None:  # what was said of its end may have been lost as Ctrl-C came
-                self._kept.append((handle.worker_spec.index, -1, handle.crash("its actor is gone", "")))
+            if handle.actor is None:  # Ctrl-C may have lost the reply that reported the crash
+                self._crash_replies.append((handle.worker_spec.index, -1, handle.crash("its actor is lost", "")))
 
     def broadcast(self, command: Command) -> None:
         data = encode_command(command)
@@ -222,7 +223,7 @@ class RayBackend:
             self._call(handle, command, data)
 
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
-        replies, self._kept = self._kept, []
+        replies, self._crash_replies = self._crash_replies, []
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._pending_calls and not replies:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -234,8 +235,10 @@ class RayBackend:
         return replies
 
     def _wait(self, seconds: float | None, awaited: Collection[int]) -> tuple[list[Any], Iterable[Any]]:
-        """The calls that were answered, in the order in which they were made, and their replies; at least one, unless
-        time is over."""
+        """Waits for replies. Returns completed calls, in the order in which they were made, and their results.
+
+        There is at least one, unless `seconds` have passed.
+        """
         calls = self._pending_calls
         unplaced = [handle.deadline for handle, command in calls.values() if command is _PING]
         if unplaced:
@@ -243,22 +246,24 @@ class RayBackend:
             seconds = next_deadline if seconds is None else min(seconds, next_deadline)
         elif awaited:
             awaited_refs = [ref for ref, (handle, _) in calls.items() if handle.worker_spec.index in awaited]
-            with suppress(RayError):  # one is gone, or they take longer
+            with suppress(RayError):  # an actor has crashed, or the calls take longer
                 return awaited_refs, ray.get(
                     awaited_refs, timeout=_FIRST_POLL_S if seconds is None else min(seconds, _FIRST_POLL_S)
                 )
         ray.wait(list(calls), num_returns=1, timeout=seconds)
-        here = seconds != 0.0  # else what is ready on another node counts too, and is fetched
-        completed_refs, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=here)
+        fetch_local = (
+            seconds != 0.0
+        )  # without time to wait, results on other nodes count as ready too; `get` fetches them
+        completed_refs, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=fetch_local)
         try:
             return completed_refs, ray.get(completed_refs)
-        except RayError:  # some of them failed: one by one
+        except RayError:  # some of them failed, so get them one by one
             return completed_refs, map(_result_or_error, completed_refs)
 
     def _collect(self, completed_refs: Sequence[Any], results: Iterable[Any], replies: list[Reply]) -> None:
-        """Make answers of what was answered."""
+        """Converts the results of completed calls to replies."""
         for ref, result in zip(completed_refs, results, strict=True):
-            if ref not in self._pending_calls:  # of an actor whose end was told by an earlier one
+            if ref not in self._pending_calls:  # an earlier result has reported the crash of this actor
                 continue
             handle, command = self._pending_calls[ref]
             if isinstance(result, Exception):
@@ -283,13 +288,15 @@ class RayBackend:
             report = ReplyCodec().decode(bytes(body))
         except Exception as error:
             report = unreadable_report(
-                error, handle.ids, handle.doing, handle.worker_spec.index, handle.steps, handle.pid
+                error, handle.ids, handle.last_op, handle.worker_spec.index, handle.steps, handle.pid
             )
         return handle.worker_spec.index, seq, report
 
     def _handle_lost_actor(self, handle: RayWorkerHandle, error: Exception, replies: list[Reply]) -> None:
-        """An actor is gone, or cannot be reached, which is the same to the caller; but one that was sent to a node of
-        which Ray did not know that it was gone never began, and is sent elsewhere."""
+        """Reports an actor that crashed or cannot be reached.
+
+        If the actor never started because Ray placed it on a node that was lost, it is placed on another node instead.
+        """
         assert self._placement is not None
         if not handle.pid and "node has died" in str(error):
             self._kill(handle)
@@ -299,13 +306,13 @@ class RayBackend:
             self._placement.avoid(handle.node)
         node_name = f" on node {handle.node[:8]}" if handle.node else ""
         report = handle.crash(
-            f"its actor{node_name} is gone: {_describe_error(error)}", f"{type(error).__name__}: {error}"
+            f"its actor{node_name} is lost: {_describe_error(error)}", f"{type(error).__name__}: {error}"
         )
         self._kill(handle)
         replies.append((handle.worker_spec.index, -1, report))
 
     def _fail_unplaced(self, replies: list[Reply]) -> None:
-        """Take actors that found no place in time for lost."""
+        """Reports actors that did not start before their deadline, and kills them."""
         now = time.monotonic()
         for handle in [s for s, command in self._pending_calls.values() if command is _PING and s.deadline <= now]:
             assert self._placement is not None
@@ -315,8 +322,9 @@ class RayBackend:
             }
             free = ", ".join(f"{value:g} {name}" for name, value in available.items()) or "nothing"
             text = (
-                f"its actor, which claims {requested}, did not begin within {self._options.start_timeout:g} s; free in "
-                f"the cluster: {free}. Claim less (num_cpus=0 shares cores), take fewer workers, or wait longer"
+                f"its actor, which requests {requested}, did not start within {self._options.start_timeout:g} s; "
+                f"free in the cluster: {free}. Request less (num_cpus=0 shares cores), use fewer workers, or increase "
+                "start_timeout"
             )
             replies.append((handle.worker_spec.index, -1, handle.crash(text, "")))
             self._kill(handle)
@@ -339,7 +347,7 @@ class RayBackend:
         return []
 
     def _close_environments(self, handles: Sequence[RayWorkerHandle], grace: float) -> None:
-        """Have environments closed, as far as nobody did and they are there to do it."""
+        """Closes the environments of all running actors that have not closed them yet."""
         command = encode_command(Command(Op.CLOSE))
         close_calls = [
             handle.actor.execute.remote(command)
@@ -353,15 +361,17 @@ class RayBackend:
 _open_backends: weakref.WeakSet[RayBackend] = weakref.WeakSet()
 
 
-@atexit.register  # later than Ray's own, and so run before it
+@atexit.register  # registered after Ray's own function, so it runs before that
 def _close_all() -> None:
     for backend in list(_open_backends):
         backend.shutdown(1.0)
 
 
 def _process_context(threads: int, local: bool) -> tuple[dict[str, str], str | None, list[str]]:
-    """What makes an actor's process like the caller's: environment variables, working folder and import path, all of
-    which mean something on this machine alone; and the number of threads, wherever it is."""
+    """Returns the environment variables, working directory and import path for an actor's process.
+
+    On this machine (`local`), they are those of the caller. In a cluster, only the number of threads is set.
+    """
     thread_variables = forkserver.thread_environment(threads)
     if not local:
         return thread_variables, None, []
@@ -370,7 +380,7 @@ def _process_context(threads: int, local: bool) -> tuple[dict[str, str], str | N
 
 
 def _result_or_error(ref: Any) -> Any:
-    """What a call returned, or why it did not."""
+    """Returns the result of a call, or the error that it raised."""
     try:
         return ray.get(ref)
     except RayError as error:
@@ -378,11 +388,11 @@ def _result_or_error(ref: Any) -> Any:
 
 
 def _describe_error(error: Exception) -> str:
-    """What Ray says of an end, in one line; the rest is in the traceback's place."""
+    """Returns Ray's description of a lost actor in one line. The full text is in the failure's `traceback`."""
     if isinstance(error, ActorUnavailableError):
         return "Ray cannot reach it any more"
     lines = [line.strip() for line in str(error).splitlines()]
     if "in its creation task" in str(error):
-        return f"it could not begin ({lines[-1]}): every node needs the same Python, vecrl and Ray as this process"
+        return f"it could not start ({lines[-1]}): every node needs the same Python, vecrl and Ray as this process"
     ray_message = [line for line in lines if line.startswith("The actor ")] or lines or [type(error).__name__]
     return ray_message[-1].partition(" Some common causes include")[0]

@@ -1,4 +1,4 @@
-"""Where actors of a Ray cluster are to live: the options of `backend="ray"`. Knows nothing of Ray itself."""
+"""Defines the options of `backend="ray"`. It must not import Ray."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ PlacementStrategy = Literal["SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK"]
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """Which Ray, and what an actor (one a worker, which owns several environments) asks of the node that it lives on.
+    """The Ray to use, and the resources and placement of its actors. There is one actor per worker.
 
     >>> RayOptions(address="auto", placement_strategy="SPREAD", resources={"simulators": 1}).num_gpus
     0.0
 
     Args:
-        address: of a cluster: "auto" for the one that runs on this machine, "host:port", or "local" for one of its
-            own. By default what `RAY_ADDRESS` says, else "local". A Ray that this process has initialised is used as
-            it is; one of its own is started quietly, on the loopback address only, and ends with the last that uses it.
-        num_cpus: logical cores an actor claims; by default 1, and none on a Ray of its own, where workers may
-            outnumber the cores.
-        num_gpus: GPUs an actor claims, or shares of one.
-        resources: custom resources that an actor claims, by name.
-        placement_strategy: how actors are shared out at first: "SPREAD" over nodes or "PACK" onto few as far as it
-            goes, "STRICT_SPREAD" one a node, "STRICT_PACK" all on one. By default Ray's own mind.
-        runtime_env: of the actors, as Ray takes it: environment variables, packages, a folder to ship (which
-            Ray does as this process connects: where it is connected, give that to `ray.init`).
-        start_timeout: seconds until an actor that no node has room for, or whose process does not come up, is an error.
-        object_store_memory: bytes, of a Ray of its own; by default Ray's own mind.
+        address: the address of a cluster: "auto" for the one that runs on this machine, "host:port", or "local" for a
+            private Ray. The default is `RAY_ADDRESS`, or "local" if that is not set. If this process has initialized
+            Ray, that one is used unchanged. A private Ray logs nothing, uses the loopback address only, and ends with
+            the last pool that uses it.
+        num_cpus: logical cores that an actor requests. The default is 1, or 0 on a private Ray, where there may be more
+            workers than cores.
+        num_gpus: GPUs, or the fraction of one, that an actor requests.
+        resources: custom resources that an actor requests, by name.
+        placement_strategy: the first placement of actors: "SPREAD" over nodes or "PACK" onto few, as far as possible,
+            "STRICT_SPREAD" on one node each, "STRICT_PACK" all on one node. The default is Ray's own placement.
+        runtime_env: Ray's runtime environment of the actors: environment variables, packages, a folder to upload. Ray
+            uploads folders only when this process connects. If it is connected already, pass them to `ray.init`.
+        start_timeout: seconds in which an actor must start. After that, it is an error.
+        object_store_memory: size of the object store of a private Ray, in bytes. The default is Ray's.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument has no valid value.
     """
 
     address: str | None = None
@@ -49,18 +50,19 @@ class RayOptions:
         amounts = {"num_cpus": self.num_cpus or 0.0, "num_gpus": self.num_gpus, **self.resources}
         for name, value in amounts.items():
             if not 0 <= value < math.inf:
-                raise ValueError(f"Expected {name} of 0 or more, but {value!r} came.")
+                raise ValueError(f"Expected {name} of 0 or more, got {value!r}.")
         if not self.start_timeout > 0:
-            raise ValueError(f"Expected start_timeout to be seconds above 0, but {self.start_timeout!r} came.")
+            raise ValueError(f"Expected start_timeout to be seconds above 0, got {self.start_timeout!r}.")
         strategies = get_args(PlacementStrategy)
         if self.placement_strategy not in (None, *strategies):
-            raise ValueError(
-                f"Expected placement_strategy to be one of {strategies}, but {self.placement_strategy!r} came."
-            )
+            raise ValueError(f"Expected placement_strategy to be one of {strategies}, got {self.placement_strategy!r}.")
         if self.placement_strategy and self.num_cpus == 0 and not any([self.num_gpus, *self.resources.values()]):
-            raise ValueError("Expected actors to claim something, or Ray cannot share them out: give num_cpus above 0.")
+            raise ValueError(
+                "Expected actors that request resources, as Ray needs them for a placement_strategy, got none. "
+                "Give num_cpus above 0."
+            )
         if (self.address or "").startswith("ray://"):
             raise ValueError(
-                "Expected an address as nodes of the cluster know it, but a client's came, through which rows would "
-                "pass one by one: run on a node of the cluster, with address='auto'."
+                f"Expected an address of the cluster, got the client address {self.address!r}, which would send rows "
+                "one by one. Run on a node of the cluster, with address='auto'."
             )

@@ -1,4 +1,7 @@
-"""Which node an actor is to live on: at first as the options say, later wherever one is left."""
+"""Chooses the nodes of actors: the first time as the options say, after a crash any node that is alive.
+
+It must not know commands or rows.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from .options import RayOptions
 from .session import RaySession
 
-# seconds for which a node where an actor died is shunned: Ray may not have noticed that it is gone
+# seconds for which a node is avoided after an actor crashed on it, since Ray may not have detected yet that it is lost
 _AVOID_NODE_S = 30.0
 
 
 class RayPlacement:
-    """Places for the actors of one pool.
+    """Chooses the nodes for the actors of one pool.
 
     Args:
-        options: what an actor claims.
-        session: the use of Ray.
-        count: how many actors there are.
+        options: the resources of an actor, and the placement strategy.
+        session: the connection to Ray.
+        count: the number of actors.
+
+    Attributes:
+        requested: the resources that an actor requests, by name; without zeros.
     """
 
     def __init__(self, options: RayOptions, session: RaySession, count: int):
@@ -38,19 +44,20 @@ class RayPlacement:
             self._group = placement_group([self.requested] * count, options.placement_strategy)
 
     def initial_options(self, index: int) -> dict[str, Any]:
-        """Ray's options for an actor, as it begins."""
+        """Returns Ray's options for the first actor of worker `index`."""
         actor_options = self._actor_options(self.requested.get("CPU", 0))
         if self._group is not None:
             actor_options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, index)
         return actor_options
 
     def replacement_options(self, nodes: Iterable[str]) -> dict[str, Any]:
-        """Ray's options for an actor that replaces a lost one: on the node that has the fewest of ours.
+        """Returns Ray's options for an actor that replaces a crashed one.
 
-        It claims no cores, for those that are left may be taken; GPUs and custom resources it waits for.
+        It is placed on the node with the fewest actors of the pool. It requests no cores, since the remaining ones may
+        be in use. It waits for GPUs and custom resources.
 
         Args:
-            nodes: where the others live.
+            nodes: the nodes of the other actors.
         """
         actor_options = self._actor_options(0)
         if not actor_options["num_gpus"] and not actor_options["resources"]:
@@ -67,11 +74,11 @@ class RayPlacement:
         return actor_options
 
     def avoid(self, node: str) -> None:
-        """An actor died there."""
+        """Records that an actor crashed on this node."""
         self._avoided_until[node] = time.monotonic()
 
     def release(self) -> None:
-        """Give back what was reserved."""
+        """Releases the reserved resources."""
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None

@@ -1,7 +1,7 @@
-"""A worker's rows on their way between two arenas, its own and the caller's, where they share no memory.
+"""Copies a worker's rows between its batch buffers and the caller's, if they share no memory.
 
-Actions go there and results come back as they lie in memory, array after array in one block of bytes, of the rows
-asked and no others. Both ends know the layout, so nothing is said of it. Knows nothing of who carries the bytes.
+Actions are sent, and results returned, as one block of raw bytes, array after array, with only the rows of the command.
+Both sides know the layout, so it is not sent. This module must not know how the bytes are sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RowSelection = slice | np.ndarray
 
 
 class RowCodec:
-    """Packs and unpacks at one end.
+    """Packs and unpacks the rows of one worker, on one side.
 
     Args:
-        buffers: of this end.
-        start, stop: the worker's rows in it.
+        buffers: the batch buffers of this side.
+        start, stop: the worker's rows in them; `stop` is exclusive.
     """
 
     def __init__(self, buffers: BatchBuffers, start: int, stop: int):
@@ -34,7 +34,7 @@ class RowCodec:
         self._actions = [leaf[start:stop] for leaf in buffers.actions if leaf is not None]
 
     def pack_actions(self, command: Command) -> bytes:
-        """What goes with a command: the actions of the rows that it names, and its mask."""
+        """Packs the actions of a command's rows, and its mask. Empty if the command is not a step."""
         if command.op != Op.STEP:
             return b""
         selection, _ = self._row_selection(command.rows)
@@ -42,7 +42,7 @@ class RowCodec:
         return _join([*parts, self._reset_mask] if command.masked else parts)
 
     def unpack_actions(self, command: Command, data: Bytes) -> None:
-        """Put what came with a command where the worker looks for it."""
+        """Writes the packed actions and the mask of a command into the buffers."""
         if command.op == Op.STEP:
             selection, count = self._row_selection(command.rows)
             reader = _Reader(data)
@@ -52,8 +52,7 @@ class RowCodec:
                 self._reset_mask[:] = reader.read(self._reset_mask.shape, self._reset_mask.dtype)
 
     def pack(self, command: Command) -> bytes:
-        """What a reset or a step wrote into the command's slot: its rows, and the final observations of those that
-        ended and began anew."""
+        """Packs the rows that a reset or step wrote into the command's slot, with final observations of reset rows."""
         if command.op not in (Op.STEP, Op.RESET):
             return b""
         selection, _ = self._row_selection(command.rows)
@@ -63,7 +62,7 @@ class RowCodec:
         return _join([slot.flags[:, selection], *[leaf[selection] for leaf in self._leaves(command.slot)], *final_obs])
 
     def unpack(self, command: Command, data: Bytes) -> None:
-        """Put what came back into the command's slot."""
+        """Writes packed results into the command's slot."""
         if command.op not in (Op.STEP, Op.RESET):
             return
         selection, count = self._row_selection(command.rows)
@@ -78,7 +77,7 @@ class RowCodec:
                     leaf[final_rows] = reader.read((len(final_rows), *leaf.shape[1:]), leaf.dtype)
 
     def _row_selection(self, rows: Sequence[int] | None) -> tuple[RowSelection, int]:
-        """How to index the rows that a command names, and how many they are."""
+        """Returns an index of a command's rows, and their number."""
         if rows is None:
             return slice(None), self._count
         return np.array([row if row >= 0 else ~row for row in rows], np.int64), len(rows)
@@ -89,14 +88,14 @@ class RowCodec:
         yield from (leaf for leaf in slot.obs if leaf is not None)
 
     def _final_rows(self, slot: int, selection: RowSelection) -> np.ndarray:
-        """Of the rows `selection`, those whose episode ended and that began anew at once."""
+        """Returns those rows of `selection` in which an episode ended and which were reset in the same step."""
         terminated, truncated, was_reset = self._rows[slot].flags[:, selection]
         positions = ((terminated | truncated) & was_reset).nonzero()[0]
         return positions if isinstance(selection, slice) else selection[positions]
 
 
 class _Reader:
-    """Arrays out of a block, one after the other."""
+    """Reads arrays from a block of bytes, one after another."""
 
     def __init__(self, data: Bytes):
         self._data = data

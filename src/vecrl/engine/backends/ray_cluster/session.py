@@ -1,7 +1,7 @@
-"""This process's connection to Ray: the one that somebody else made, or one of its own while anybody uses it.
+"""Manages this process's connection to Ray. Ray allows one connection per process.
 
-Ray knows one connection a process. What is started here is quiet, serves this machine's loopback address only, and ends
-with the last pool that uses it; a Ray that was there before is left as it was.
+If the process is connected already, that connection is used and left unchanged. Otherwise a connection is made here and
+is closed with the last pool that uses it. A Ray that is started here logs nothing and uses the loopback address only.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from ray._private import ray_constants
 from .options import RayOptions
 
 _lock = threading.RLock()
-_users: list[RaySession] = []  # those who use a connection that was made here
+_users: list[RaySession] = []  # the sessions that use a connection made here
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 class RaySession:
-    """A use of this process's Ray, which is connected first where it is not.
+    """One pool's use of this process's connection to Ray. Connects first if the process is not connected.
+
+    Args:
+        options: the address, runtime environment and memory of the connection.
 
     Attributes:
-        local: whether it is a Ray of this process alone.
+        local: whether it is a private Ray of this process.
 
     Raises:
-        ValueError: an address other than that of the Ray that this process is connected to, or a folder to ship, when
-            it is connected already.
+        ValueError: the process is connected already, and the options have another address or a folder to upload.
         ConnectionError: there is no cluster at the address.
     """
 
-    address = ""  # what the connection that was made here was made with
-    runtime_env: Mapping[str, Any] = {}  # likewise
+    # the arguments of the connection made here
+    address = ""
+    runtime_env: Mapping[str, Any] = {}
 
     def __init__(self, options: RayOptions):
         with _lock:
             if not ray.is_initialized():
-                _users.clear()  # whoever ended it also ended what they had
+                _users.clear()  # a connection that they used was closed elsewhere
                 RaySession.address = options.address or os.environ.get("RAY_ADDRESS") or "local"
                 RaySession.runtime_env = dict(options.runtime_env)
                 _connect(RaySession.address, options)
@@ -54,26 +57,26 @@ class RaySession:
             self.local = bool(_users) and RaySession.address == "local"
 
     def ships_runtime_env(self, options: RayOptions) -> bool:
-        """Whether every actor has the runtime environment of the options, as the connection was made with it."""
+        """Returns whether the connection was made with the options' `runtime_env`, so that every actor has it."""
         return bool(_users) and RaySession.runtime_env == options.runtime_env
 
     def _check_folders(self, options: RayOptions) -> None:
-        """See that Ray need not ship folders now, which it does as a process connects, and never later."""
+        """Checks that the options have no folder to upload. Ray uploads folders only when a process connects."""
         env = options.runtime_env
         folders = [*map(str, (env.get("working_dir"), *env.get("py_modules", ())))]
         if any(os.path.isdir(folder) for folder in folders) and not self.ships_runtime_env(options):
             raise ValueError(
-                "Expected to connect to Ray here, since folders are shipped only then, but this process is connected. "
-                "Give them to ray.init(runtime_env=...), or close what uses Ray first."
+                "Expected a process that is not connected to Ray, since folders are uploaded only when it connects, "
+                "got a connected one. Pass the folders to ray.init(runtime_env=...), or close what uses Ray first."
             )
 
     @property
     def alive(self) -> bool:
-        """Whether Ray can still be asked."""
+        """Whether this process is still connected to Ray."""
         return ray.is_initialized()
 
     def release(self) -> None:
-        """Use it no more; twice is harmless."""
+        """Ends this use of the connection. A second call does nothing."""
         with _lock:
             if self in _users:
                 _users.remove(self)
@@ -92,7 +95,7 @@ def _connect(address: str, options: RayOptions) -> None:
 
 
 def _check_address(requested: str | None, owned: bool) -> None:
-    """See that a connection which is there is one to the address asked."""
+    """Checks that the existing connection is to the requested address."""
     current: str = ray.get_runtime_context().gcs_address
     if (
         requested in (None, current)
@@ -101,15 +104,14 @@ def _check_address(requested: str | None, owned: bool) -> None:
     ):
         return
     raise ValueError(
-        f"Expected address {current!r}, for a process has one Ray and this one's is connected there, but {requested!r} "
-        f"came. "
-        "Close what uses it first, or leave the address out."
+        f"Expected address {current!r}, to which this process is connected, got {requested!r}. "
+        "Close what uses that connection first, or give no address."
     )
 
 
 @contextmanager
 def _loopback() -> Generator[None]:
-    """Ray serves the loopback address alone where it takes clusters to be impossible; and it should not phone home."""
+    """Makes Ray use only the loopback address, by disabling clusters, and disables its usage statistics."""
     overrides: dict[str, str] = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0", "RAY_USAGE_STATS_ENABLED": "0"}
     previous_values: dict[str, Any] = {name: os.environ.get(name) for name in overrides}
     enabled = ray_constants.ENABLE_RAY_CLUSTER
