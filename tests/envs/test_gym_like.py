@@ -249,5 +249,5 @@ def test_infos_must_not_replace_environment_entries(name: str) -> None:
             read(GymWrapper(Named(name)))
     env = GymWrapper(Named("fine")).set_info_dict_reader(default_info_dict_reader(["fine"]))
     assert env.set_info_dict_reader(default_info_dict_reader(["fine"])).rollout(2)["fine"].tolist() == [7, 7]
-    with pytest.raises(TypeError, match="as a reader, but 5"):
+    with pytest.raises(TypeError, match="as a reader, got 5"):
         env.set_info_dict_reader(5)  # pyright: ignore[reportArgumentType]
