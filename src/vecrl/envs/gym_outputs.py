@@ -67,16 +67,16 @@ def step_output_error(result: Any) -> SpaceError:
     """Returns the error for a `step` that did not return a tuple of five."""
     return SpaceError(
         f"Expected step() to return (obs, reward, terminated, truncated, info), got {_describe_result(result)}. "
-        "An environment of the old gym, which returns (obs, reward, done, info), must derive from gym.Env; GymEnv makes "
-        'it by name after set_gym_backend("gym").'
+        "An environment of the old gym, which returns (obs, reward, done, info), must derive from gym.Env; GymEnv "
+        'makes it by name after set_gym_backend("gym").'
     )
 
 
 def reset_output_error(result: Any) -> SpaceError:
     """Returns the error for a `reset` that did not return a tuple of two."""
     return SpaceError(
-        f"Expected reset() to return (obs, info), got {_describe_result(result)}. Return an empty dict if there is no "
-        "info. An environment of the old gym, which returns obs alone, must derive from gym.Env."
+        f"Expected reset() to return (obs, info), got {_describe_result(result)}. Return {{}} if there is no info. "
+        "An environment of the old gym, which returns obs alone, must derive from gym.Env."
     )
 
 
