@@ -163,9 +163,7 @@ class GymLikeEnv(EnvBase):
             return _encode_dict(self.observation_spec, observations)
         obs_keys = [key for key in self.observation_keys if key not in self._info_keys]
         if len(obs_keys) != 1:
-            raise SpaceError(
-                f"Expected a dict with the keys {obs_keys}, got {observations!r:.80}. Override read_obs."
-            )
+            raise SpaceError(f"Expected a dict with the keys {obs_keys}, got {observations!r:.80}. Override read_obs.")
         entries: dict[str, Any] = {}
         _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries

@@ -320,7 +320,7 @@ def test_old_gym_vectors_raise() -> None:
 
         def reset(self) -> Any: ...
 
-    with pytest.raises(SpaceError, match="which takes no seed"):
+    with pytest.raises(SpaceError, match="which takes no seed in reset"):
         GymWrapper(Old())
 
 

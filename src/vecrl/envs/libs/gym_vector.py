@@ -103,8 +103,8 @@ class VectorEnvAdapter:
         parameters = inspect.signature(env.reset).parameters
         if "seed" not in parameters and "kwargs" not in parameters:
             raise SpaceError(
-                f"Expected a vector environment of gymnasium or gym 0.26, got {type(env).__name__}, which takes "
-                "no seed in reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
+                f"Expected a vector environment of gymnasium or gym 0.26, got a {type(env).__name__}, which takes no "
+                "seed in reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
             )
         self.env = env
         self.num_envs: int = env.num_envs
