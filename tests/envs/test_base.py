@@ -191,7 +191,7 @@ def test_invalid_rollout_arguments_raise() -> None:
     env = Counting(3)
     with pytest.raises(TypeError, match="got both. Give one of them"):
         env.rollout(3, break_when_all_done=True, break_when_any_done=True)
-    with pytest.raises(ValueError, match="1 or more, but 0"):
+    with pytest.raises(ValueError, match="1 or more, got 0"):
         env.rollout(0)
     with pytest.raises(ValueError, match="got none"):
         env.rollout(3, actions=[])
@@ -319,7 +319,7 @@ def test_check_env_specs_names_all_differences() -> None:
         check_env_specs(Wrong(5))
     text = str(exc_info.value)
     assert "'count' (observation_spec): expected dtype torch.int64, found torch.float32" in text
-    assert "'extra': not in observation_spec, but came" in text
+    assert "'extra': returned, but not in observation_spec" in text
 
 
 def test_check_env_specs_preserves_the_torch_rng() -> None:
@@ -347,7 +347,7 @@ def test_closed_environments_raise() -> None:
 
 
 def test_wrong_batch_sizes_raise() -> None:
-    with pytest.raises(SpaceError, match=r"\(2,\), but one of \(3,\)"):
+    with pytest.raises(SpaceError, match=r"\(2,\), got one of \(3,\)"):
         Counting(1, 2).step(TensorDict({"action": torch.zeros(3, 2)}, [3]))
 
 

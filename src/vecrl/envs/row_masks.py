@@ -86,7 +86,7 @@ class RowMasks:
     def select(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
         """Merges two TensorDicts: `new` in the selected rows, `old` (or zeros if it lacks the entry) in the others.
 
-        Updates `new` in place and returns it. For a lazy stack, whose entries may have no common shape, returns a new
+        Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new
         one.
         """
         if isinstance(new, LazyStackedTensorDict):

@@ -74,7 +74,7 @@ class Trajectory:
         columns, size = branch.columns, branch.size
         values: dict[str, Any] = {}
         for name in list(columns):
-            column = columns.pop(name)  # frees the column's memory as soon as it is stacked
+            column = columns.pop(name)  # frees the memory of each column after stacking it
             path = (*prefix, name)
             values[name] = self._build(column, path) if type(column) is _NestedColumns else self._leaf(path, column)
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
@@ -92,8 +92,8 @@ class Trajectory:
             if len(shapes) < 2:
                 raise
             raise SpaceError(
-                f"Expected equal shapes in all steps at {'.'.join(path)!r}, got {shapes[0]} and {shapes[1]}. Use -1 in "
-                "the spec for sizes that vary, and return_contiguous=False."
+                f"Expected equal shapes in all steps at {'.'.join(path)!r}, got {shapes[0]} and {shapes[1]}. Use "
+                "return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
             ) from error
 
 

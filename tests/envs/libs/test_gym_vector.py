@@ -342,7 +342,7 @@ def test_unsupported_vector_options_raise() -> None:
     for kwargs in ({"from_pixels": True}, {"frame_skip": 2}):
         with pytest.raises(SpaceError, match="let those of the vector do it themselves"):
             GymWrapper(VectorEnv(fns), **kwargs)
-    with pytest.raises(SpaceError, match=r"batch size of \(1,\), but \(2,\)"):
+    with pytest.raises(SpaceError, match=r"batch size of \(1,\), got \(2,\)"):
         GymWrapper(VectorEnv(fns), batch_size=[2])
 
 
@@ -379,7 +379,7 @@ def test_tuples_of_actions() -> None:
 
 def test_reset_masks_on_other_keys_raise() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
-    with pytest.raises(SpaceError, match="no done flag beside it"):
+    with pytest.raises(SpaceError, match="Expected a mask beside one of the done flags"):
         env.reset(TensorDict({"deep": TensorDict({"_reset": torch.ones(3, 1, dtype=torch.bool)}, [3])}, [3]))
 
 
