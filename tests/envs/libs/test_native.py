@@ -203,7 +203,7 @@ def test_error_messages() -> None:
         NativeEnv("Chess", 1)
     with pytest.raises(ValueError, match="contradict each other"):
         NativeEnv("CartPole-v1", 3, batch_size=(4,))
-    with pytest.raises(ValueError, match="give num_envs or batch_size"):
+    with pytest.raises(ValueError, match="Expected num_envs or batch_size"):
         NativeEnv("CartPole-v1", compile=True)
     with pytest.raises(SpaceError, match="Expected a reset before the first step"):
         NativeEnv("CartPole-v1", 2).rand_step()
