@@ -101,7 +101,11 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         SpaceError,
         r"a new TensorDict.*TensorDict\(\{...\}",
     ),
-    "a step without an action": (lambda: Steady().step(Steady().reset()), SpaceError, "'action' in the input.*rand_action"),
+    "a step without an action": (
+        lambda: Steady().step(Steady().reset()),
+        SpaceError,
+        "'action' in the input.*rand_action",
+    ),
     "the same, of gymnasium": (
         lambda: GymEnv("CartPole-v1").step(GymEnv("CartPole-v1").reset()),
         SpaceError,
