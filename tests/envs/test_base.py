@@ -189,11 +189,11 @@ def test_what_a_policy_returns_is_merged_into_the_root(kind: str, trusted: bool,
 
 def test_invalid_rollout_arguments_raise() -> None:
     env = Counting(3)
-    with pytest.raises(TypeError, match="contradict"):
+    with pytest.raises(TypeError, match="got both"):
         env.rollout(3, break_when_all_done=True, break_when_any_done=True)
-    with pytest.raises(ValueError, match="1 or more, but 0"):
+    with pytest.raises(ValueError, match="1 or more, got 0"):
         env.rollout(0)
-    with pytest.raises(ValueError, match="there were none"):
+    with pytest.raises(ValueError, match="got none"):
         env.rollout(3, actions=[])
     with pytest.raises(SpaceError, match="add_truncated_keys"):
         env.rollout(3, set_truncated=True)
@@ -319,7 +319,7 @@ def test_check_env_specs_names_all_differences() -> None:
         check_env_specs(Wrong(5))
     text = str(exc_info.value)
     assert "'count' (observation_spec): expected dtype torch.int64, found torch.float32" in text
-    assert "'extra': not in observation_spec, but came" in text
+    assert "'extra': returned, but not in observation_spec" in text
 
 
 def test_check_env_specs_preserves_the_torch_rng() -> None:
@@ -347,7 +347,7 @@ def test_closed_environments_raise() -> None:
 
 
 def test_wrong_batch_sizes_raise() -> None:
-    with pytest.raises(SpaceError, match=r"\(2,\), but one of \(3,\)"):
+    with pytest.raises(SpaceError, match=r"\(2,\), got one of \(3,\)"):
         Counting(1, 2).step(TensorDict({"action": torch.zeros(3, 2)}, [3]))
 
 
@@ -413,5 +413,5 @@ def test_unspecified_entries_stay_below_next(who: str) -> None:
 def test_inputs_that_are_not_tensordicts_raise(wrong: Any) -> None:
     env = Counting(3)
     for call in (env.reset, env.step, env.step_and_maybe_reset):
-        with pytest.raises(SpaceError, match=r"Expected a TensorDict of batch size \(1,\), but .* came"):
+        with pytest.raises(SpaceError, match=r"Expected a TensorDict of batch size \(1,\), got .*"):
             call(wrong)

@@ -68,18 +68,18 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "flags of another shape": (
         lambda: Steady(_step=gives(done=torch.zeros(2, dtype=torch.bool))).rollout(3),
         SpaceError,
-        r"'done' of shape \(1,\), as done_spec says, but \(2,\)",
+        r"'done' of shape \(1,\), as done_spec says, got \(2,\)",
     ),
-    "a size that changes": (lambda: growing(1).rollout(5), SpaceError, r"'pos' \(1,\) and \(2,\).*-1"),
+    "a size that changes": (lambda: growing(1).rollout(5), SpaceError, r"'pos', got \(1,\) and \(2,\).*-1"),
     "a dynamic size, contiguous": (
         lambda: growing(-1).rollout(5, return_contiguous=True),
         SpaceError,
-        r"not for return_contiguous=True",
+        r"return_contiguous=False if shapes vary",
     ),
     "dynamic sizes side by side, contiguous": (
         lambda: SerialEnv(1, lambda: growing(-1)).rollout(5, return_contiguous=True),
         SpaceError,
-        r"not for return_contiguous=True",
+        r"return_contiguous=False if shapes vary",
     ),
     "out of another size": (
         lambda: Steady().rollout(3, out=TensorDict({}, [7])),
@@ -89,7 +89,7 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a reset that lacks an entry": (
         lambda: Steady(_reset=lambda tensordict: TensorDict({})).rollout(3),
         SpaceError,
-        r"'pos', as its observation_spec says.*have _reset give",
+        r"'pos', which Steady reads.*observation_spec.*Return it in _reset",
     ),
     "the same, checked": (
         lambda: check_env_specs(Steady(_reset=lambda tensordict: TensorDict({}))),
@@ -101,28 +101,32 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         SpaceError,
         r"a new TensorDict.*TensorDict\(\{...\}",
     ),
-    "a step without an action": (lambda: Steady().step(Steady().reset()), SpaceError, "'action' among.*rand_action"),
+    "a step without an action": (
+        lambda: Steady().step(Steady().reset()),
+        SpaceError,
+        "'action' in the input.*rand_action",
+    ),
     "the same, of gymnasium": (
         lambda: GymEnv("CartPole-v1").step(GymEnv("CartPole-v1").reset()),
         SpaceError,
-        "'action' among.*rand_action",
+        "'action' in the input.*rand_action",
     ),
     "an error inside a step": (lambda: Steady(_step=fails_inside).rollout(3), KeyError, "a mistake of its own"),
-    "half a step more": (lambda: Steady().rollout(3.0), TypeError, "max_steps as an int, but 3.0"),  # pyright: ignore[reportArgumentType]
-    "steps in words": (lambda: Steady().rollout("3"), TypeError, "max_steps as an int, but '3'"),  # pyright: ignore[reportArgumentType]
+    "half a step more": (lambda: Steady().rollout(3.0), TypeError, "max_steps to be an int, got 3.0"),  # pyright: ignore[reportArgumentType]
+    "steps in words": (lambda: Steady().rollout("3"), TypeError, "max_steps to be an int, got '3'"),  # pyright: ignore[reportArgumentType]
     "no environment over TensorDicts": (
         lambda: check_env_specs(gymnasium.make("CartPole-v1")),  # pyright: ignore[reportArgumentType]
         TypeError,
         "CartPole.*GymWrapper",
     ),
-    "a class": (lambda: check_env_specs(Steady), TypeError, "the class Steady: make one"),  # pyright: ignore[reportArgumentType]
+    "a class": (lambda: check_env_specs(Steady), TypeError, "the class Steady. Make an instance"),  # pyright: ignore[reportArgumentType]
     "nothing": (lambda: check_env_specs(None), TypeError, "None"),  # pyright: ignore[reportArgumentType]
-    "a seed in words": (lambda: Steady().set_seed("a"), TypeError, "int as seed.*'a'"),  # pyright: ignore[reportArgumentType]
+    "a seed in words": (lambda: Steady().set_seed("a"), TypeError, "int or None as seed.*'a'"),  # pyright: ignore[reportArgumentType]
     "a seed a row": (lambda: SerialEnv(2, Steady).set_seed([1, 2]), TypeError, r"\[1, 2\].*from one"),  # pyright: ignore[reportArgumentType]
     "no such device": (lambda: Steady().to("gpu"), SpaceError, "'cuda:0', but 'gpu'"),
     "no such device of a spec": (lambda: Unbounded((2,), device="gpu"), SpaceError, "'cuda:0', but 'gpu'"),
-    "an action without a spec": (lambda: Unspecified().rollout(3), SpaceError, "no action_spec: set it"),
-    "no step": (lambda: step_mdp(TensorDict({"pos": 1})), SpaceError, r"under 'next', but .*\['pos'\]"),
+    "an action without a spec": (lambda: Unspecified().rollout(3), SpaceError, "Expected an action_spec"),
+    "no step": (lambda: step_mdp(TensorDict({"pos": 1})), SpaceError, r"under 'next', got .*\['pos'\]"),
 }
 
 

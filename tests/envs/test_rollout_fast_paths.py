@@ -149,7 +149,7 @@ def test_flags_and_rewards_get_their_shapes() -> None:
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("reward", torch.zeros(3))
 
-    with pytest.raises(SpaceError, match=r"'reward' of shape \(1,\), but \(3,\) came"):
+    with pytest.raises(SpaceError, match=r"'reward' of shape \(1,\), got \(3,\)"):
         Wide().rollout(3)
 
 

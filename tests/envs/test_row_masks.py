@@ -42,7 +42,7 @@ def test_empty_masks_reset_nothing() -> None:
 
 def test_invalid_masks_raise() -> None:
     env = Counting(5, 5)
-    with pytest.raises(SpaceError, match="no done flag beside it"):
+    with pytest.raises(SpaceError, match="Expected a mask beside one of the done flags"):
         env.reset(TensorDict({"nested": {"_reset": _mask(True, False)}}, [2]))
     with pytest.raises(SpaceError, match="to be a bool tensor"):
         env.reset(TensorDict({"_reset": torch.ones(2, 1)}, [2]))

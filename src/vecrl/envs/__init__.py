@@ -1,6 +1,6 @@
-"""Dialect 3: environments over TensorDicts, under TorchRL's names.
+"""Environments over TensorDicts, under TorchRL's names.
 
-What stands on another library is imported when it is asked for.
+Wrappers of other libraries are imported on first use.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from .custom import PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
 from .marl_groups import MarlGroupMapType, check_marl_grouping
 from .spec_inference import make_composite_from_td
-from .transforms import *  # noqa: F403 (its own list of names says which)
+from .transforms import *  # noqa: F403 (its __all__ lists the names)
 from .utils import (
     ExplorationType,
     RandomPolicy,
@@ -62,7 +62,7 @@ __all__ = [
 ]
 __all__ += transforms.__all__
 
-_LATER = {
+_LAZY_IMPORTS = {
     **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),
     **dict.fromkeys(("MOGymEnv", "MOGymWrapper"), "mo_gym"),
     "NativeEnv": "native",
@@ -70,6 +70,6 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f".libs.{_LATER[name]}", __name__), name)
+    if name in _LAZY_IMPORTS:
+        return getattr(import_module(f".libs.{_LAZY_IMPORTS[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""`EnvBase`: an environment over TensorDicts. A subclass gives `_reset`, `_step` and `_set_seed`; all else is here.
+"""`EnvBase`: the base class of environments over TensorDicts. A subclass defines `_reset`, `_step` and `_set_seed`.
 
-What a subclass returns is completed (done flags, shapes of rewards), partial resets and steps are masked, and seeds are
-passed on. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.row_masks`.
+This module completes what these methods return (done flags, shapes of rewards), masks partial resets and steps, and
+derives the next seed. Rollouts are in `vecrl.envs.rollout`, masks in `vecrl.envs.row_masks`. It must not know policies
+and vector environments.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ _STATE_FACT_SPECS = ("observation", "action")
 
 
 class EnvBase(EnvExtras, Stateful, SpecContainer):
-    """An environment, or a batch of them, that takes and gives TensorDicts.
+    """An environment, or a batch of environments, with TensorDicts as inputs and outputs.
 
-    A subclass sets its specs and gives
+    A subclass sets its specs and defines
 
-    - `_reset(tensordict, **kwargs)`: the first entries of an episode. Where `tensordict` has a "_reset" mask, only
-      those rows need to begin anew; the others are put back to what they were.
-    - `_step(tensordict)`: what follows from the action in it: observations, reward, done flags.
-    - `_set_seed(seed)`.
+    - `_reset(tensordict, **kwargs)`: returns the first entries of an episode. If `tensordict` has a "_reset" mask, only
+      the rows of the mask need a reset; `reset` restores the entries of the other rows.
+    - `_step(tensordict)`: applies the action in `tensordict` and returns observations, reward and done flags.
+    - `_set_seed(seed)`: seeds the simulator.
 
-    "done" is the union of all ends of an episode. A lone "done" counts as "terminated", and every environment has both.
+    "done" is the union of "terminated" and "truncated". A spec with "done" alone gets "terminated" too, with the same
+    values.
 
     A subclass may return its own buffers and update them in place later: entries that it still holds are copied, so
-    that the results of `reset`, `step` and `rollout` stay the caller's own. It must not write into the tensors that it
-    is given.
+    the results of `reset`, `step` and `rollout` never change afterwards. It must not write into its input tensors.
 
     Args:
-        device: where inputs and outputs live; None where that is not said.
-        batch_size: of the environment; every spec's shape begins with it.
-        run_type_checks: check every step's outputs against the specs.
-        allow_done_after_reset: let a reset give rows that are done.
-        spec_locked: lock the specs, so that what is derived from them stays true.
-        auto_reset: the simulator begins anew by itself: what `_step` observes on a done row is the next episode's.
-        auto_reset_replace: where it does, put NaN (or zeros) in place of the final observations that are lost so.
+        device: the device of inputs and outputs; None if it is not fixed.
+        batch_size: the batch size of the environment; the shape of every spec starts with it.
+        run_type_checks: check the outputs of every step against the specs.
+        allow_done_after_reset: allow a reset to return rows that are done.
+        spec_locked: lock the specs, so that values derived from them stay valid.
+        auto_reset: the simulator resets itself: on a done row, `_step` returns the next episode's first observation.
+        auto_reset_replace: with `auto_reset`, write NaN (or zeros) in place of the final observations, which are lost.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -79,7 +80,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
 
     batch_locked = True
     supports_set_state = False
-    _arrays_are_new = False  # whether tensors over the memory of arrays are never written again
+    _arrays_are_new = False  # whether the arrays behind returned tensors are never written again
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         replace = auto_reset_replace is None or auto_reset_replace
         self._self_reset = SelfResetBuffer(replace) if auto_reset else None
 
-    # -- what a subclass gives
+    # -- methods that a subclass defines
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         raise NotImplementedError(f"{type(self).__name__} has no _reset.")
@@ -111,12 +112,17 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
     def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
-        """A whole rollout of `steps` from a reset on, with `actions` `[steps, ...]` or random ones (None), until the
-        first end if `break_when_any_done`; None where the environment has no quicker way than step by step."""
+        """Returns a whole rollout, or None if the environment has no faster way than single steps.
+
+        Args:
+            steps: the maximum number of steps after the reset.
+            actions: `[steps, ...]`; None for random actions.
+            break_when_any_done: stop at the first step that is done.
+        """
         return None
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        """What is under the environment, where batches of it may be stepped instead; None where they may not."""
+        """Returns the gymnasium environment that a batch may step in place of this one; None if it must not."""
         return None
 
     def _state_facts(self) -> dict[str, Any]:
@@ -132,22 +138,28 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
     def reset(
         self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None, **kwargs: Any
     ) -> TensorDictBase:
-        """Begin episodes.
+        """Resets the environment and returns the first entries of the new episodes.
 
         Args:
-            tensordict: may hold masks "_reset" beside done flags: then only those rows begin anew, and the others keep
-                what it holds. It is updated in place and returned, without the masks.
-            set_state: begin where `tensordict` says, or do not; None as the environment usually does. `_reset` gets it.
-            kwargs: for `_reset`.
+            tensordict: may hold "_reset" masks beside done flags: then only these rows are reset, and the other rows
+                keep its entries. It is updated in place and returned, without the masks.
+            set_state: whether to start from the state in `tensordict`; None for the environment's default. Passed to
+                `_reset`.
+            kwargs: passed to `_reset`.
+
+        Returns:
+            `tensordict`, updated, or a new TensorDict if it is None.
 
         Raises:
-            SpaceError: a mask in the wrong place or of the wrong shape; rows that are done after their reset.
+            ClosedError: if the environment is closed.
+            NotImplementedError: if `set_state` is true and the environment does not support it.
+            SpaceError: if a mask is in the wrong place or has the wrong shape, or rows are done after their reset.
         """
         self._check_open()
         if set_state is not None and self.supports_set_state:
             kwargs["set_state"] = set_state
         elif set_state:
-            raise NotImplementedError(f"{type(self).__name__} begins where it will, so it takes no set_state=True.")
+            raise NotImplementedError(f"{type(self).__name__} chooses its own initial states: omit set_state=True.")
         masks = None
         if tensordict is not None:
             self._check_batch(tensordict)
@@ -165,7 +177,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return reset_td if tensordict is None else self._drop_reset_masks(merge_into(tensordict, reset_td))
 
     def _reset_and_complete(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        """What a reset gives, with all its flags; rows that no mask in `tensordict` means hold anything."""
+        """Returns the result of a reset with all done flags; rows outside the masks in `tensordict` are undefined."""
         if self._self_reset is None or tensordict is None or not self._self_reset.has_pending:
             return self._reset_rows(tensordict, **kwargs)
         reset_fn = partial(self._reset_rows, **kwargs)
@@ -178,7 +190,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
+        """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
         masks = self._done_masks(tensordict)
         if masks is None:
             return tensordict
@@ -187,16 +199,16 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return self.reset(tensordict)
 
     def any_done(self, tensordict: TensorDictBase) -> bool:
-        """Whether a row is done."""
+        """Returns whether any row of `tensordict` is done."""
         return self._done_masks(tensordict) is not None
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
-        """Who is done, place by place; None where nobody is."""
+        """Returns the "done" flags by prefix; None if no row is done."""
         masks = {prefix: tensordict.get(key) for prefix, key in self._done_keys_by_prefix}
         return masks if any(map(any_true, masks.values())) else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
-        """Whether it is known that nobody is meant. To look may be to wait, which an environment may leave."""
+        """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
         return masks.none_selected
 
     def _drop_reset_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -205,14 +217,18 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
     # -- steps
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Take the action in `tensordict`.
+        """Applies the actions in `tensordict` and writes the results under "next".
 
         Args:
-            tensordict: of the batch size, with actions and whatever else the environment needs. A mask "_step" names
-                the rows to step; the others keep what it holds.
+            tensordict: has the environment's batch size, and holds actions and the environment's other inputs. A
+                "_step" mask selects the rows to step; the other rows keep its entries.
 
         Returns:
-            `tensordict` itself, with what follows under "next".
+            `tensordict` itself, with observations, rewards and done flags under "next".
+
+        Raises:
+            ClosedError: if the environment is closed.
+            SpaceError: if the batch size or the mask does not fit, or the result of `_step` is invalid.
         """
         self._check_open()
         self._check_batch(tensordict)
@@ -228,13 +244,13 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return self._with_next(tensordict, next_td)
 
     def _with_next(self, tensordict: TensorDictBase, next_td: TensorDictBase) -> TensorDictBase:
-        """`tensordict` with what follows under "next", beside what a policy put there."""
+        """Returns `tensordict` with the step's result under "next", where a policy may have put other entries."""
         if "next" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
             next_td = merge_into(tensordict.get("next").copy(), next_td)
         return tensordict.set("next", next_td)
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """What follows, of which only the rows of `mask` count."""
+        """Returns the result of a step, which is valid only in the rows of `mask`."""
         if self.batch_locked or not tensordict.batch_dims:
             next_td = self._step_and_complete(tensordict.set("_step", mask))
             del tensordict["_step"]
@@ -248,7 +264,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return full_batch.reshape(tensordict.batch_size)
 
     def _noop_step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What follows where nobody steps."""
+        """Returns the result of a step in which no row is stepped."""
         next_td = TensorDict({}, tensordict.batch_size, device=self.device)
         for name in OUTPUTS:
             next_td.update(self._full(name).zero(self._extra_batch_shape(tensordict)))
@@ -278,18 +294,18 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return next_td
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """See that every done flag of the spec is there: "done" is any of the others, a lone "done" is "terminated"."""
+        """Adds missing done flags: "done" is the union of the others, "terminated" equals a lone "done"."""
         if not has_all_flags(tensordict, self._flags()):
             for group in self._cached("flag_groups", self._flag_groups):
                 fill_flags(tensordict, *group)
         return tensordict
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """Step, and begin anew where that ended something.
+        """Steps the environment and resets the rows that are done after the step.
 
         Returns:
-            `tensordict` with "next" as `step` gives it, and the root of the next step: of the rows that ended, that of
-            a new episode.
+            `tensordict` with "next" as `step` sets it, and the root of the next step, in which the rows that were done
+            hold the first entries of a new episode.
         """
         self._check_open()
         self._check_batch(tensordict)
@@ -301,22 +317,22 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         return tensordict, self.maybe_reset(root) if reset_td is None else self._merge_reset_rows(root, reset_td)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
-        """What follows, and, where what ended began anew in the same go, the roots of the new episodes.
+        """Returns the result of a step, and the first entries of the episodes that it started with an auto-reset.
 
-        Only the rows of the latter whose done flag is set in the former count; None: nothing began anew.
+        The second is valid only in the rows that are done in the first; None if no row was reset.
         """
         return self._step_and_complete(tensordict), None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
-        """Put what `_step_and_reset_done` began anew into the root of the next step, which is returned."""
+        """Merges the reset rows from `_step_and_reset_done` into the root of the next step and returns it."""
         masks = self._done_masks(root)
         return root if masks is None else merge_into(root, RowMasks(masks, self.done_prefixes).select(reset_td, root))
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The root of the next step, see `vecrl.envs.utils.step_mdp`, by this environment's keys.
+        """Returns the root of the next step: `vecrl.envs.utils.step_mdp` with the keys of this environment.
 
-        Of "next", it takes what a spec names and what the root has too; of the root, it keeps whatever is not newer
-        there.
+        From "next", it takes the entries that a spec names or that the root has too. It keeps the other entries of the
+        root.
         """
         return self._cached("successor", lambda: step_mdp_for(self))(tensordict)
 
@@ -330,7 +346,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         batch = getattr(tensordict, "batch_size", None)
         if batch is None or (self.batch_locked and batch != self.batch_size):
             actual = f"{tensordict!r:.80}" if batch is None else f"one of {tuple(batch)}"
-            raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, but {actual} came.")
+            raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, got {actual}.")
 
     def _check_types(self, next_td: TensorDictBase) -> None:
         for spec in (self.full_observation_spec, self.full_reward_spec, self.full_done_spec):
@@ -339,28 +355,28 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
     # -- actions, rollouts, seeds
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
+        """Writes a random action for every row into `tensordict` (by default a new one) and returns it."""
         if tensordict is None:
             tensordict = TensorDict({}, self.batch_size, device=self.device)
         return merge_into(tensordict, self.full_action_spec.rand(self._extra_batch_shape(tensordict)))
 
     @property
     def _has_custom_rand_action(self) -> bool:
-        """Whether random actions are more than values of the action specs."""
+        """Whether a subclass overrides `rand_action`, so that it may do more than sample from the action specs."""
         return type(self).rand_action is not EnvBase.rand_action
 
     def _seeded_rand_action(self, tensordict: TensorDictBase, seed: int) -> TensorDictBase:
-        """The actions of `rand_action` alone, by a seed from elsewhere, with torch's randomness here as it was."""
+        """Returns only the actions of `rand_action`, drawn with `seed`; leaves torch's CPU generator unchanged."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
     def _extra_batch_shape(self, tensordict: TensorDictBase) -> Any:
-        """The sizes of a batch that the specs do not have yet."""
+        """Returns the leading sizes of `tensordict` that the specs do not have."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A step with random actions, from `tensordict` or from a TensorDict with nothing else in it."""
+        """Steps with random actions, from `tensordict` or, by default, from a TensorDict that holds only these."""
         return self.step(self.rand_action(tensordict))
 
     def rollout(
@@ -381,29 +397,33 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         trust_policy: bool = False,
         storing_device: Any = None,
     ) -> TensorDictBase:
-        """Play; see `vecrl.envs.rollout.rollout`, which this is."""
+        """Steps the environment up to `max_steps` times; see `vecrl.envs.rollout.rollout` for the arguments."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         return rollouts.rollout(self, **arguments)
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed the environment; returns the seed for the next one, so that no two of a batch are alike.
+        """Seeds the environment and returns the seed for the next environment of a batch, which is a different one.
 
         Args:
-            seed: None leaves the seeds to chance.
+            seed: None for a random seed.
             static_seed: return `seed` itself.
         """
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Have inputs and outputs on another device; returns the environment."""
+        """Moves inputs, outputs and specs to another device and returns the environment."""
         self._device = device_of(device)
         for name, spec in list(self._specs.items()):
             self._set_full(name, spec)
         return super().to(self._device)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """End; twice is harmless unless `raise_if_closed`."""
+        """Closes the environment.
+
+        Args:
+            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
+        """
         if raise_if_closed:
             self._check_open()
         self.is_closed = True

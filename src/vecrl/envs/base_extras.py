@@ -1,6 +1,6 @@
-"""What environments offer beside resets, steps and rollouts: ways to others of their kind, checks, registrations.
+"""Methods of `EnvBase` other than resets, steps and rollouts: transforms, parallel copies, checks, registrations.
 
-What these stand on stands on `EnvBase` itself, and is imported when it is asked for.
+Modules that import `EnvBase` are imported inside the methods, which avoids import cycles.
 """
 
 from __future__ import annotations
@@ -17,49 +17,50 @@ if TYPE_CHECKING:
     from .base import EnvBase
     from .transforms.transformed_env import TransformedEnv
 
-_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # an attribute would be pickled
+# Not an attribute of the environment, since that would be pickled with it
+_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 class EnvExtras:
-    """For `EnvBase` alone."""
+    """Mixin with the additional methods of `EnvBase`, which is its only user."""
 
     register_gym = classmethod(register_gym)
 
     def register_collector(self, collector: Any) -> None:
-        """Let `env.collector` be `collector`, which is not kept alive by that."""
+        """Registers a collector as `env.collector`, by a weak reference."""
         _COLLECTORS[self] = weakref.ref(collector)
 
     @property
     def collector(self) -> Any:
-        """Who collects from this environment, where that was registered and is still there; otherwise None."""
+        """The registered collector; None if there is none or it was deleted."""
         return _COLLECTORS[self]() if self in _COLLECTORS else None
 
     def auto_specs_(self: Any, policy: Callable[[Any], Any], **keys: Any) -> Any:
-        """Set the specs by what comes when `policy` acts; `vecrl.envs.spec_inference.auto_specs` has the same
+        """Infers the specs from steps with `policy` and sets them; `vecrl.envs.spec_inference.auto_specs` has the same
         arguments."""
         return auto_specs(self, policy, **keys)
 
     def check_env_specs(self: Any, *args: Any, **kwargs: Any) -> None:
-        """See that what comes is what the specs say; see `vecrl.envs.utils.check_env_specs`."""
+        """Checks that the environment returns what its specs say; see `vecrl.envs.utils.check_env_specs`."""
         check_env_specs(self, *args, **kwargs)
 
     def append_transform(self: Any, transform: Any) -> TransformedEnv:
-        """This environment seen through a transform, or a function from TensorDict to TensorDict."""
-        from .transforms.transformed_env import TransformedEnv  # which stands on this module
+        """Returns this environment with a transform applied, or a function from TensorDict to TensorDict."""
+        from .transforms.transformed_env import TransformedEnv  # which imports this module
 
         return TransformedEnv(self, transform)
 
     @staticmethod
     def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
-        """`num_envs` environments in a `ParallelEnv`, whose arguments `kwargs` are."""
-        from .batched import ParallelEnv  # which stands on this module
+        """Returns a `ParallelEnv` of `num_envs` environments; `kwargs` are passed to it."""
+        from .batched import ParallelEnv  # which imports this module
 
         return ParallelEnv(num_envs, create_env_fn, **kwargs)
 
     def configure_parallel(self, **settings: Any) -> Self:
-        """Nothing for what does not run in parallel, see `ParallelEnv`; returns the environment."""
+        """Returns the environment unchanged; `ParallelEnv` overrides this method."""
         return self
 
     def forward(self: Any, tensordict: Any) -> Any:
-        """The same as `step`."""
+        """Calls `step`, so that the environment can be used as a module."""
         return self.step(tensordict)

@@ -1,4 +1,7 @@
-"""`check_env_specs`: does an environment give what its specs say? One message for all that it does not."""
+"""Checks that environments return what their specs say; one message lists all differences.
+
+This module must not know how environments step.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,25 @@ def check_env_specs(
     tensordict: TensorDictBase | None = None,
     break_when_any_done: bool | str | None = None,
 ) -> None:
-    """Compare what an environment gives in a reset, a step and a rollout with its specs.
+    """Compares the results of a reset, a step and a rollout of an environment with its specs.
 
-    The environment moves on by that; torch's own randomness goes on afterwards as if nothing had happened.
+    This changes the state of the environment; the state of torch's CPU generator is restored afterwards.
 
     Args:
-        env: whom to check.
-        return_contiguous: of the rollout.
+        env: the environment to check.
+        return_contiguous: argument of the rollout.
         check_dtype: compare dtypes too.
         seed: seed the environment with it first.
-        tensordict: for the resets.
-        break_when_any_done: of the rollout; "both" tries both.
+        tensordict: argument of the resets.
+        break_when_any_done: argument of the rollout; "both" tries True and False.
 
     Raises:
-        SpaceError: with a line for every entry that differs: where, what was expected, what was found.
+        TypeError: if `env` is no environment over TensorDicts.
+        SpaceError: if entries differ, with a line per entry: its key, what was expected, and what was found.
     """
     if not isinstance(env, SpecContainer):
-        description = f"the class {env.__name__}: make one" if isinstance(env, type) else f"{env!r:.80}: wrap it"
-        raise TypeError(
-            f"Expected an environment over TensorDicts, but got {description}. GymWrapper wraps gymnasium's."
-        )
+        actual = f"the class {env.__name__}. Make an instance" if isinstance(env, type) else f"{env!r:.80}. Wrap it"
+        raise TypeError(f"Expected an environment over TensorDicts, got {actual}; GymWrapper wraps gymnasium's.")
     state = torch.random.get_rng_state()
     try:
         differences = _find_differences(env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done)
@@ -51,7 +53,7 @@ def check_env_specs(
         torch.random.set_rng_state(state)
     if differences:
         lines = "\n".join(f"  {line}" for line in dict.fromkeys(differences))
-        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}")
+        raise SpaceError(f"Expected {type(env).__name__} to return what its specs say, got these differences:\n{lines}")
 
 
 def _find_differences(
@@ -68,10 +70,12 @@ def _find_differences(
     differences: list[str] = []
     reset_td = env.reset(None if tensordict is None else tensordict.copy())
     differences += _differences("reset", env, reset_td, ("observation", "done"), check_dtype)
-    if any("missing" in line for line in differences):  # which a step may go by
+    if any("missing" in line for line in differences):  # a step may need the missing entry
         return differences
     with_action = env.rand_action(reset_td.copy())
-    differences += _differences("step", env, with_action, ("action", "state"), check_dtype)  # now, before masks change
+    differences += _differences(
+        "step", env, with_action, ("action", "state"), check_dtype
+    )  # before the step changes masks
     step_td = env.step(with_action)
     differences += _differences("step", env, step_td.get("next"), ("observation", "reward", "done"), check_dtype)
     break_options: Any = (True, False) if break_when_any_done == "both" else (break_when_any_done,)
@@ -89,7 +93,7 @@ def _find_differences(
 
 
 def _differences(method: str, env: EnvBase, data: Any, names: tuple[str, ...], check_dtype: bool) -> list[str]:
-    """Lines on what differs between `data` and the specs of these names."""
+    """Returns a line per difference between `data` and the specs of these names."""
     return _entry_differences(
         method, env, data, {name: getattr(env, f"full_{name}_spec") for name in names}, check_dtype
     )
@@ -99,7 +103,7 @@ def _entry_differences(
     method: str, env: EnvBase, data: Any, specs: dict[str, Composite], check_dtype: bool
 ) -> list[str]:
     lines: list[str] = []
-    if isinstance(data, LazyStackedTensorDict):  # whose rows may have no common shape, nor the same keys
+    if isinstance(data, LazyStackedTensorDict):  # its rows may differ in shapes and keys
         index_prefix = (slice(None),) * data.stack_dim
         for i, row in enumerate(data.unbind(data.stack_dim)):
             lines += _entry_differences(
@@ -119,17 +123,17 @@ def _entry_differences(
         inputs = {*env.action_keys, *env.state_keys, *env.reward_keys, *env.done_keys}
         for key in data.keys(include_nested=True, leaves_only=True):
             if key not in spec_keys and key not in inputs:
-                lines.append(f"{method}: {key!r}: not in observation_spec, but came")
+                lines.append(f"{method}: {key!r}: returned, but not in observation_spec")
     return lines
 
 
 def check_first_step(env: EnvBase, next_td: TensorDictBase) -> None:
-    """Compare the form (shape, dtype, device) of what a step gave with the specs, once as long as these are the same.
+    """Compares the shapes, dtypes and devices of the result of a step with the specs, once until the specs change.
 
     Raises:
-        SpaceError: with a line for every entry that differs.
+        SpaceError: if entries differ, with a line per entry.
     """
-    if "seen" in env._cache or isinstance(next_td, LazyStackedTensorDict):
+    if "first_step_checked" in env._cache or isinstance(next_td, LazyStackedTensorDict):
         return
     lines_found: list[str] = []
     for name in ("observation", "reward", "done"):
@@ -141,38 +145,44 @@ def check_first_step(env: EnvBase, next_td: TensorDictBase) -> None:
                 lines_found += [] if reason is None else [f"  {key!r} ({name}_spec): {reason}"]
     if lines_found:
         lines = "\n".join(lines_found)
-        raise SpaceError(f"{type(env).__name__} does not give what its specs say:\n{lines}\nMend one or the other.")
-    env._cache["seen"] = True
+        raise SpaceError(
+            f"Expected {type(env).__name__} to return what its specs say, got these differences:\n{lines}\n"
+            "Correct the specs or the results."
+        )
+    env._cache["first_step_checked"] = True
 
 
 def no_action(key: Key) -> SpaceError:
-    """The error for a step without an action at `key`."""
+    """Returns the error for a step without an action at `key`."""
     return SpaceError(
-        f"Expected {key!r} among what is to be stepped, but it is not there: env.rand_action(tensordict) puts in a "
-        "random one."
+        f"Expected {key!r} in the input of step, got none. env.rand_action(tensordict) adds a random action."
     )
 
 
 def wrong_action(key: Key, action: torch.Tensor, shape: Sequence[int], domain: str | None = None) -> SpaceError:
-    """The error for an action at `key` that should be of `shape`; in a discrete domain, it may be that of an index."""
+    """Returns the error for an action at `key` of another shape than `shape`, with a hint if it may be an index."""
     one_hot = domain == "discrete" and tuple(action.shape) == tuple(shape)[:-1]
     hint = f" env.action_spec.encode({action.tolist()!r:.40}) makes one-hot rows of indices." if one_hot else ""
-    return SpaceError(f"Expected shape {tuple(shape)} at {key!r}, but {tuple(action.shape)} came.{hint}")
+    return SpaceError(f"Expected shape {tuple(shape)} at {key!r}, got {tuple(action.shape)}.{hint}")
 
 
-def check_actions(env: EnvBase, data: TensorDictBase, actions_were_given: bool) -> None:
-    """See that what a policy returned holds actions; and that actions that were `actions_were_given` have their specs'
-    shapes.
+def check_actions(env: EnvBase, data: TensorDictBase, check_shapes: bool) -> None:
+    """Checks that `data`, which a policy returned or actions were written into, has all actions.
+
+    Args:
+        env: the environment.
+        data: the input of a step.
+        check_shapes: also compare the shapes of the actions with their specs.
 
     Raises:
-        KeyError: there are none.
-        SpaceError: they have another shape.
+        KeyError: if actions are missing.
+        SpaceError: if an action has another shape than its spec.
     """
     missing = [key for key in env.action_keys if data.get(key, None) is None]
     if missing:
         available = list(data.keys(include_nested=True, leaves_only=True))
-        raise KeyError(f"Expected the policy to give actions at {missing}, but after it there are only {available}.")
-    if not actions_were_given or isinstance(data, LazyStackedTensorDict):
+        raise KeyError(f"Expected the policy to write actions at {missing}, got only {available}.")
+    if not check_shapes or isinstance(data, LazyStackedTensorDict):
         return
     for key in env.action_keys:
         value, spec = data.get(key), env.full_action_spec[key]
@@ -182,10 +192,10 @@ def check_actions(env: EnvBase, data: TensorDictBase, actions_were_given: bool) 
 
 
 def check_all_actions(env: EnvBase, actions: torch.Tensor) -> None:
-    """See that actions of all steps, `[*batch_size, time, ...]`, have their spec's shape.
+    """Checks that the actions of all steps, `[*batch_size, time, ...]`, have the shape of their spec.
 
     Raises:
-        SpaceError: they have not.
+        SpaceError: if they have another shape.
     """
     dims, spec = env.ndim, env.full_action_spec[env.action_key]
     shape = (*env.batch_size, -1, *spec.shape[dims:])
@@ -193,8 +203,8 @@ def check_all_actions(env: EnvBase, actions: torch.Tensor) -> None:
         shape_text = ", ".join("time" if i == dims else str(size) for i, size in enumerate(shape))
         hint = " env.action_spec.encode makes one-hot rows of indices." if spec.domain == "discrete" else ""
         raise SpaceError(
-            f"Expected actions of shape [{shape_text}] at {env.action_key!r}, time behind the batch, but "
-            f"{tuple(actions.shape)} came.{hint} A list may hold an action a step instead."
+            f"Expected actions of shape [{shape_text}] at {env.action_key!r}, with time after the batch, got "
+            f"{tuple(actions.shape)}.{hint} A list with one action per step is accepted too."
         )
 
 

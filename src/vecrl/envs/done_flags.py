@@ -1,6 +1,6 @@
-"""Done flags that complete each other: "done" is any of the others, a lone "done" is "terminated".
+"""Derives missing done flags: "done" is the union of the others, "terminated" equals a lone "done".
 
-Knows TensorDicts and shapes, not environments.
+This module knows TensorDicts and shapes; it must not know environments.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from .spec_container import FLAGS, Key, join_key
 def fill_flags(
     tensordict: TensorDictBase, prefix: tuple[str, ...], with_truncated: bool, shape: Sequence[int]
 ) -> TensorDictBase:
-    """Put in the flags at `prefix` that `tensordict` lacks, and give those it has the same shape.
+    """Adds the missing done flags at `prefix`, reshapes the others to the same shape, and returns the TensorDict.
 
     Args:
-        tensordict: is written into, and returned.
-        prefix: where the flags are.
-        with_truncated: whether "truncated" is one of them.
-        shape: of a flag behind the batch size.
+        tensordict: the TensorDict to update in place.
+        prefix: the prefix of the flags.
+        with_truncated: whether to add "truncated".
+        shape: the shape of a flag after the batch dimensions.
+
+    Raises:
+        SpaceError: if a flag has another number of elements.
     """
     size = (*tensordict.batch_size, *shape)
-    if not any(name in tensordict.keys() for name in FLAGS) and not prefix:  # noqa: SIM118 - as most resets leave it
+    if not any(name in tensordict.keys() for name in FLAGS) and not prefix:  # noqa: SIM118 - fast path, as most resets return no flags
         for name in FLAGS if with_truncated else FLAGS[:2]:
             tensordict.set(name, torch.zeros(size, dtype=torch.bool, device=tensordict.device))
         return tensordict
@@ -53,12 +56,12 @@ def fill_flags(
 
 def _reshape_flag(flag: Tensor, shape: torch.Size, key: Key) -> Tensor:
     if flag.numel() != shape.numel():
-        raise SpaceError(f"Expected {key!r} of shape {tuple(shape)}, as done_spec says, but {tuple(flag.shape)} came.")
+        raise SpaceError(f"Expected {key!r} of shape {tuple(shape)}, as done_spec says, got {tuple(flag.shape)}.")
     return flag.reshape(shape)
 
 
 def has_all_flags(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Sequence[int]]]) -> bool:
-    """Whether all `flags` are there, each of its shape behind the batch size (any, where a size is open)."""
+    """Returns whether all `flags` are present with their shapes after the batch dimensions (any shape if it has -1)."""
     dims = tensordict.batch_dims
     for key, shape in flags:
         flag = tensordict.get(key, None)
@@ -68,12 +71,12 @@ def has_all_flags(tensordict: TensorDictBase, flags: Sequence[tuple[Key, Sequenc
 
 
 def any_true(mask: Tensor) -> bool:
-    """Whether anything of a mask is set; of a single flag, which most are, without a sum over it."""
+    """Returns whether any element of a mask is True; avoids the reduction for a single element, the common case."""
     return bool(mask) if mask.numel() == 1 else bool(mask.any())
 
 
 def rows_done(tensordict: TensorDictBase, prefixes: Sequence[tuple[str, ...]], require_all: bool = False) -> Tensor:
-    """`[*batch]` bool: the rows in which anything is done, or `require_all`, of what has a "done" at `prefixes`."""
+    """Returns `[*batch]` bool: the rows in which any "done" flag at `prefixes` is True, or all if `require_all`."""
     flags = [tensordict.get(join_key(prefix, "done")).reshape(*tensordict.batch_size, -1) for prefix in prefixes]
     per_prefix = torch.stack([flag.all(-1) if require_all else flag.any(-1) for flag in flags])
     return per_prefix.all(0) if require_all else per_prefix.any(0)

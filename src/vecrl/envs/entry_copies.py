@@ -1,8 +1,8 @@
-"""Copies of the entries that an environment could still write into.
+"""Copies the entries that an environment could still write into.
 
-An environment may return its own buffers and update them in place in its next step, or return views of them. What
-`EnvBase` hands out belongs to the caller, so such entries are copied. Entries to which nothing else refers are not: to
-count references is cheaper than to copy large tensors. Knows TensorDicts and memory, not environments.
+An environment may return its own buffers, or views of them, and update them in place in its next step. Results of
+`EnvBase` must not change afterwards, so these entries are copied. Entries without other references are not copied,
+since counting references is cheaper than copying large tensors. This module must not know environments.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch import Tensor
 _owners: Any = torch._C._storage_Use_Count  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-def owned(data: TensorDictBase, given: TensorDictBase | None, arrays_are_new: bool = False) -> TensorDictBase:
+def owned(data: TensorDictBase, inputs: TensorDictBase | None, arrays_are_new: bool = False) -> TensorDictBase:
     """Returns `data` with copies of the entries that something else refers to.
 
     Args:
-        data: what a `_step` or a `_reset` returned; it is updated in place where nothing else refers to it.
-        given: what that method was given: entries that it only passed on are not copied.
-        arrays_are_new: tensors over the memory of arrays need no copy.
+        data: the result of `_step` or `_reset`; it is updated in place if nothing else refers to it.
+        inputs: the input of that method: entries that it returned unchanged are not copied.
+        arrays_are_new: whether tensors over the memory of arrays need no copy.
     """
     if type(data) is not TensorDict or getrefcount(data) > _FREE_DATA or data.is_locked:
         return data.clone()
-    return _own_entries(data, given, arrays_are_new)
+    return _own_entries(data, inputs, arrays_are_new)
 
 
-def _own_entries(data: TensorDict, given: Any, arrays_are_new: bool) -> TensorDict:
+def _own_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> TensorDict:
     shared: dict[str, Any] = {}
     value: Any
     for name, value in data.items():
         if not isinstance(value, Tensor):
-            before = None if given is None else given.get(name, None)
+            before = None if inputs is None else inputs.get(name, None)
             if getrefcount(value) > _FREE or not _is_owned(value, before, arrays_are_new):
                 shared[name] = value
             continue
@@ -45,23 +45,23 @@ def _own_entries(data: TensorDict, given: Any, arrays_are_new: bool) -> TensorDi
             except (RuntimeError, NotImplementedError):  # such as a tensor within torch.vmap, which has none
                 shared[name] = value
                 continue
-            owners = _owners(memory._cdata)  # `memory`, `value` and, where that is a view, what it is a view of
+            owners = _owners(memory._cdata)  # `memory`, `value` and, if `value` is a view, its base
             if owners > 2 and value._is_view() and getrefcount(value._base) <= _FREE_BASE:
                 owners -= 1
             if owners <= 2 and (arrays_are_new or memory.resizable()):
                 continue
         shared[name] = value
     for name, value in shared.items():
-        if not is_non_tensor(value) and (given is None or given.get(name, None) is not value):
+        if not is_non_tensor(value) and (inputs is None or inputs.get(name, None) is not value):
             data.set(name, value.clone())
     return data
 
 
-def _is_owned(value: Any, given: Any, arrays_are_new: bool) -> bool:
-    """Whether a nested TensorDict needs no copy, after those of entries within it."""
+def _is_owned(value: Any, inputs: Any, arrays_are_new: bool) -> bool:
+    """Copies the shared entries of a nested TensorDict; returns whether it needs no copy itself."""
     if type(value) is not TensorDict or value.is_locked:
         return False
-    _own_entries(value, given, arrays_are_new)
+    _own_entries(value, inputs, arrays_are_new)
     return True
 
 
@@ -75,7 +75,7 @@ def _references_of_entry(data: TensorDictBase) -> int:
 
 
 def _free_references() -> tuple[int, int, int]:
-    """Returns how many references there are to data, an entry and the base of a view that nothing else refers to."""
+    """Returns the reference counts of a TensorDict, an entry and the base of a view without other references."""
     data = TensorDict({"entry": torch.zeros(1)})
     view = torch.zeros(1)[:]
     return _references(data), _references_of_entry(data), getrefcount(view._base)

@@ -1,7 +1,7 @@
-"""`GymLikeEnv`: environments of libraries whose `reset` and `step` return tuples, as gym's do.
+"""`GymLikeEnv`: base class for environments of libraries in which `reset` and `step` return tuples, as in gym.
 
-How such tuples are read is here, each part in a method that a subclass may replace. Which library it is, and what its
-spaces are called, is the subclass's.
+Each part of such a tuple is read by a method that a subclass may override. This module must not know the library and
+its spaces; subclasses do.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
 StepOutput = tuple[Any, Any, Any, Any, Any, dict[str, Any]]
 InfoReader = Callable[[Info, TensorDictBase], TensorDictBase | None]
-_INFO_PROBE_STEPS = 10  # steps that auto_register_info_dict takes
+_INFO_PROBE_STEPS = 10  # number of steps with which auto_register_info_dict looks for infos
 
 
 class GymLikeEnv(EnvBase):
-    """An environment around another library's, in `_env`, that steps like gym.
+    """Wraps an environment of another library, which it keeps in `_env` and which steps like a gym environment.
 
-    A subclass gives `_build_env`, `_make_specs` and `_set_seed`; and where the library's tuples are not
-    (obs, reward, terminated, truncated, info) and (obs, info), `_output_transform` and `_reset_output_transform`.
-    Attributes that it has not are looked up in `_env`.
+    A subclass defines `_build_env`, `_make_specs` and `_set_seed`. If the library's tuples are not
+    (obs, reward, terminated, truncated, info) and (obs, info), it also overrides `_output_transform` and
+    `_reset_output_transform`. Missing attributes are looked up in `_env`.
 
     Args:
-        env: what `_build_env` gets under this name, if anything is given.
+        env: passed to `_build_env` under this name unless it is None.
         device, batch_size, allow_done_after_reset, spec_locked, run_type_checks, auto_reset, auto_reset_replace: see
             `EnvBase`.
-        frame_skip: how many steps of the library's make one here; their rewards are added up, and the episode's end
-            ends it. None is 1.
-        convert_actions_to_numpy: give the library arrays and numbers; otherwise it gets the tensors.
+        frame_skip: number of library steps per step; their rewards are summed, and the end of an episode stops them.
+            None is 1.
+        convert_actions_to_numpy: pass arrays and numbers to the library; otherwise tensors.
         kwargs: for `_build_env`.
 
     >>> import torch
@@ -69,7 +69,7 @@ class GymLikeEnv(EnvBase):
     libname: str | None = None
     excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
     _dict_actions = False
-    """Whether the library takes a dict of actions, even of a single one."""
+    """Whether the library takes a dict of actions, even for a single action."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class GymLikeEnv(EnvBase):
             auto_reset_replace=auto_reset_replace,
         )
         if frame_skip is not None and frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+            raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
         self.frame_skip = frame_skip or 1
         self.info_dict_reader: list[InfoReader] = []
         self._info_keys: set[Key] = set()
@@ -108,10 +108,10 @@ class GymLikeEnv(EnvBase):
         self._make_specs(self._env)
         self._init_env()
 
-    # -- what a subclass gives
+    # -- methods that a subclass defines
 
     def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
-        """Raise if the arguments of `_build_env` will not do."""
+        """Raises if the arguments of `_build_env` are invalid; accepts all by default."""
 
     def _build_env(self, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no _build_env.")
@@ -120,29 +120,29 @@ class GymLikeEnv(EnvBase):
         raise NotImplementedError(f"{type(self).__name__} has no _make_specs.")
 
     def _init_env(self) -> None:
-        """What is to be done when the specs are there."""
+        """Completes the construction after the specs are set; does nothing by default."""
 
-    # -- how its tuples are read
+    # -- reading the library's tuples
 
     def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
-        """Of what the library's `step` returned: obs, reward, terminated, truncated, done, info."""
+        """Converts the return value of the library's `step` to (obs, reward, terminated, truncated, done, info)."""
         if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
             raise step_output_error(step_outputs_tuple)
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
     def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
-        """Of what the library's `reset` returned: obs, info."""
+        """Converts the return value of the library's `reset` to (obs, info)."""
         if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
             raise reset_output_error(reset_outputs_tuple)
         obs, info = reset_outputs_tuple
         return obs, info
 
     def read_action(self, action: Any) -> Any:
-        """An action's tensor (of several, a TensorDict) as the library wants it: arrays and numbers.
+        """Converts an action, a tensor or a TensorDict of several, to the arrays and numbers that the library takes.
 
         Raises:
-            SpaceError: an action of another shape than the spec's.
+            SpaceError: if the action is missing or its shape differs from the spec's.
         """
         if isinstance(action, TensorDictBase):
             return _unwrap_scalars(self.full_action_spec.to_numpy(action))
@@ -154,27 +154,29 @@ class GymLikeEnv(EnvBase):
         return _unwrap_scalars(spec.to_numpy(action))
 
     def read_obs(self, observations: Any) -> dict[str, Any]:
-        """An observation as tensors by their keys, nested in dicts as `observation_spec` nests."""
+        """Converts an observation to a dict of tensors, nested like `observation_spec`.
+
+        Raises:
+            SpaceError: if it is not a mapping and there are several observation keys.
+        """
         if isinstance(observations, Mapping):
             return _encode_dict(self.observation_spec, observations)
         obs_keys = [key for key in self.observation_keys if key not in self._info_keys]
         if len(obs_keys) != 1:
-            raise SpaceError(
-                f"Expected a dict with the keys {obs_keys}, but {observations!r:.80} came: replace read_obs."
-            )
+            raise SpaceError(f"Expected a dict with the keys {obs_keys}, got {observations!r:.80}. Override read_obs.")
         entries: dict[str, Any] = {}
         _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries
 
     def read_reward(self, reward: Any) -> Tensor:
-        """A reward as a tensor of `reward_spec`."""
+        """Converts a reward to a tensor of `reward_spec`."""
         return self.reward_spec.encode(reward)
 
     def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> tuple[Any, Any, Any, bool]:
-        """Complete the flags of a step.
+        """Derives the missing done flags of a step.
 
         Returns:
-            terminated, truncated (None where there is none), done, and whether anything has ended.
+            terminated, truncated (None if it is not given), done, and whether any row is done.
         """
         if done is None:
             done = terminated if truncated is None else terminated | truncated
@@ -183,7 +185,7 @@ class GymLikeEnv(EnvBase):
         return terminated, truncated, done, done if isinstance(done, bool) else bool(np.any(done))
 
     def read_info(self, info: Info, tensordict_out: TensorDictBase) -> TensorDictBase:
-        """Write what the registered readers want of `info` into `tensordict_out`, and return it."""
+        """Calls the registered readers, which write entries of `info` into `tensordict_out`, and returns it."""
         for reader in self.info_dict_reader:
             result = reader(info, tensordict_out)
             tensordict_out = tensordict_out if result is None else result
@@ -192,22 +194,26 @@ class GymLikeEnv(EnvBase):
     # -- infos
 
     def set_info_dict_reader(self, info_dict_reader: InfoReader | None = None, ignore_private: bool = True) -> Self:
-        """Read infos, those of resets and of steps.
+        """Registers a reader for the infos of resets and steps.
 
         Args:
-            info_dict_reader: a function of the info and of the TensorDict that it writes into; what it returns, if
-                anything, takes that one's place. By default a `default_info_dict_reader` of all keys. Where it is a
-                `BaseInfoDictReader`, the observation specs get what its `info_spec` says.
-            ignore_private: for the default one.
+            info_dict_reader: a function of an info and the TensorDict that it writes into; a TensorDict that it returns
+                replaces that one. By default a `default_info_dict_reader` of all keys. The `info_spec` of a
+                `BaseInfoDictReader` is added to the observation specs.
+            ignore_private: passed to the default reader.
 
         Returns:
             The environment itself.
+
+        Raises:
+            TypeError: if the reader is not callable.
+            SpaceError: if one of its keys is a key of the environment already.
         """
         reader = (
             default_info_dict_reader(ignore_private=ignore_private) if info_dict_reader is None else info_dict_reader
         )
         if not callable(reader):
-            raise TypeError(f"Expected a function of an info and a TensorDict as a reader, but {reader!r:.80} came.")
+            raise TypeError(f"Expected a function of an info and a TensorDict as a reader, got {reader!r:.80}.")
         if isinstance(reader, BaseInfoDictReader):
             env_keys = [*self.observation_keys, *self.action_keys, *self.reward_keys, *self.done_keys]
             check_key_conflicts(
@@ -225,13 +231,14 @@ class GymLikeEnv(EnvBase):
     def auto_register_info_dict(
         self, ignore_private: bool = True, *, info_dict_reader: BaseInfoDictReader | None = None
     ) -> Self:
-        """Read all infos, after a look at those of a reset and some random steps.
+        """Registers a reader for all infos, with keys and specs inferred from a reset and some random steps.
 
-        Their entries come to the observation specs. One that is missing, as from the infos of many resets, is zeros.
+        The entries are added to the observation specs. An entry that an info lacks, such as the infos of many resets,
+        is filled with zeros.
 
         Args:
-            ignore_private: leave out keys that begin with "_".
-            info_dict_reader: where it is known what there is: no look is taken then.
+            ignore_private: skip keys that begin with "_".
+            info_dict_reader: a reader with known specs; nothing is stepped then.
 
         Returns:
             The environment itself, which must be reset.
@@ -295,7 +302,7 @@ class GymLikeEnv(EnvBase):
         return self.read_info(info, data) if self.info_dict_reader else data
 
     def fast_encoding(self) -> Self:
-        """For scripts that ask for it: encoding is fast in any case. Returns the environment."""
+        """Returns the environment unchanged, since encoding is always fast; exists for scripts that call it."""
         return self
 
     # -- the library's environment
@@ -309,15 +316,19 @@ class GymLikeEnv(EnvBase):
         return self._lookup_attribute(name)
 
     def _lookup_attribute(self, name: str) -> Any:
-        """An attribute that only the library's environment has."""
+        """Returns an attribute of the library's environment."""
         return getattr(self._env, name)
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """What the library's environment renders."""
+        """Returns what the library's environment renders."""
         return self._env.render(*args, **kwargs)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the library's environment; twice is harmless unless `raise_if_closed`."""
+        """Closes this environment and the library's.
+
+        Args:
+            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
+        """
         if not self.is_closed and hasattr(self._env, "close"):
             self._env.close()
         super().close(raise_if_closed=raise_if_closed)
@@ -327,7 +338,7 @@ class GymLikeEnv(EnvBase):
 
 
 def _unwrap_scalars(array: Any) -> Any:
-    """Numbers rather than arrays without dimensions, which some environments cannot look up."""
+    """Converts 0-dimensional arrays to numbers, since some environments cannot use the arrays as dict keys."""
     if isinstance(array, np.ndarray):
         return array[()]
     return {name: _unwrap_scalars(item) for name, item in array.items()} if isinstance(array, dict) else array
@@ -336,13 +347,13 @@ def _unwrap_scalars(array: Any) -> Any:
 def fast_encoder(
     spec: TensorSpec, dtype: Any, copy: bool = True, encode: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """`spec.encode`, quicker for arrays of the spec's own shape and dtype.
+    """Returns a function like `spec.encode` that is faster for arrays of the spec's shape and dtype.
 
     Args:
-        spec: of what is encoded.
-        dtype: NumPy's, of the arrays that come; None where none do.
-        copy: those arrays, whose owner may go on with them.
-        encode: for whatever else comes; `spec.encode` by default.
+        spec: the spec of the encoded values.
+        dtype: the NumPy dtype of the expected arrays; None if no arrays are expected.
+        copy: whether to copy these arrays, since the environment may write to them later.
+        encode: the function for all other values; by default `spec.encode`.
     """
     encode, device = encode or spec.encode, spec.device
     same_device = dtype is not None and (device is None or device.type == "cpu")

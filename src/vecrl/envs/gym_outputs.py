@@ -1,7 +1,7 @@
-"""What environments with gymnasium's `reset` and `step` return, held against what it should be.
+"""Slow checks of the return values of gymnasium's `reset` and `step`, and their error messages.
 
-What fits is told by whoever takes it, by a look at its attributes; here is what follows where that does not say yes.
-Knows arrays and leaves of layouts, not TensorDicts.
+The caller accepts valid values by a fast check of their attributes, and calls this module only for the others. It must
+not know TensorDicts.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _NUMBERS = (float, int, np.number, np.bool_)
 
 
 def to_leaf_array(value: Any, leaf: Leaf, *rows: int) -> Any:
-    """An observation as an array that `leaf` can take; what no array can hold as it is.
+    """Converts an observation to an array that `leaf` accepts; returns it unchanged if `leaf` holds opaque objects.
 
     Args:
-        value: as the environment gave it.
-        leaf: where it belongs.
-        rows: how many there are, where it is one of many environments.
+        value: the value from the environment.
+        leaf: the leaf of the observation space's layout.
+        rows: the number of rows, if the value comes from a vector environment.
 
     Raises:
-        SpaceError: another shape, or a dtype that would lose its kind.
+        SpaceError: if the shape differs, or the dtype cannot be cast within its kind.
     """
     if leaf.dtype is None:
         return value
@@ -37,16 +37,19 @@ def to_leaf_array(value: Any, leaf: Leaf, *rows: int) -> Any:
     if array is not None and array.shape == shape and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         return array
     raise SpaceError(
-        f"Expected an observation of shape {shape} and dtype {leaf.dtype} at {leaf.name}, as its space says, but "
-        f"{describe(value)} came. Return what observation_space declares, or declare what you return."
+        f"Expected an observation of shape {shape} and dtype {leaf.dtype} at {leaf.name}, as its space says, got "
+        f"{describe(value)}. Return what observation_space declares, or declare what you return."
     )
 
 
 def to_float(reward: Any) -> float:
-    """A reward as a number, also where it is the only one in an array.
+    """Converts a reward, a number or an array of one number, to a float.
+
+    Raises:
+        SpaceError: if it is neither.
 
     >>> import numpy as np
-    >>> number(np.ones(1)), number(2)
+    >>> to_float(np.ones(1)), to_float(2)
     (1.0, 2.0)
     """
     if isinstance(reward, _NUMBERS):
@@ -56,25 +59,24 @@ def to_float(reward: Any) -> float:
     except ValueError:  # a ragged list
         array = np.empty(0)
     if array.size != 1 or array.dtype.kind not in "fiub":
-        raise SpaceError(f"Expected a number as reward, but {describe(reward)} came. Return a float, or an int.")
+        raise SpaceError(f"Expected a number as reward, got {describe(reward)}. Return a float or an int.")
     return float(array.reshape(()))
 
 
 def step_output_error(result: Any) -> SpaceError:
-    """The error for what `step` returned, where that is not five things."""
+    """Returns the error for a `step` that did not return a tuple of five."""
     return SpaceError(
-        f"Expected step() to return (obs, reward, terminated, truncated, info), but {_describe_result(result)} came. "
-        "Environments that return (obs, reward, done, info) are those of the old gym: derive from its gym.Env; GymEnv "
-        'makes them by name after set_gym_backend("gym").'
+        f"Expected step() to return (obs, reward, terminated, truncated, info), got {_describe_result(result)}. "
+        "An environment of the old gym, which returns (obs, reward, done, info), must derive from gym.Env; GymEnv "
+        'makes it by name after set_gym_backend("gym").'
     )
 
 
 def reset_output_error(result: Any) -> SpaceError:
-    """The error for what `reset` returned, where that is not two things."""
+    """Returns the error for a `reset` that did not return a tuple of two."""
     return SpaceError(
-        f"Expected reset() to return (obs, info), but {_describe_result(result)} came. Return an empty dict as the "
-        f"info where "
-        "there is none. Environments that return obs alone are those of the old gym: derive from gym.Env."
+        f"Expected reset() to return (obs, info), got {_describe_result(result)}. Return {{}} if there is no info. "
+        "An environment of the old gym, which returns obs alone, must derive from gym.Env."
     )
 
 

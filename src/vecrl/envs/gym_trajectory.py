@@ -1,7 +1,7 @@
-"""Rollouts of one environment whose actions are known beforehand, written into arrays as they happen.
+"""Records rollouts of one environment with known actions directly into arrays.
 
-No TensorDict is made until the end: that is what a rollout of a quick environment would spend its time on. Knows
-gymnasium's `reset` and `step`, layouts and arrays, not TensorDicts.
+In rollouts of fast environments, most time is spent on TensorDicts, so none is made before the end. This module knows
+gymnasium's `reset` and `step`, layouts and arrays; it must not know TensorDicts.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from ..engine.space_layout import Layout, Leaf
 from .gym_outputs import to_leaf_array
 
-_INITIAL_CAPACITY = 1024  # steps that a rollout of unknown length has room for at first
+_INITIAL_CAPACITY = 1024  # number of steps allocated at first for a rollout of unknown length
 
 
 @dataclass(frozen=True, slots=True)
 class GymTrajectory:
-    """What happened in n steps.
+    """The record of n steps.
 
     Attributes:
-        obs: leaf arrays `[num_steps, ...]`, what the actions were taken on.
-        next_obs: leaf arrays `[num_steps, ...]`, what followed, final observations included.
+        obs: leaf arrays `[num_steps, ...]`, the observations before each step.
+        next_obs: leaf arrays `[num_steps, ...]`, the observations after each step, final observations included.
         reward: `[num_steps]` float64.
         terminated, truncated: `[num_steps]` bool.
     """
@@ -43,17 +43,17 @@ def record_trajectory(
     layout: Layout,
     break_when_any_done: bool,
 ) -> GymTrajectory:
-    """Play through `actions`.
+    """Resets an environment, steps it with `actions` and returns the record.
 
     Args:
         reset: returns an observation.
-        step: takes an action and returns an observation, a reward, and whether it terminated or truncated the episode.
-        actions: one a step.
-        layout: of the observations, without opaque leaves.
-        break_when_any_done: end with the first episode; otherwise the next one begins with the next step.
+        step: takes an action and returns an observation, a reward, terminated and truncated.
+        actions: one per step.
+        layout: the layout of the observations, without opaque leaves.
+        break_when_any_done: stop at the end of the first episode; otherwise reset and go on.
 
     Raises:
-        SpaceError: an observation that is not what the layout says.
+        SpaceError: if an observation does not fit the layout.
     """
     capacity = min(len(actions), _INITIAL_CAPACITY) if break_when_any_done else len(actions)
     next_obs = layout.empty(capacity)
@@ -98,7 +98,7 @@ def _writer(layout: Layout) -> Callable[[list[np.ndarray], int, Any], None]:
 
 
 def _leaf_converter(leaf: Leaf) -> Callable[[Any], Any]:
-    """A function that lets pass what the leaf can take, for otherwise NumPy would spread it, or cut it short."""
+    """Returns a function that checks and converts values, since NumPy would broadcast or truncate wrong ones."""
     shape, dtype = leaf.shape, leaf.dtype
     assert dtype is not None
     accepted_types = () if shape else (int, dtype.type) if dtype.kind == "i" else (dtype.type,)
@@ -116,12 +116,12 @@ def _leaf_converter(leaf: Leaf) -> Callable[[Any], Any]:
 def fill_obs(
     obs: Sequence[np.ndarray], next_obs: Sequence[np.ndarray], resets: Sequence[tuple[int, Any, Sequence[Any]]]
 ) -> None:
-    """Write what was seen before each step: what followed the last one, or what an episode began with.
+    """Fills the observations before each step from those after the step before, and from the resets.
 
     Args:
-        obs: leaf arrays `[num_steps, ...]`, written.
-        next_obs: leaf arrays `[num_steps, ...]`, what followed each step.
-        resets: the step, the rows (`...` for all there are) and the leaves of the first observations of episodes.
+        obs: leaf arrays `[num_steps, ...]`, which are written.
+        next_obs: leaf arrays `[num_steps, ...]`, the observations after each step.
+        resets: per reset, the index of the next step, the rows (`...` for all) and the leaves of the first observation.
     """
     for index, leaf in enumerate(obs):
         leaf[1:] = next_obs[index][:-1]

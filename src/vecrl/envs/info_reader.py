@@ -1,4 +1,4 @@
-"""From the info dict of a step to entries of a TensorDict. Knows neither environments nor libraries."""
+"""Readers that write entries of info dicts into TensorDicts. This module must not know environments and libraries."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ Info = Mapping[str, Any]
 
 
 class BaseInfoDictReader:
-    """Reads infos into TensorDicts: a subclass gives `__call__` and `info_spec`."""
+    """Base class of readers that write infos into TensorDicts. A subclass defines `__call__` and `info_spec`."""
 
     def __call__(self, info_dict: Info, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write what is wanted of `info_dict` into `tensordict`, and return it."""
-        raise NotImplementedError(f"{type(self).__name__} reads nothing.")
+        """Writes entries of `info_dict` into `tensordict` and returns it."""
+        raise NotImplementedError(f"{type(self).__name__} has no __call__.")
 
     @property
     def info_spec(self) -> Composite:
-        """The specs of what it writes, without batch dimensions."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it writes.")
+        """The specs of the entries that it writes, without batch dimensions."""
+        raise NotImplementedError(f"{type(self).__name__} has no info_spec.")
 
 
 class default_info_dict_reader(BaseInfoDictReader):
-    """Reads the entries of infos under their own keys. One that an info lacks is read as zeros.
+    """Reads info entries under their own keys. An entry that an info lacks is read as zeros.
 
     Args:
-        keys: which; text, or tuples of text for what lies in dicts. By default those of `spec`, else all those
-            that the first info holds that it is given.
-        spec: of the entries: a mapping (a `Composite` as well), or a sequence in the order of `keys`. Numbers
-            (`Unbounded`, of the default float dtype) unless said otherwise.
-        ignore_private: leave out keys that begin with "_", where `keys` does not name them.
+        keys: the keys to read: strings, or tuples of strings for nested dicts. By default the keys of `spec`, or all
+            keys of the first info.
+        spec: the specs of the entries: a mapping or `Composite`, or a sequence in the order of `keys`. The default is a
+            number (`Unbounded` with shape () and the default float dtype).
+        ignore_private: skip keys that begin with "_", unless `keys` contains them.
+
+    Raises:
+        SpaceError: if the numbers of keys and specs differ, or an info entry is not numeric or has the wrong shape.
 
     >>> from tensordict import TensorDict
     >>> reader = default_info_dict_reader(["lives"])
@@ -65,7 +68,7 @@ class default_info_dict_reader(BaseInfoDictReader):
             self._specs.update(spec)
         elif spec is not None:
             if self.keys is None or len(spec) != len(self.keys):
-                raise SpaceError(f"Expected a spec for each of keys={keys}, but {len(spec)} specs came.")
+                raise SpaceError(f"Expected a spec for each of keys={keys}, got {len(spec)} specs.")
             self._specs.update(zip(self.keys, spec, strict=True))
         if self.keys is None and spec is not None:
             self.keys = list(self._specs)
@@ -74,11 +77,11 @@ class default_info_dict_reader(BaseInfoDictReader):
 
     @property
     def info_spec(self) -> Composite:
-        """The specs of what it writes; empty until the keys are known."""
+        """The specs of the entries that it writes; empty until the keys are known."""
         return Composite(self._specs)
 
     def __call__(self, info_dict: Info, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the entries into `tensordict`, behind its batch dimensions; returns it."""
+        """Writes the entries into `tensordict` and returns it; their shapes start with its batch size."""
         if self.keys is None:
             self._specs = specs_of(info_dict, self.ignore_private, tensordict.batch_dims)
             check_key_conflicts(self._specs, [*tensordict.keys(True, True), "action", "reward", *FLAGS])
@@ -92,23 +95,22 @@ class default_info_dict_reader(BaseInfoDictReader):
 
 
 def check_key_conflicts(keys: Iterable[Key], existing_keys: Iterable[Key]) -> None:
-    """Raise a `SpaceError` where one of `keys`, of infos, is an entry of the environment's own, or lies above or below
-    such a one."""
+    """Raises a `SpaceError` if an info key equals, contains or is inside a key of the environment."""
     taken_paths = [key if isinstance(key, tuple) else (key,) for key in (*existing_keys, "next")]
     for key in keys:
         path = key if isinstance(key, tuple) else (key,)
         if any(path[: len(taken_path)] == taken_path or taken_path[: len(path)] == path for taken_path in taken_paths):
             raise SpaceError(
-                f"The info entry {key!r} would replace the environment's own of that name. Name the keys to read, "
-                "without it: env.set_info_dict_reader(default_info_dict_reader([...]))."
+                f"Expected info keys that the environment does not use, got {key!r}. Name the keys to read, without "
+                "it: env.set_info_dict_reader(default_info_dict_reader([...]))."
             )
 
 
 def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> dict[Key, TensorSpec]:
-    """The specs of an info's entries, without its first `batch_dims` dimensions.
+    """Returns the specs of an info's entries, without the first `batch_dims` dimensions.
 
     Raises:
-        SpaceError: for an entry that is no number and no array of numbers.
+        SpaceError: if an entry is neither a number nor an array of numbers.
 
     >>> specs_of({"x": 1.0, "_x": True, "deep": {"y": [1, 2]}})[("deep", "y")].shape
     torch.Size([2])
@@ -122,8 +124,8 @@ def specs_of(info: Info, ignore_private: bool = True, batch_dims: int = 0) -> di
             tensor = None
         if tensor is None:
             raise SpaceError(
-                f"Expected info entries to be numbers or arrays of them, but {key!r} is {value!r:.80}. Name the keys "
-                "to read: env.set_info_dict_reader(default_info_dict_reader([...]))."
+                f"Expected info entries to be numbers or arrays of numbers, got {value!r:.80} at {key!r}. Name the "
+                "keys to read: env.set_info_dict_reader(default_info_dict_reader([...]))."
             )
         dtype = torch.get_default_dtype() if isinstance(value, float) else tensor.dtype
         specs[key] = Unbounded(tensor.shape[batch_dims:], dtype=dtype)
@@ -152,20 +154,18 @@ def _to_tensor(value: Any, key: Key, spec: TensorSpec, batch: torch.Size) -> Ten
     shape = (*batch, *spec.shape)
     if value is None:
         return torch.zeros(shape, dtype=spec.dtype, device=spec.device)
-    if isinstance(value, np.ndarray) and value.dtype == object:  # some rows have none
+    if isinstance(value, np.ndarray) and value.dtype == object:  # some rows are None
         zeros = np.zeros(tuple(spec.shape))
         value = np.stack([zeros if row is None else np.asarray(row) for row in value])
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
     except (TypeError, ValueError) as error:
-        raise SpaceError(
-            f"Expected numbers at info {key!r}, but {value!r:.80} came: leave it out of the keys."
-        ) from error
+        raise SpaceError(f"Expected numbers at info {key!r}, got {value!r:.80}. Remove it from the keys.") from error
     tensor = tensor.to(device=spec.device, dtype=spec.dtype)
     if tensor.numel() != torch.Size(shape).numel():
         value_shape = tuple(tensor.shape[len(batch) :])
         raise SpaceError(
-            f"Expected shape {tuple(shape)} at info {key!r}, but {tuple(tensor.shape)} came. Give its spec: "
+            f"Expected shape {tuple(shape)} at info {key!r}, got {tuple(tensor.shape)}. Give its spec: "
             f"default_info_dict_reader([{key!r}], spec={{{key!r}: Unbounded({value_shape})}})."
         )
     return tensor.reshape(shape)

@@ -1,4 +1,4 @@
-"""Whether a subclass has a say of its own, where a quicker way would leave it unheard."""
+"""Detects methods that a subclass overrides, so that a faster way is not used where it would skip them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 
 def overrides_any(instance: object, base: type, names: Iterable[str]) -> bool:
-    """Whether the class of `instance`, a subclass of `base`, has another attribute than `base` under one of these
-    names.
+    """Returns whether the class of `instance`, a subclass of `base`, overrides any of these attributes of `base`.
 
     >>> overrides_any(True, int, ["__repr__"]), overrides_any(True, int, ["__add__"])
     (True, False)

@@ -1,4 +1,4 @@
-"""`EnvBase.register_gym`: its arguments. What it does is in `vecrl.envs.libs.to_gymnasium`, imported by the call."""
+"""`EnvBase.register_gym`, which imports its implementation, `vecrl.envs.libs.to_gymnasium`, when it is called."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def register_gym(
     apply_api_compatibility: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Register the environment with gymnasium, so that `gymnasium.make(id)` makes one.
+    """Registers the environment class with gymnasium, so that `gymnasium.make(id)` makes an environment.
 
-    Its observations are dicts by the environment's keys.
+    Its observations are dicts with the environment's keys.
 
     Args:
         id: the name, such as "Mine-v0".
-        entry_point: what makes the environment; the class itself by default.
-        transform: to put on the environment, one or a list; may be given to `make` as well.
-        info_keys: observations that go into the info instead; may be given to `make` as well.
-        backend: "gymnasium" (as by default), "gym", or what else `set_gym_backend` takes.
-        to_numpy: give arrays, numbers and bools instead of tensors; may be given to `make` as well.
+        entry_point: a function that makes the environment; by default the class itself.
+        transform: a transform or a list of transforms to apply; `make` accepts it too.
+        info_keys: observation keys to return in the info instead; `make` accepts it too.
+        backend: "gymnasium", "gym", or any other argument of `set_gym_backend`; by default the current backend.
+        to_numpy: return arrays, numbers and bools instead of tensors; `make` accepts it too.
         reward_threshold, nondeterministic, max_episode_steps, order_enforce, autoreset, disable_env_checker,
-            apply_api_compatibility: for the backend's `register`, as far as its version has them.
-        kwargs: for the environment.
+            apply_api_compatibility: passed to the backend's `register`, if its version has them.
+        kwargs: passed to the environment.
     """
     from .libs import to_gymnasium
 

@@ -1,4 +1,7 @@
-"""Rollouts: play, and put the steps behind one another along a dimension named "time"."""
+"""Rollouts: step an environment and stack the steps along a dimension named "time".
+
+This module must not know how environments step, nor what policies compute.
+"""
 
 from __future__ import annotations
 
@@ -45,44 +48,45 @@ def rollout(
     trust_policy: bool = False,
     storing_device: Any = None,
 ) -> TensorDictBase:
-    """Step an environment up to `max_steps` times.
+    """Steps an environment up to `max_steps` times and returns the steps.
 
     Args:
-        env: whom to step.
+        env: the environment to step.
         max_steps: 1 or more.
         policy: any function or module that takes the TensorDict of a step and writes actions into it, or returns
-            another TensorDict, the entries of which are merged into it; random actions by default. A module over
-            tensors gets the observations that its arguments are named by, or the only one there is. Gradients flow:
-            use `torch.no_grad()` where none are wanted.
+            another TensorDict, which is merged into it; random actions by default. A module over tensors gets the
+            observations named like its arguments, or the only observation. Gradients are recorded: use
+            `torch.no_grad()` if you need none.
         callback: called with the environment and the TensorDict of each step, "next" included.
-        actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or anything else that holds one
-            action a step. The rollout ends with them.
-        auto_reset: reset first; otherwise go on from `tensordict`, the rows of which that are done are reset first.
-        auto_cast_to_device: move what the policy gets to its device, and its actions back.
-        break_when_any_done: end with the first row that is done (the default). Where it is False, rows that are done
-            begin anew.
-        break_when_all_done: end when all rows are done; those that are done earlier are not stepped any more.
-        return_contiguous: True stacks the steps into one block of memory a leaf, in the order of the dimensions. None
-            does so with time in front, unless a shape is dynamic; False keeps the steps as they are, lazily stacked.
-        tensordict: for the reset, or to go on from.
-        set_truncated: mark the last step truncated and done.
-        out: where to write the result.
-        trust_policy: take what the policy returns for a TensorDict without looking.
-        storing_device: where the result is to be.
+        actions: instead of a policy: a tensor or TensorDict `[*batch_size, time, ...]`, or any iterable of one action
+            per step. The rollout ends after the last action.
+        auto_reset: reset first; otherwise start from `tensordict`, after a reset of its rows that are done.
+        auto_cast_to_device: move the policy's input to its device, and its actions back.
+        break_when_any_done: stop after the first step in which any row is done (the default). If it is False, rows that
+            are done are reset.
+        break_when_all_done: stop when all rows are done; rows that are done earlier are not stepped further.
+        return_contiguous: True stacks the steps into one contiguous tensor per leaf, in the order of the dimensions.
+            None does so with time first in memory, unless a shape is dynamic. False stacks the steps lazily, without a
+            copy.
+        tensordict: the argument of the reset, or the start if `auto_reset` is False.
+        set_truncated: mark the last step as truncated and done.
+        out: the TensorDict to write the result into.
+        trust_policy: do not check that the policy returns a TensorDict.
+        storing_device: the device of the result.
 
     Returns:
-        A TensorDict `[*batch_size, steps]` whose last batch dimension is named "time".
+        A TensorDict `[*batch_size, steps]`; its last batch dimension is named "time".
 
     Raises:
-        ValueError, TypeError: arguments that contradict each other.
-        SpaceError: the first step, or actions that were given, have another shape, dtype or device than the specs say.
+        ValueError, TypeError: if arguments are invalid or contradict each other.
+        SpaceError: if the first step, or `actions`, have another shape, dtype or device than the specs.
     """
     _check(max_steps, auto_reset or tensordict is not None)
     stop_rule = _StopRule(env, bool(break_when_all_done), break_when_any_done, set_truncated)
     if not auto_reset:
         env._check_open()
     if policy is not None and actions is not None:
-        raise TypeError("policy and actions both say what to do: give one of them.")
+        raise TypeError("Expected policy or actions, got both. Give one of them.")
     if isinstance(actions, torch.Tensor):
         check_all_actions(env, actions)
     action_iter, max_steps = _iterate_actions(actions, env.batch_dims, max_steps, set_truncated)
@@ -99,7 +103,7 @@ def rollout(
             return result.contiguous() if return_contiguous else result
     act = _make_act(env, policy, auto_cast_to_device, trust_policy)
     length_is_known = stop_rule.never_stops and (actions is None or isinstance(action_iter, Sized))
-    reset_td = _first(env, None if tensordict is None else tensordict.copy(), auto_reset)
+    reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     step_buffer = _StepBuffer(env, (max_steps, length_is_known, return_contiguous is None), contiguous, out)
     for data in _steps(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps):
@@ -110,8 +114,10 @@ def rollout(
 
 
 def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
-    """What `env._rollout_at_once` gives, where step by step would give the same: what it leaves out is no subclass's
-    own."""
+    """Returns the result of `env._rollout_at_once`, or None where single steps could differ from it.
+
+    They could if a subclass overrides a method that `_rollout_at_once` does not call, or if types are checked.
+    """
     defining_class = next(cls for cls in type(env).__mro__ if "_rollout_at_once" in vars(cls))
     names = _STEP_METHODS if actions is not None else (*_STEP_METHODS, "rand_action")
     return (
@@ -121,12 +127,12 @@ def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done:
     )
 
 
-def _first(env: EnvBase, action_iter: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
-    """Returns the root of the first step; `action_iter` is updated in place."""
-    if auto_reset or action_iter is None:
-        return env.reset(action_iter)
-    env._check_batch(action_iter)
-    return env.maybe_reset(env._complete_flags(action_iter))
+def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+    """Returns the root of the first step; `tensordict` is updated in place."""
+    if auto_reset or tensordict is None:
+        return env.reset(tensordict)
+    env._check_batch(tensordict)
+    return env.maybe_reset(env._complete_flags(tensordict))
 
 
 def _steps(
@@ -152,11 +158,11 @@ def _steps(
 
 
 class _StopRule:
-    """When a rollout ends, and how it goes on otherwise."""
+    """Decides when a rollout ends, and returns the root of the next step otherwise."""
 
     def __init__(self, env: EnvBase, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
         if stop_when_any and stop_when_all:
-            raise TypeError("break_when_any_done and break_when_all_done contradict each other: give one of them.")
+            raise TypeError("Expected break_when_any_done or break_when_all_done, got both. Give one of them.")
         self._env = env
         self._stop_when_all = stop_when_all
         self._stop_when_any = not stop_when_all if stop_when_any is None else stop_when_any
@@ -166,17 +172,19 @@ class _StopRule:
         if not set_truncated:
             self._truncated = []
         elif not set(self._truncated) <= set(env.done_keys):
-            raise SpaceError("set_truncated needs a 'truncated' flag: call env.add_truncated_keys() first.")
+            raise SpaceError(
+                f"Expected a 'truncated' flag for set_truncated, got {env.done_keys}. Call env.add_truncated_keys()."
+            )
 
     def truncate(self, data: TensorDictBase) -> None:
-        """Mark a last step."""
+        """Marks the last step as truncated, if `set_truncated` asks for it."""
         next_td = data.get("next")
         for key in self._truncated:
             true_flags = torch.ones_like(next_td.get(key))
             next_td.set(key, true_flags).set(join_key(split_key(key)[0], "done"), true_flags)
 
     def is_over(self, data: TensorDictBase) -> bool:
-        """Whether this step was the last."""
+        """Returns whether the rollout ends after this step."""
         if self._stop_when_any:
             return self._env.any_done(data.get("next"))
         return self._stop_when_all and all(
@@ -184,7 +192,7 @@ class _StopRule:
         )
 
     def next_root(self, data: TensorDictBase) -> TensorDictBase:
-        """The root of the next step, where rows that are done stay so."""
+        """Returns the root of the next step, with a "_step" mask that excludes the rows that are done."""
         root = self._env.step_mdp(data)
         if self._stop_when_any:
             return root
@@ -199,10 +207,10 @@ def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> P
     policy = _as_tensordict_module(env, policy)
 
     def act(data: TensorDictBase) -> TensorDictBase:
-        action_iter = data if device is None else data.to(device)
-        result = policy(action_iter)
+        policy_td = data if device is None else data.to(device)
+        result = policy(policy_td)
         if result is None:
-            result = action_iter
+            result = policy_td
         elif not trust and not isinstance(result, TensorDictBase):
             raise TypeError(f"Expected the policy to return a TensorDict, got {result!r}. Return one with the action.")
         if result is not data:
@@ -213,7 +221,7 @@ def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> P
 
 
 def _as_tensordict_module(env: EnvBase, policy: Any) -> Policy:
-    """A module over tensors as one over TensorDicts; anything else as it is."""
+    """Converts a module over tensors to one over TensorDicts; returns any other policy unchanged."""
     if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
         return policy
     parameters = [
@@ -239,21 +247,21 @@ def _device_of(policy: Any) -> torch.device | None:
 
 def _check(max_steps: Any, has_start: bool) -> None:
     if not isinstance(max_steps, SupportsIndex):
-        raise TypeError(f"Expected max_steps as an int, but {max_steps!r} came.")
+        raise TypeError(f"Expected max_steps to be an int, got {max_steps!r}.")
     if index(max_steps) < 1:
-        raise ValueError(f"Expected max_steps of 1 or more, but {max_steps} came.")
+        raise ValueError(f"Expected max_steps to be 1 or more, got {max_steps}.")
     if not has_start:
-        raise ValueError("auto_reset=False goes on from a tensordict: give one, such as what env.reset() returns.")
+        raise ValueError("Expected a tensordict with auto_reset=False, got None. Give one, such as env.reset().")
 
 
 def _iterate_actions(actions: Any, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
-    """One action a step (None: none is given), and how many steps there may be.
+    """Returns an iterable with one action per step (None where the policy acts), and the maximum number of steps.
 
     Args:
-        actions: None, or whatever holds one action a step.
-        batch_dims: of the environment.
-        max_steps: how many steps are asked for.
-        need_all: whether it must be known which one is the last.
+        actions: None, or an iterable of one action per step.
+        batch_dims: the number of batch dimensions of the environment.
+        max_steps: the requested number of steps.
+        need_all: whether the last action must be known in advance.
     """
     if actions is None:
         return repeat(None), max_steps
@@ -262,12 +270,12 @@ def _iterate_actions(actions: Any, batch_dims: int, max_steps: int, need_all: bo
         action_iter = list(islice(action_iter, max_steps))
     max_steps = min(max_steps, len(action_iter)) if isinstance(action_iter, Sized) else max_steps
     if not max_steps:
-        raise ValueError("Expected actions for one step or more, but there were none.")
+        raise ValueError("Expected actions for one step or more, got none.")
     return action_iter, max_steps
 
 
 def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
-    """One action a step: with a length where that is known."""
+    """Returns one action per step, as a sequence if the length is known."""
     if isinstance(actions, TensorDictBase | torch.Tensor):
         return actions.unbind(batch_dims)
     return actions
@@ -280,7 +288,7 @@ def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictB
 
 
 class _StepBuffer:
-    """The steps so far: as a recording where they are to be contiguous, otherwise as they are."""
+    """Collects the steps: in a `Trajectory` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
         self, env: EnvBase, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
@@ -311,16 +319,15 @@ class _StepBuffer:
             size = [*batch[: self._dim], len(self._steps), *batch[self._dim :]]
             destination = "" if self._out is None else f" into out, of batch size {list(self._out.batch_size)}"
             raise SpaceError(
-                f"Expected steps of one shape, which stack to a batch size of {size}{destination}, but they do not. "
-                f"Sizes "
-                "that vary are not for return_contiguous=True."
+                f"Expected steps that stack to a batch size of {size}{destination}, got shapes that do not fit. Use "
+                "return_contiguous=False if shapes vary."
             ) from error
 
     def to_tensordict(self) -> TensorDictBase:
         if self._trajectory is not None:
             return self._trajectory.to_tensordict()
         if not self._steps:
-            raise ValueError("Expected actions for one step or more, but there were none.")
+            raise ValueError("Expected actions for one step or more, got none.")
         if self._contiguous or self._out is not None:
             result = self._stack_steps()
         else:

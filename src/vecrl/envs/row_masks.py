@@ -1,9 +1,9 @@
-"""Masks of partial resets and steps: who is meant, and what the others keep.
+"""Masks of partial resets and steps: they select rows, and all other rows keep their entries.
 
-A mask lies beside the done flags that it is paired with, at the root or in a group. One at the root overrides those in
-groups; where there is none at a place nor above it, the whole of that place is meant. What lies beside no done flags
-and below none is meant where everybody below is. Afterwards the rows that were not meant hold what they held before, or
-zeros where they held nothing. Knows TensorDicts, not environments.
+A mask is beside the done flags that it belongs to, at the root or in a group; its prefix is the path of that place. A
+mask at the root overrides those in groups. Without a mask at a prefix or above it, all rows there are selected. Entries
+without done flags beside or above them are selected in the rows that are selected in all groups below. Rows that are
+not selected keep their old entries, or get zeros if they had none. This module must not know environments.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Prefix = tuple[str, ...]
 
 
 class RowMasks:
-    """Who is meant, place by place.
+    """The selected rows by prefix.
 
     Args:
-        masks: the masks, by place.
-        prefixes: the places of done flags, those at the root first.
+        masks: the masks by prefix.
+        prefixes: the prefixes of done flags, the root first.
 
     Attributes:
-        masks: the masks that count, by place; those that one above overrides are left out.
+        masks: the masks by prefix, without those that a mask above overrides.
     """
 
     def __init__(self, masks: Mapping[Prefix, Tensor], prefixes: Sequence[Prefix]):
@@ -46,17 +46,17 @@ class RowMasks:
 
     @classmethod
     def from_tensordict(cls, td: TensorDictBase, name: str, prefixes: Sequence[Prefix]) -> RowMasks:
-        """Those named `name` ("_reset" or "_step") in `td`.
+        """Reads the masks named `name` ("_reset" or "_step") from `td`.
 
         Raises:
-            SpaceError: a mask without done flags beside it, or one of another shape than what it is about.
+            SpaceError: if a mask has no done flags beside it, is not bool, or has another shape than the flags.
         """
         masks: dict[Prefix, Tensor] = {}
         for prefix in _find_prefixes(td, name):
             key = join_key(prefix, name)
             if prefix not in prefixes:
                 done_keys = [join_key(p, "done") for p in prefixes]
-                raise SpaceError(f"{key!r} has no done flag beside it; done flags are at {done_keys}.")
+                raise SpaceError(f"Expected a mask beside one of the done flags {done_keys}, got {key!r}.")
             masks[prefix] = _validate_mask(td.get(key), key, td, prefix)
         return cls(masks, prefixes)
 
@@ -64,7 +64,7 @@ class RowMasks:
         return bool(self.masks)
 
     def for_key(self, key: Key) -> Tensor | None:
-        """The mask that a leaf is under; None where the whole of it is meant."""
+        """Returns the mask of a leaf; None if all of its rows are selected."""
         prefix_parts = split_key(key)[0]
         for length in range(len(prefix_parts), -1, -1):
             if prefix_parts[:length] in self.masks:
@@ -73,20 +73,21 @@ class RowMasks:
 
     @property
     def none_selected(self) -> bool:
-        """Whether nobody at all is meant."""
+        """Whether no row is selected."""
         covered = all(self.for_key(join_key(prefix, "done")) is not None for prefix in self._prefixes)
         return covered and not any(bool(mask.any()) for mask in self.masks.values())
 
     @property
     def single_true(self) -> bool:
-        """Whether it takes no more than a glance at a single flag to see that everybody is meant."""
+        """Whether the only mask is a single True on the CPU: a fast check that all rows are selected."""
         masks = list(self.masks.values())
         return len(masks) == 1 and masks[0].numel() == 1 and masks[0].device.type == "cpu" and bool(masks[0])
 
     def select(self, new: TensorDictBase, old: TensorDictBase | None) -> TensorDictBase:
-        """`new` where it is meant, `old` elsewhere, zeros where that has no such entry; in `new`, which is returned.
+        """Merges two TensorDicts: `new` in the selected rows, `old` (or zeros if it lacks the entry) in the others.
 
-        Of a lazy stack, whose entries may have no common shape, a new one is returned.
+        Updates `new` in place and returns it. For a lazy stack, in which shapes may differ, returns a new
+        one.
         """
         if isinstance(new, LazyStackedTensorDict):
             return self._merge_rows(new, old)
@@ -100,7 +101,10 @@ class RowMasks:
         return new
 
     def _mask_for_shared_entry(self, prefix: Prefix, td: TensorDictBase) -> Tensor | None:
-        """The rows of which everybody is meant, for a place without done flags beside or above it; None otherwise."""
+        """Returns the mask of entries without done flags beside or above them; None for all other entries.
+
+        It selects the rows that are selected in all groups below.
+        """
         ancestors = [prefix[:length] for length in range(len(prefix), -1, -1)]
         if any(ancestor in self._prefixes for ancestor in ancestors):
             return None
@@ -122,27 +126,27 @@ class RowMasks:
 
 
 def _find_prefixes(td: TensorDictBase, name: str) -> list[Prefix]:
-    """Where there are leaves of this name."""
-    if type(td) is TensorDict and all(isinstance(value, Tensor) for value in td.values()):  # with no more than the root
+    """Returns the prefixes at which there are leaves of this name."""
+    if type(td) is TensorDict and all(isinstance(value, Tensor) for value in td.values()):  # no nested TensorDicts
         return [()] if name in td.keys() else []  # noqa: SIM118 - a TensorDict is no dict
-    masks = map(split_key, td.keys(include_nested=True, leaves_only=True))
-    return [prefix for prefix, name_part in masks if name_part == name]
+    split_keys = map(split_key, td.keys(include_nested=True, leaves_only=True))
+    return [prefix for prefix, leaf_name in split_keys if leaf_name == name]
 
 
 def merge_into(base: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
-    """`base`, updated with `new` in place; a lazy stack instead, where `new` is one and `base` is not."""
+    """Updates `base` in place with `new` and returns it; returns a new lazy stack if `new` is one and `base` is not."""
     if not isinstance(new, LazyStackedTensorDict):
         return base.update(new)
     dim = new.stack_dim
-    row_masks: list[Any] = [
+    merged_rows: list[Any] = [
         base_row.update(new_row) for base_row, new_row in zip(base.unbind(dim), new.unbind(dim), strict=True)
     ]
     same_layout = isinstance(base, LazyStackedTensorDict) and base.stack_dim == dim
-    return base if same_layout else LazyStackedTensorDict.lazy_stack(row_masks, dim)
+    return base if same_layout else LazyStackedTensorDict.lazy_stack(merged_rows, dim)
 
 
 def drop_keys(td: TensorDictBase, keys: Sequence[Key]) -> TensorDictBase:
-    """`td` less what it has of `keys`, in place."""
+    """Deletes `keys` from `td` in place, if they are present, and returns it."""
     if keys != ["_reset"]:
         return td.exclude(*keys, inplace=True)
     if "_reset" in td.keys():  # noqa: SIM118 - a TensorDict is no dict
@@ -156,13 +160,13 @@ def fill_missing(
     noop_step: Callable[[TensorDictBase], TensorDictBase],
     excluded_keys: Sequence[Key],
 ) -> TensorDictBase:
-    """`td` in which all `keys` are: those that it lacks, and what goes with them, are as `noop_step` has them of it.
+    """Adds the result of `noop_step` to `td` if any of `keys` is missing, and returns `td`.
 
     Args:
         td: updated in place.
-        keys: what is to be there.
-        noop_step: gives all entries of an environment that stands still, those of `td` where it has any.
-        excluded_keys: entries that are left out.
+        keys: the required keys.
+        noop_step: returns all outputs of a step in which no row moves; entries of `td` are kept.
+        excluded_keys: keys that are not added.
     """
     present_keys = set(td.keys(include_nested=True, leaves_only=True, is_leaf=is_leaf))
     return td if present_keys.issuperset(keys) else merge_into(td, noop_step(td).exclude(*excluded_keys))
@@ -173,7 +177,7 @@ def _is_overridden(prefix: Prefix, masks: Mapping[Prefix, Tensor]) -> bool:
 
 
 def is_leaf(cls: type) -> bool:
-    """For `keys` of TensorDicts: objects are leaves too."""
+    """Returns whether values of a class are leaves, for `keys` of TensorDicts; objects are leaves too."""
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
 
 
@@ -181,18 +185,16 @@ def _validate_mask(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> T
     sub_td = td.get(prefix) if prefix else td
     shape = sub_td.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise SpaceError(f"Expected {key!r} to be a bool tensor, but {mask!r} came.")
+        raise SpaceError(f"Expected {key!r} to be a bool tensor, got {mask!r}.")
     done = td.get(join_key(prefix, "done"), None)
     if mask.shape[: len(shape)] != shape or not _has_done_shape(mask, done):
         expected, actual = tuple(shape if done is None else done.shape), tuple(mask.shape)
-        raise SpaceError(
-            f"Expected {key!r} to have the shape {expected} of the done flags beside it, but {actual} came."
-        )
+        raise SpaceError(f"Expected {key!r} to have the shape {expected} of the done flags beside it, got {actual}.")
     return mask
 
 
 def _has_done_shape(mask: Tensor, done: Tensor | None) -> bool:
-    """Whether a mask fits done flags: with or without their last dimensions, or one more of size 1."""
+    """Returns whether a mask has the shape of the done flags, or fewer trailing dimensions, or one more of size 1."""
     return done is None or mask.shape == (*done.shape, 1)[: mask.ndim]
 
 
@@ -205,8 +207,8 @@ def _select_value(mask: Tensor, new: Any, old: Any, key: Key) -> Any:
         if not bool(mask.any()):
             return old
         raise SpaceError(
-            f"Expected rows of one shape at {key!r}, but those that begin anew have {tuple(new.shape)} and the others "
-            f"{tuple(old.shape)}: no tensor holds both. Make environments of their own of them, in a batch."
+            f"Expected rows of equal shapes at {key!r}, got {tuple(new.shape)} in rows that are reset and "
+            f"{tuple(old.shape)} in the others. Put single environments into a SerialEnv or a ParallelEnv instead."
         )
     broadcast = broadcast_mask(mask, new)
     if old is None:
@@ -220,37 +222,37 @@ def _select_object(mask: Tensor, new: Any, old: Any) -> Any:
     if not bool(mask.any()):
         return old
     flat = mask.reshape(*new.batch_size, -1).any(-1)
-    row_masks = [
+    rows = [
         new_row if selected else old_row
         for selected, new_row, old_row in zip(flat, new.unbind(0), old.unbind(0), strict=True)
     ]
-    return torch.stack(row_masks, 0)
+    return torch.stack(rows, 0)
 
 
 def check_not_done(
-    reset_td: TensorDictBase, masks: RowMasks | None, prefix_parts: Sequence[tuple[tuple[str, ...], Key]]
+    reset_td: TensorDictBase, masks: RowMasks | None, done_keys_by_prefix: Sequence[tuple[tuple[str, ...], Key]]
 ) -> None:
-    """Raise a `SpaceError` where a row that began anew is done already.
+    """Raises a `SpaceError` if a row is done after its reset.
 
     Args:
-        reset_td: what the reset gave.
-        masks: of the rows that are meant; None for all.
-        places: of each "done" flag, its place and its key.
+        reset_td: the result of the reset.
+        masks: the masks of the rows that were reset; None for all rows.
+        done_keys_by_prefix: the prefix and the key of each "done" flag.
     """
-    for _, key in prefix_parts:
+    for _, key in done_keys_by_prefix:
         done = reset_td.get(key)
         if not any_true(done):
             continue
         mask = None if masks is None else masks.for_key(key)
         if mask is None or any_true(done & broadcast_mask(mask, done)):
             raise SpaceError(
-                f"Expected no row to be done after its reset, but {key!r} is {done.tolist()}. "
-                "Begin an episode that can go on, or give allow_done_after_reset=True."
+                f"Expected no row to be done after its reset, got {done.tolist()} at {key!r}. "
+                "Return an initial state that is not done, or set allow_done_after_reset=True."
             )
 
 
 def broadcast_mask(mask: Tensor, value: Tensor) -> Tensor:
-    """The mask as one that broadcasts with `value`; in dimensions that `value` does not share, any one is enough."""
+    """Reshapes a mask so that it broadcasts with `value`, with a union over dimensions that `value` does not share."""
     while mask.shape != value.shape[: mask.ndim]:
         mask = mask.any(-1)
     return mask[(..., *[None] * (value.ndim - mask.ndim))]

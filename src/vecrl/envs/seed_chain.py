@@ -1,4 +1,4 @@
-"""The chain of seeds that environments hand on to one another. Knows numbers only."""
+"""The chain of seeds with which the environments of a batch are seeded. This module knows only numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def next_seed(seed: int) -> int:
-    """The seed after `seed`, in [0, 2**32 - 1); a chain that TorchRL's environments go through too.
+    """Returns the seed after `seed`, in [0, 2**32 - 1), by the same rule as TorchRL.
 
     >>> next_seed(0)
     795726461
@@ -17,7 +17,7 @@ def next_seed(seed: int) -> int:
 
 
 def seed_chain(seed: int, count: int) -> list[int]:
-    """`count` seeds, the first of them `seed`.
+    """Returns `count` seeds, the first of which is `seed`.
 
     >>> seed_chain(0, 2)
     [0, 795726461]
@@ -29,13 +29,11 @@ def seed_chain(seed: int, count: int) -> list[int]:
 
 
 def validate_seed(seed: Any) -> Any:
-    """`seed` itself, where it is an integer or None.
+    """Returns `seed` if it is an integer or None.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: otherwise.
     """
     if seed is None or isinstance(seed, int | np.integer):
         return seed
-    raise TypeError(
-        f"Expected an int as seed, or None, but {seed!r} came. A batch draws the seeds of its rows from one."
-    )
+    raise TypeError(f"Expected an int or None as seed, got {seed!r}. A batch derives the seeds of its rows from one.")

@@ -1,7 +1,7 @@
-"""Simulators that begin anew by themselves: what they observe as an episode ends is the next one's first observation.
+"""Adapts simulators that reset themselves, so that the last step of an episode returns the next first observation.
 
-It is kept for the root of the next step, and something else is put in the place of the final observation: the true one
-where the simulator tells it, or a filler.
+The first observation is kept for the root of the next step. The step gets another final observation: the true one if
+the simulator returns it, otherwise a fill value. This module must not know simulators.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Flags = Mapping[Prefix, Tensor]
 
 
 class SelfResetBuffer:
-    """The first observations of episodes that a simulator began within a step.
+    """Keeps the first observations of episodes that a simulator started within a step.
 
     Args:
-        replace: put fillers in the place of the lost observations.
-        fill_values: of floats, of integers (0 where the dtype does not have it) and of bools.
+        replace: replace the lost final observations by fill values.
+        fill_values: for floats, for integers (0 if the dtype cannot hold the value) and for bools.
     """
 
     def __init__(self, replace: bool, fill_values: tuple[float, int, bool] = (math.nan, 0, False)):
@@ -42,14 +42,14 @@ class SelfResetBuffer:
         step_mask: Tensor | None = None,
         final: TensorDictBase | None = None,
     ) -> None:
-        """Keep what a step observed at `keys` in the rows that ended.
+        """Stores the first observations of rows that are done, and replaces them in the result of the step.
 
         Args:
-            next_td: what the step gave; changed in place.
-            done_masks: the done flags, by place; none where nobody is done.
-            keys: of the observations.
-            step_mask: who was stepped; None for all. What is kept of others stays.
-            final: the true final observations of the rows that ended, as far as they are known.
+            next_td: the result of the step; changed in place.
+            done_masks: the done flags by prefix; empty if no row is done.
+            keys: the keys of the observations.
+            step_mask: the rows that were stepped; None for all. Stored observations of other rows are kept.
+            final: the true final observations of the rows that are done, as far as they are known.
         """
         pending_before, first_obs_before, first_obs = self._pending, self._first_obs, next_td.select(*keys)
         self._pending, still_pending = done_masks, {}
@@ -65,7 +65,7 @@ class SelfResetBuffer:
         self._first_obs = first_obs
 
     def _final_obs(self, first_obs: TensorDictBase, final: TensorDictBase | None) -> TensorDictBase:
-        """What is to stand for final observations, in place of `first_obs`."""
+        """Returns the entries to use as final observations in place of `first_obs`."""
         final_obs = first_obs.copy()
         for key in list(first_obs.keys(include_nested=True, leaves_only=True)):
             value = None if final is None else final.get(key, None)
@@ -85,7 +85,7 @@ class SelfResetBuffer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether episodes that ended have not begun for the caller yet."""
+        """Whether there are first observations that no reset has returned yet."""
         return _any_true(self._pending)
 
     def on_reset(
@@ -95,35 +95,35 @@ class SelfResetBuffer:
         flags: Sequence[Key],
         reset_fn: Callable[[TensorDictBase], TensorDictBase],
     ) -> TensorDictBase:
-        """Begin the episodes that `tensordict` asks for.
+        """Resets the rows that `tensordict` selects.
 
         Args:
-            tensordict: with masks "_reset"; without them, all rows are meant.
-            prefixes: where done flags are.
-            flags: all done flags.
-            reset_fn: really resets the rows of the masks in what it is given.
+            tensordict: has "_reset" masks; without them, all rows are reset.
+            prefixes: the prefixes of done flags.
+            flags: the keys of all done flags.
+            reset_fn: resets the simulator's rows of the masks in its argument.
 
         Returns:
-            What a reset gives: of rows that began anew by themselves their first observations and flags that are not
-            set, of others what `reset_fn` gives; of those that are not meant anything.
+            The result of a reset: for rows that reset themselves, their stored first observations with done flags that
+            are False; for other selected rows, the result of `reset_fn`. Rows that are not selected are undefined.
         """
         pending, self._pending = self._pending, {}
         if not _any_true(pending):
             return reset_fn(tensordict)
         masks = RowMasks.from_tensordict(tensordict, "_reset", prefixes).masks
         masks = masks or {prefix: torch.ones_like(mask) for prefix, mask in pending.items()}
-        served = {prefix: mask & _mask_for(pending, prefix, mask) for prefix, mask in masks.items()}
+        self_reset = {prefix: mask & _mask_for(pending, prefix, mask) for prefix, mask in masks.items()}
         self._pending = {prefix: mask & ~_mask_for(masks, prefix, mask) for prefix, mask in pending.items()}
         first_obs: Any = tensordict.select(*flags, strict=False).apply(torch.zeros_like)
         first_obs.update(self._first_obs)
-        remaining = {prefix: mask & ~served[prefix] for prefix, mask in masks.items()}
+        remaining = {prefix: mask & ~self_reset[prefix] for prefix, mask in masks.items()}
         if not _any_true(remaining):
             return first_obs
         remaining_td = tensordict.copy()
         for prefix, mask in remaining.items():
             remaining_td.set(join_key(prefix, "_reset"), mask)
         remaining_obs = reset_fn(remaining_td)
-        return remaining_obs.update(RowMasks(served, prefixes).select(first_obs, remaining_obs))
+        return remaining_obs.update(RowMasks(self_reset, prefixes).select(first_obs, remaining_obs))
 
 
 def _any_true(masks: Flags) -> bool:
@@ -131,6 +131,6 @@ def _any_true(masks: Flags) -> bool:
 
 
 def _mask_for(masks: Flags, prefix: Prefix, reference: Tensor) -> Tensor:
-    """Whom `masks` mean at a place, in a shape that broadcasts with `reference`."""
+    """Returns the rows that `masks` select at a prefix, in a shape that broadcasts with `reference`."""
     mask = RowMasks(masks, list(masks)).for_key(join_key(prefix, "done"))
     return torch.zeros_like(reference) if mask is None else broadcast_mask(mask, reference)

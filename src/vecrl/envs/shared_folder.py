@@ -1,6 +1,6 @@
-"""A folder in which the environments of one `EnvCreator` keep counts and statistics that they share.
+"""A folder with the counts and statistics that the environments of one `EnvCreator` share.
 
-Knows no transform: each module that has such state says how it keeps it in a folder, by its method `share_state_`.
+This module must not know transforms: a module with shared state moves it into a folder by its method `share_state_`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MAKING = threading.Lock()
 
 
 class SharedFolder:
-    """A temporary folder of one machine, made when it is first needed or when the object is pickled.
+    """A temporary folder on one machine, made on first use or when the object is pickled.
 
-    It is removed with the object that made it. Unpickled copies, as in worker processes, use it and do not remove it.
+    It is removed with the object that made it. Unpickled copies, as in worker processes, use it but do not remove it.
     """
 
     def __init__(self):
@@ -32,15 +32,15 @@ class SharedFolder:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
-        with _MAKING:  # threads of one process make environments by the same object
+        """The path of the folder, which is made if it does not exist yet."""
+        with _MAKING:  # several threads of a process may use the same object
             if self._path is None:
                 self._path = tempfile.mkdtemp(prefix="vecrl-shared-")
                 weakref.finalize(self, _remove, self._path, os.getpid())
             return Path(self._path)
 
     def attach(self, env: Any) -> None:
-        """Makes the modules of `env` that share state keep it here, each class and position in a file of its own.
+        """Moves the shared state of the modules of `env` into the folder, one file per class and position.
 
         Has no effect on another machine, where the folder does not exist.
         """
@@ -51,16 +51,16 @@ class SharedFolder:
                 name = type(module).__name__
                 share(module, self.path / f"{name}-{seen[name]}")
                 seen[name] += 1
-                weakref.finalize(module, _keep, self)  # so that the folder stays as long as it is used here
+                weakref.finalize(module, _keep, self)  # keeps the folder as long as the module uses it
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_path": str(self.path)}
 
 
 def publish(path: Path, write: Callable[[Path], Any]) -> None:
-    """Makes a file or folder `path` by `write`, which is given another path, unless `path` exists.
+    """Makes the file or folder `path` unless it exists: calls `write` with a temporary path, then renames the result.
 
-    Processes that call this at the same time end up with the `path` of one of them, and never see a part of it.
+    If several processes call this function at the same time, one result is kept. None of them sees a partial result.
     """
     if path.exists():
         return
@@ -78,5 +78,5 @@ def _keep(_: SharedFolder) -> None: ...
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # not where a fork of the owner ends
+    if os.getpid() == owner:  # a forked copy of the owner must not remove the folder
         shutil.rmtree(folder, ignore_errors=True)

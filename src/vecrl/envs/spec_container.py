@@ -1,7 +1,8 @@
-"""What goes into an environment and what comes out of it: the specs that it owns, and the keys that follow from them.
+"""The specs of an environment's inputs and outputs, and the keys derived from them.
 
-There are five, each a `Composite` of the environment's batch size: actions, states (other inputs), observations,
-rewards and done flags. `env.action_spec` and its like give the leaf where there is one. Knows no stepping.
+There are five specs, each a `Composite` with the environment's batch size: actions, states (other inputs),
+observations, rewards and done flags. `env.action_spec`, `env.reward_spec` and `env.done_spec` return the leaf if there
+is exactly one. This module must not know how environments step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 def join_key(prefix: tuple[str, ...], name: str) -> Key:
-    """The key of `name` below `prefix`.
+    """Returns the key of `name` below `prefix`.
 
     >>> join_key((), "done"), join_key(("agents",), "done")
     ('done', ('agents', 'done'))
@@ -35,7 +36,7 @@ def join_key(prefix: tuple[str, ...], name: str) -> Key:
 
 
 def split_key(key: Key) -> tuple[tuple[str, ...], str]:
-    """The prefix and the name of a key; the inverse of `join_key`."""
+    """Returns the prefix and the name of a key; the inverse of `join_key`."""
     return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])
 
 
@@ -45,20 +46,20 @@ def _key_depth(key: Key) -> tuple[int, str]:
 
 class _DependentEnvs(weakref.WeakSet["SpecContainer"]):
     def __reduce__(self) -> Any:
-        return _DependentEnvs, ()  # those elsewhere add themselves
+        return _DependentEnvs, ()  # in another process, dependent environments add themselves
 
 
 class SpecContainer(nn.Module):
-    """Five specs under a lock, and their keys.
+    """Base class of environments that holds their five specs and caches the keys derived from them.
 
     Args:
-        device: where inputs and outputs live; None where that is not said.
-        batch_size: what every spec's shape begins with.
-        locked: whether the specs are locked, so that nobody changes them behind the keys' back.
+        device: the device of inputs and outputs; None if it is not fixed.
+        batch_size: the leading dimensions of every spec's shape.
+        locked: whether the specs are locked, so that cached keys stay valid.
     """
 
     auto_complete_done_specs = True
-    # see `vecrl.snapshot`
+    # attributes that states do not contain, see `vecrl.snapshot`
     excluded_from_state = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
 
     action_spec = SpecProperty("action")
@@ -91,7 +92,7 @@ class SpecContainer(nn.Module):
 
     @property
     def batch_size(self) -> torch.Size:
-        """What every spec's shape begins with."""
+        """The leading dimensions of every spec's shape."""
         return self._batch_size
 
     @batch_size.setter
@@ -103,21 +104,22 @@ class SpecContainer(nn.Module):
 
     @property
     def ndim(self) -> int:
+        """The number of batch dimensions."""
         return len(self.batch_size)
 
     batch_dims = ndim
 
     def ndimension(self) -> int:
-        """The number of batch dimensions."""
+        """Returns the number of batch dimensions."""
         return self.ndim
 
     def numel(self) -> int:
-        """How many environments this is."""
+        """Returns the number of environments in the batch."""
         return self.batch_size.numel()
 
     @property
     def device(self) -> torch.device | None:
-        """Where inputs and outputs live; None where that is not said."""
+        """The device of inputs and outputs; None if it is not fixed."""
         return self._device
 
     # -- the lock
@@ -128,7 +130,7 @@ class SpecContainer(nn.Module):
         return self._locked
 
     def set_spec_lock_(self, mode: bool = True) -> Any:
-        """Lock or unlock the specs, in place; returns the environment."""
+        """Locks or unlocks the specs in place and returns the environment."""
         self._locked = mode
         for name in (*INPUTS, *OUTPUTS):
             spec = self._full(name)
@@ -140,7 +142,7 @@ class SpecContainer(nn.Module):
         return self
 
     def empty_cache(self) -> None:
-        """Forget what was derived from the specs; done where they are set."""
+        """Deletes everything cached from the specs. Setting a spec calls this method."""
         self._cache.clear()
         for dependent in self._dependents:
             dependent.empty_cache()
@@ -176,10 +178,10 @@ class SpecContainer(nn.Module):
 
     def _set_full(self, name: str, spec: Any) -> None:
         if not isinstance(spec, TensorSpec):
-            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, but {type(spec).__name__} came.")
+            raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, got {type(spec).__name__}.")
         if not isinstance(spec, Composite):
             if name in ("observation", "state"):
-                raise TypeError(f"Expected {name}_spec to be a Composite, one key an entry, but {spec!r} came.")
+                raise TypeError(f"Expected {name}_spec to be a Composite with one key per entry, got {spec!r}.")
             spec = Composite({name: spec}, shape=self.batch_size)
         spec = self._with_batch_size(name, spec.clone())
         if name == "done" and self.auto_complete_done_specs:
@@ -194,8 +196,8 @@ class SpecContainer(nn.Module):
         for key, leaf in _leaves(spec):
             if leaf.shape[: len(batch)] != batch:
                 raise SpaceError(
-                    f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, but at {key!r} it "
-                    f"is {tuple(leaf.shape)}. Expand it, or set {name}_spec_unbatched."
+                    f"Expected the shape of {name}_spec to begin with the batch size {tuple(batch)}, got "
+                    f"{tuple(leaf.shape)} at {key!r}. Expand it, or set {name}_spec_unbatched."
                 )
         if spec.shape[: len(batch)] != batch:
             spec.shape = batch
@@ -211,17 +213,17 @@ class SpecContainer(nn.Module):
 
     @property
     def input_spec(self) -> Composite:
-        """`full_action_spec` and `full_state_spec`."""
+        """A `Composite` of `full_action_spec` and `full_state_spec`."""
         return self._cached("input_spec", lambda: self._composite_of(INPUTS))
 
     @property
     def output_spec(self) -> Composite:
-        """`full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
+        """A `Composite` of `full_observation_spec`, `full_reward_spec` and `full_done_spec`."""
         return self._cached("output_spec", lambda: self._composite_of(OUTPUTS))
 
     @property
     def specs(self) -> Composite:
-        """`input_spec` and `output_spec`."""
+        """A `Composite` of `input_spec` and `output_spec`."""
         parts = {"output_spec": self.output_spec, "input_spec": self.input_spec}
         return Composite(parts, shape=self.batch_size)
 
@@ -238,7 +240,7 @@ class SpecContainer(nn.Module):
 
     @property
     def has_dynamic_specs(self) -> bool:
-        """Whether the shape of an entry is not fixed."""
+        """Whether the shape of any entry is not fixed."""
         names = (*INPUTS, *OUTPUTS)
         return self._cached(
             "dynamic", lambda: any(-1 in leaf.shape for n in names for _, leaf in _leaves(self._full(n)))
@@ -246,10 +248,10 @@ class SpecContainer(nn.Module):
 
     _has_dynamic_specs = has_dynamic_specs  # the name by which TorchRL's collectors ask
 
-    # -- what follows from them alone
+    # -- values derived from the specs
 
     def fake_tensordict(self) -> TensorDictBase:
-        """A TensorDict that looks like one of a step, filled with zeros."""
+        """Returns a TensorDict with the entries of a step, "next" included, filled with zeros."""
         root = TensorDict({}, self.batch_size, device=self.device)
         next_td = root.copy()
         for spec in (self.full_observation_spec, self.full_done_spec, self.full_reward_spec):
@@ -259,7 +261,7 @@ class SpecContainer(nn.Module):
         return root.set("next", next_td)
 
     def add_truncated_keys(self) -> Self:
-        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        """Adds a "truncated" flag beside every "done" flag in the specs and returns the environment."""
         spec = self.full_done_spec.clone().unlock_(recurse=True)
         for prefix in self.done_prefixes:
             key = join_key(prefix, "truncated")
@@ -269,15 +271,15 @@ class SpecContainer(nn.Module):
         return self
 
     def all_actions(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Every action that the spec allows, one a row, in a TensorDict of the batch size `[number, *batch_size]`.
+        """Returns every action that the spec allows, one per row, in a TensorDict `[number, *batch_size]`.
 
         Args:
-            tensordict: what the specs' masks are to be brought up to date by, where an environment has such.
+            tensordict: the entries from which an environment with masked specs updates the masks; ignored here.
         """
         return self.full_action_spec.enumerate(use_mask=True)
 
     def cardinality(self, tensordict: TensorDictBase | None = None) -> int | float:
-        """How many actions there are, masks or not; infinity where they are not a choice."""
+        """Returns the number of actions, masks ignored; infinity if the action spec is continuous."""
         return self.full_action_spec.cardinality()
 
     # -- the keys
@@ -294,32 +296,32 @@ class SpecContainer(nn.Module):
     def _single_key(self, name: str) -> Key:
         keys = self._leaf_keys(name)
         if len(keys) != 1:
-            raise KeyError(f"Expected one {name} key, but there are {keys}: use {name}_keys.")
+            raise KeyError(f"Expected one {name} key, got {keys}. Use {name}_keys.")
         return keys[0]
 
     @property
     def action_keys(self) -> list[Key]:
-        """The leaves of the actions, those at the root first."""
+        """The keys of the action leaves, those at the root first."""
         return self._leaf_keys("action")
 
     @property
     def state_keys(self) -> list[Key]:
-        """The leaves of the other inputs."""
+        """The keys of the leaves of the other inputs."""
         return self._leaf_keys("state")
 
     @property
     def observation_keys(self) -> list[Key]:
-        """The leaves of the observations."""
+        """The keys of the observation leaves."""
         return self._leaf_keys("observation")
 
     @property
     def reward_keys(self) -> list[Key]:
-        """The leaves of the rewards."""
+        """The keys of the reward leaves."""
         return self._leaf_keys("reward")
 
     @property
     def done_keys(self) -> list[Key]:
-        """The leaves of the done flags: "done", "terminated" and, where there is one, "truncated", of every group."""
+        """The keys of the done flags of every group: "done", "terminated" and, if the spec has it, "truncated"."""
         return self._leaf_keys("done")
 
     @property
@@ -337,64 +339,68 @@ class SpecContainer(nn.Module):
         """The only key of a "done" flag."""
         keys = [join_key(prefix, "done") for prefix in self.done_prefixes]
         if len(keys) != 1:
-            raise KeyError(f"Expected one done key, but there are {keys}: use done_keys.")
+            raise KeyError(f"Expected one done key, got {keys}. Use done_keys.")
         return keys[0]
 
     @property
     def done_prefixes(self) -> list[tuple[str, ...]]:
-        """Where done flags are: `()` for the root, `("agents",)` for a group; those at the root first."""
+        """The prefixes of done flags: `()` for the root, `("agents",)` for a group; the root comes first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
 
     @property
     def _done_keys_by_prefix(self) -> list[tuple[tuple[str, ...], Key]]:
-        """The place of each "done" flag, and its key."""
+        """The prefix and the key of each "done" flag."""
         return self._cached(
             "done_places", lambda: [(prefix, join_key(prefix, "done")) for prefix in self.done_prefixes]
         )
 
     def _flags(self) -> list[tuple[Key, torch.Size]]:
-        """The done flags, and what their shapes are behind the batch size."""
+        """Returns the keys of the done flags and their shapes after the batch dimensions."""
         dims = self.ndim
         return self._cached("flags", lambda: [(key, self._full("done")[key].shape[dims:]) for key in self.done_keys])
 
     @property
     def done_keys_groups(self) -> list[list[Key]]:
-        """The done flags, those of one place together."""
+        """The keys of the done flags, one list per prefix."""
         return [[key for key in self.done_keys if split_key(key)[0] == prefix] for prefix in self.done_prefixes]
 
     def _flag_groups(self) -> list[tuple[tuple[str, ...], bool, torch.Size]]:
-        """Of each place of done flags, whether "truncated" is one of them, and a flag's shape behind the batch size."""
+        """Returns every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
         groups, spec = zip(self._done_keys_by_prefix, self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
     @property
     def reset_keys(self) -> list[Key]:
-        """Where a partial reset looks for its masks: beside the done flags."""
+        """The keys of the masks of a partial reset, which are beside the done flags."""
         return [join_key(prefix, "_reset") for prefix in self.done_prefixes]
 
     @property
     def _reward_keys_not_in_root(self) -> list[Key]:
-        """The rewards that no root holds: all but those that a step goes on from."""
-        return self._cached("left behind", lambda: [key for key in self.reward_keys if key not in self.state_keys])
+        """The keys of the rewards that are no state, and so are only under "next"."""
+        return self._cached(
+            "reward_keys_not_in_root", lambda: [key for key in self.reward_keys if key not in self.state_keys]
+        )
 
 
 def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
-    """The observation of an environment that can be one without TensorDicts: one observation (or one that is wanted),
-    one action, one reward, and done flags at the root alone.
+    """Returns the key of the observation of an environment that is to be used without TensorDicts.
+
+    Such an environment has one observation (unless one is requested), one action, one reward, and done flags only at
+    the root.
 
     Raises:
-        SpaceError: it cannot, or has no observation of that name.
+        SpaceError: if the environment has other keys, or does not have the requested observation.
     """
     keys = list(env.observation_keys)
     if requested is None and len(keys) != 1:
-        raise SpaceError(f"Expected one observation, but there are {keys}: name one, or join them with CatTensors.")
+        raise SpaceError(f"Expected one observation, got {keys}. Name one, or join them with CatTensors.")
     if requested is not None and requested not in keys:
-        raise SpaceError(f"Expected one of the observations {keys}, but {requested!r} came.")
+        raise SpaceError(f"Expected one of the observations {keys}, got {requested!r}.")
     for name, keys_found in (("action", env.action_keys), ("reward", env.reward_keys)):
         if len(keys_found) != 1:
-            raise SpaceError(f"Expected one {name}, but there are {keys_found}.")
+            raise SpaceError(f"Expected one {name}, got {keys_found}.")
     if env.done_prefixes != [()]:
-        raise SpaceError(f"Expected done flags at the root alone, but there are {env.done_keys}.")
+        raise SpaceError(f"Expected done flags at the root only, got {env.done_keys}.")
     return keys[0] if requested is None else requested
 
 
@@ -404,7 +410,7 @@ def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
 
 
 def _add_missing_flags(spec: Composite) -> None:
-    """Wherever there is one of "done" and "terminated", have both; "truncated" alone has both come along."""
+    """Adds "done" and "terminated" beside any done flag of the spec."""
     split_keys = [split_key(key) for key in spec.keys(include_nested=True, leaves_only=True)]
     for prefix, name in split_keys:
         if name in FLAGS:

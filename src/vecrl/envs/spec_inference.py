@@ -1,6 +1,6 @@
-"""Specs from data: what an environment's specs must be, seen from what it gives.
+"""Infers the specs of an environment from the data that it returns.
 
-Knows TensorDicts and specs; of environments only that they reset and step.
+This module knows TensorDicts and specs; of environments it must know only `_reset`, `_step` and the spec attributes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Env = TypeVar("Env", bound="EnvBase")
 def make_composite_from_td(
     data: TensorDictBase, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
 ) -> Composite:
-    """The specs that `data` would fit, unbounded all of them.
+    """Returns unbounded specs with the shapes, dtypes and devices of `data`.
 
     Args:
-        data: any TensorDict, nested ones and ones with non-tensor entries included.
+        data: any TensorDict, also with nested and non-tensor entries.
         unsqueeze_null_shapes: give tensors of shape `()` the shape `(1,)`.
-        dynamic_shape: let the sizes behind the batch vary: -1 in the specs.
+        dynamic_shape: use -1 for all sizes after the batch dimensions.
 
     >>> from tensordict import TensorDict
     >>> spec = make_composite_from_td(TensorDict({"obs": torch.zeros(3, 2), "text": "hello"}))
@@ -70,18 +70,20 @@ def auto_specs(
     observation_key: Key | Sequence[Key] = "observation",
     reward_key: Key | Sequence[Key] = "reward",
 ) -> Env:
-    """Set an environment's specs by what a reset and two steps give, sizes that differ between the steps as -1.
+    """Infers the specs of an environment from a reset and two steps, and sets them.
+
+    Sizes that differ between the steps are -1 in the specs.
 
     Args:
-        env: whom; its batch size must be right. It is returned.
-        policy: what gives the actions.
-        tensordict: for the reset.
-        action_key, observation_key, reward_key: what must be there; a key or a list of them. Whatever else follows from
-            a step is an observation, and whatever else a step is given a state.
-        done_key: done flags; by default those named "done", "terminated" and "truncated", wherever they are.
+        env: the environment; its batch size must be correct. It is returned.
+        policy: writes the actions.
+        tensordict: the argument of the reset.
+        action_key, observation_key, reward_key: required keys, a single key or a list. All other results of a step are
+            observations, and all other inputs are states.
+        done_key: the done flags; by default all entries named "done", "terminated" or "truncated".
 
     Raises:
-        SpaceError: something of that is not there.
+        SpaceError: if a required entry is missing.
     """
     reset_td, steps = _probe_steps(env, policy, tensordict)
     next_td = steps[0].get("next")
@@ -90,7 +92,7 @@ def auto_specs(
     missing = [key for key in (*rewards, *dones, *obs) if next_td.get(key, None) is None]
     missing += [key for key in actions if steps[0].get(key, None) is None]
     if missing:
-        raise SpaceError(f"Expected the entries {missing}, but neither the environment nor the policy gives them.")
+        raise SpaceError(f"Expected the entries {missing} from the environment or the policy, got none of these.")
     observation_spec = _spec_of_steps(steps, lambda step: step.get("next"))
     flag_and_reward_keys = {*rewards, *dones, *(join_key(split_key(key)[0], flag) for key in dones for flag in FLAGS)}
     env.full_action_spec = _spec_of_steps(steps, lambda step: step.select(*actions))
@@ -108,7 +110,7 @@ def auto_specs(
 def _probe_steps(
     env: EnvBase, policy: Any, tensordict: TensorDictBase | None
 ) -> tuple[TensorDictBase, list[TensorDictBase]]:
-    """A reset, and two steps after it, taken without a look at the specs that are to be found."""
+    """Returns the result of a reset and of two steps after it, made without the specs, which are not known yet."""
     data = env._reset(None if tensordict is None else tensordict.copy())
     reset_td = data.copy()
     if tensordict is not None:
@@ -125,7 +127,7 @@ def _probe_steps(
 
 
 def _spec_of_steps(steps: list[TensorDictBase], select: Callable[[TensorDictBase], TensorDictBase]) -> Composite:
-    """The specs of a part of every step: -1 where sizes differ between them."""
+    """Returns the specs of a part of every step, with -1 for sizes that differ between steps."""
     spec, *other_specs = (make_composite_from_td(select(step), unsqueeze_null_shapes=False) for step in steps)
     for key in spec.keys(True, True):
         shapes = {tuple(other[key].shape) for other in other_specs if key in other.keys(True, True)} | {spec[key].shape}
@@ -160,5 +162,5 @@ def _rewards(spec: Composite, keys: Sequence[Key], batch_size: torch.Size) -> Co
 
 
 def _with_trailing_dim(spec: TensorSpec, batch_size: torch.Size) -> torch.Size:
-    """The shape, with the dimension of size 1 behind the batch that rewards and flags have."""
+    """Returns the shape of a reward or flag, with a dimension of size 1 added if it has only batch dimensions."""
     return torch.Size([*batch_size, 1]) if spec.shape == batch_size else spec.shape

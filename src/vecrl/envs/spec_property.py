@@ -1,4 +1,4 @@
-"""Specs as attributes of who owns them. Knows its owner by a few names only."""
+"""The descriptor behind the spec attributes of an environment, such as `env.action_spec`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class SpecProperty:
-    """An attribute that reads and sets one of the five specs.
+    """An attribute that gets and sets one of the five specs.
 
     Args:
-        name: which.
-        full: always the `Composite`; otherwise the leaf where there is only one.
+        name: "action", "state", "observation", "reward" or "done".
+        full: always return the `Composite`; otherwise the leaf, if there is only one.
         unbatched: without the batch dimensions.
     """
 

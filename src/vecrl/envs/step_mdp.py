@@ -1,6 +1,6 @@
-"""From one step to the next: what "next" holds becomes the root.
+"""`step_mdp`: makes the root of the next step from the "next" entries of a step.
 
-Knows TensorDicts, specs and keys, not how environments step.
+This module knows TensorDicts, specs and keys; it must not know how environments step.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ def step_mdp(
     done_keys: Keys = "done",
     action_keys: Keys = "action",
 ) -> TensorDictBase:
-    """The root of the next step: what `tensordict` holds under "next", and what of its own root is to be kept.
+    """Returns the root of the next step: the entries under "next", and those entries of the root that are kept.
 
     Args:
-        tensordict: what `name_part` returned.
-        next_tensordict: where to write the result; a new one by default.
-        keep_other: keep entries of the root that "next" has no newer ones of.
-        exclude_reward: leave out the rewards.
-        exclude_done: leave out the done flags.
-        exclude_action: leave out the actions.
-        reward_keys, done_keys, action_keys: which these are, a key or a list of them.
+        tensordict: the result of `step`.
+        next_tensordict: the TensorDict to write the result into; by default a new one.
+        keep_other: keep entries of the root that "next" does not have.
+        exclude_reward: omit the rewards.
+        exclude_done: omit the done flags.
+        exclude_action: omit the actions.
+        reward_keys, done_keys, action_keys: their keys, a single key or a list.
+
+    Raises:
+        SpaceError: if there is no "next" entry.
 
     >>> from tensordict import TensorDict
     >>> td = TensorDict({"action": 1, "obs": 0, "next": TensorDict({"obs": 1, "reward": 2, "done": False})})
@@ -60,13 +63,13 @@ def make_step_mdp(
     root_select: Sequence[Key] | tuple[()] = (),
     next_select: Sequence[Key] | None = None,
 ) -> Callable[[TensorDictBase], TensorDictBase]:
-    """`step_mdp` for keys that are known beforehand.
+    """Returns a `step_mdp` function for a fixed set of keys.
 
     Args:
-        root_exclude: entries of the root that are left behind, beside "next".
-        both_exclude: entries that are left out wherever they are.
-        root_select: what alone is kept of the root, as a list; everything for `()`.
-        next_select: what is taken of "next", beside newer values of what the root has; None for everything.
+        root_exclude: keys to omit from the root, in addition to "next".
+        both_exclude: keys to omit from the root and from "next".
+        root_select: a list of the only keys to keep from the root; `()` for all.
+        next_select: keys to take from "next", in addition to those that the root has; None for all.
     """
     skip_root = _key_tree([*root_exclude, *both_exclude, "next"])
     skip_next, keep_tree = _key_tree(both_exclude), None if next_select is None else _key_tree(next_select)
@@ -74,9 +77,11 @@ def make_step_mdp(
     def apply_rule(tensordict: TensorDictBase) -> TensorDictBase:
         next_td = tensordict.get("next", None)
         if next_td is None:
-            raise SpaceError(f"Expected a step, with what follows under 'next', but {_describe_keys(tensordict)} came.")
+            raise SpaceError(
+                f"Expected the result of a step, with entries under 'next', got {_describe_keys(tensordict)}."
+            )
         lazy_stack = tensordict if isinstance(tensordict, LazyStackedTensorDict) else next_td
-        if isinstance(lazy_stack, LazyStackedTensorDict):  # whose entries may have no common shape
+        if isinstance(lazy_stack, LazyStackedTensorDict):  # its entries may have no common shape
             dim = lazy_stack.stack_dim
             return LazyStackedTensorDict.lazy_stack([apply_rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if root_select == () else tensordict.select(*root_select, strict=False)
@@ -89,17 +94,23 @@ def _merge_tree(
     base: TensorDictBase | None,
     overlay: TensorDictBase | None,
     skip_base: Tree,
-    skip_top: Tree,
+    skip_overlay: Tree,
     keep_tree: Tree | None = None,
 ) -> TensorDictBase:
-    """A new TensorDict with the entries of both but those to skip, and of `overlay` only those that `keep_tree` or
-    `base` has;
-    `overlay` wins. Values are not copied."""
+    """Returns a new TensorDict with the entries of `base` and `overlay`, without copies of the values.
+
+    Args:
+        base: the root, or a nested TensorDict of it.
+        overlay: the same of "next"; its values replace those of `base`.
+        skip_base: keys to omit from `base`.
+        skip_overlay: keys to omit from `overlay`.
+        keep_tree: the only keys to take from `overlay`, in addition to those of `base`; None for all.
+    """
     entries: dict[str, Any] = {}
     value: Any
     shape = base if overlay is None else overlay
     assert shape is not None
-    for source, skip in ((base, skip_base), (overlay, skip_top)):
+    for source, skip in ((base, skip_base), (overlay, skip_overlay)):
         if source is None:
             continue
         for name, value in source.items():
@@ -112,14 +123,14 @@ def _merge_tree(
             if not isinstance(value, Tensor) and _is_branch(value):
                 base_value = entries.get(name) if source is overlay else None
                 value = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
-                if (sub_skip or sub_keep is not None) and value.is_empty():  # all that was in it is left out
+                if (sub_skip or sub_keep is not None) and value.is_empty():  # all of its entries were skipped
                     continue
             entries[name] = value
     return TensorDict(entries, shape.batch_size, device=shape.device)
 
 
 def _sub_keep(name: str, keep_tree: Tree, base: Mapping[str, Any]) -> Any:
-    """What is to be kept of an entry of "next": None for all, False for nothing, else what is kept of what is in it."""
+    """Returns which parts of an entry of "next" to keep: None for all, False for none, else the tree of nested keys."""
     sub_keep = keep_tree.get(name, False)
     if sub_keep is False and name in base:
         return _EMPTY_TREE
@@ -127,13 +138,13 @@ def _sub_keep(name: str, keep_tree: Tree, base: Mapping[str, Any]) -> Any:
 
 
 def step_mdp_for(owner: SpecContainer) -> Callable[[TensorDictBase], TensorDictBase]:
-    """`step_mdp` by the keys of an environment: see `EnvBase.step_mdp`."""
+    """Returns the `step_mdp` function for the keys of an environment; see `EnvBase.step_mdp`."""
     next_select = leaves_of(owner.full_observation_spec, owner.full_done_spec, owner.full_state_spec)
     return make_step_mdp(owner.action_keys, owner._reward_keys_not_in_root, next_select=next_select)
 
 
 def leaves_of(*specs: Composite) -> list[Key]:
-    """The keys of all leaves, those that only some of a heterogeneous batch have as well."""
+    """Returns the keys of all leaves, including those that only some rows of a heterogeneous batch have."""
     return list(dict.fromkeys(key for spec in specs for key in _leaves(spec, ())))
 
 
@@ -153,7 +164,7 @@ def _describe_keys(td: TensorDictBase) -> str:
 
 
 Tree = Mapping[str, Any]
-"""Names to skip: True for all of it, or the same for what is below."""
+"""Nested keys: True for the whole entry, or a tree of the keys inside it."""
 _EMPTY_TREE: Tree = {}
 
 
@@ -172,7 +183,7 @@ def _key_tree(keys: Sequence[Key]) -> Tree:
 
 
 def as_keys(keys: Any) -> list[Key]:
-    """A key (text, or a tuple of text) or a sequence of keys, as a list.
+    """Converts a key (a string, or a tuple of strings) or a sequence of keys to a list of keys.
 
     >>> as_keys("done"), as_keys(("agents", "done")), as_keys(["done", ("agents", "done")])
     (['done'], [('agents', 'done')], ['done', ('agents', 'done')])

@@ -1,6 +1,6 @@
-"""What an environment's own `_step` and `_reset` did, told where it will not do.
+"""Checks the results of an environment's `_step` and `_reset`, and explains errors inside them.
 
-Knows TensorDicts and an environment's keys, not how it is stepped.
+This module knows TensorDicts and the keys of an environment; it must not know how environments step.
 """
 
 from __future__ import annotations
@@ -16,61 +16,62 @@ from .spec_container import Key, SpecContainer, split_key
 
 
 def check_result(owner: SpecContainer, result: Any, tensordict: TensorDictBase | None, method: str) -> None:
-    """Raise unless `result`, which `_reset` or `_step` returned, is a TensorDict other than the one that it was
-    given."""
+    """Checks that `_reset` or `_step` returned a new TensorDict.
+
+    Raises:
+        TypeError: if `result` is no TensorDict.
+        SpaceError: if `result` is the input, `tensordict`.
+    """
     env_name = type(owner).__name__
     if not isinstance(result, TensorDictBase):
-        raise TypeError(f"Expected {env_name}.{method} to return a TensorDict, but {result!r:.200} came.")
+        raise TypeError(f"Expected {env_name}.{method} to return a TensorDict, got {result!r:.200}.")
     if result is tensordict:
         raise SpaceError(
-            f"Expected {env_name}.{method} to return a new TensorDict with what follows, but it returned the one that "
-            f"it "
-            "was given: put observations, reward and done flags into TensorDict({...}, tensordict.batch_size)."
+            f"Expected {env_name}.{method} to return a new TensorDict, got its input. "
+            "Put observations, reward and done flags into TensorDict({...}, tensordict.batch_size)."
         )
 
 
 def missing_input_error(owner: SpecContainer, tensordict: TensorDictBase, error: Exception) -> SpaceError | None:
-    """The error for a step that raised `error`, if that is because `tensordict` lacks what it should hold; else
-    None."""
+    """Returns the error that explains `error` of a step if `tensordict` lacks an input; otherwise None."""
     if isinstance(error, VecrlError):
         return None
     available = sorted(map(str, tensordict.keys(include_nested=True, leaves_only=True)))
     inputs = [key for key in [*owner.action_keys, *owner.state_keys] if tensordict.get(key, None) is None]
     if inputs:
         return SpaceError(
-            f"Expected {', '.join(map(repr, inputs))} among what is to be stepped, but there are only {available}. "
-            "Step what reset or step_mdp returned, with actions in it: env.rand_action(tensordict) puts in random ones."
+            f"Expected {', '.join(map(repr, inputs))} in the input of step, got only {available}. Step the result of "
+            "reset or step_mdp, with actions: env.rand_action(tensordict) adds random ones."
         )
     if not owner.action_keys and "action" in str(error):
-        return SpaceError(f"{type(owner).__name__} takes an action, but has no action_spec: set it.")
+        return SpaceError(f"Expected an action_spec, since {type(owner).__name__} takes an action, got none. Set it.")
     missing_obs = [
         key for key in owner.observation_keys if tensordict.get(key, None) is None and split_key(key)[1] in str(error)
     ]
     if missing_obs and isinstance(error, KeyError):
         return SpaceError(
-            f"{type(owner).__name__} went by {', '.join(map(repr, missing_obs))}, as its observation_spec says, but "
-            f"there are "
-            f"only {available}: have _reset give all of it, and step what reset or step_mdp returned."
+            f"Expected {', '.join(map(repr, missing_obs))}, which {type(owner).__name__} reads and which is in its "
+            f"observation_spec, got only {available}. Return it in _reset, and step the result of reset or step_mdp."
         )
     return None
 
 
 def reshape_reward(reward: Tensor | None, key: Key, expected: torch.Size, must_match: bool) -> Tensor:
-    """A reward as its spec has it.
+    """Returns the reward in the shape of its spec.
 
     Args:
-        reward: what a step gave.
-        key: where.
-        expected: the shape; -1 for any size.
-        must_match: whether no batch may stand before it.
+        reward: the reward from `_step`; None if it is missing.
+        key: its key.
+        expected: the shape of the spec; -1 for any size.
+        must_match: whether the shape must be `expected`, without more batch dimensions before it.
 
     Raises:
-        SpaceError: there is none, or of another size.
+        SpaceError: if it is missing or has another number of elements.
     """
     if reward is None:
-        raise SpaceError(f"Expected _step to return {key!r}, as reward_spec says, but it is not there.")
+        raise SpaceError(f"Expected _step to return {key!r}, as reward_spec says, got none. Add it to the result.")
     if not must_match or reward.shape == expected or -1 in expected:
         return reward
     if reward.numel() != expected.numel():
-        raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, but {tuple(reward.shape)} came.")
+        raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, got {tuple(reward.shape)}.")
     return reward.reshape(expected)

@@ -1,7 +1,7 @@
-"""Steps of a rollout behind one another, leaf by leaf, without a TensorDict more than the result.
+"""Collects the steps of a rollout leaf by leaf, and makes one TensorDict of them at the end.
 
-Small leaves are listed and stacked at the end, which is quickest; large ones are written where they are to stay, so
-that nothing is held twice. Knows TensorDicts, not environments.
+Small leaves are kept in lists and stacked at the end, which is fastest. Large leaves are written into preallocated
+memory, so that there are never two copies. This module must not know environments.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 from ..errors import SpaceError
 
 Path = tuple[str, ...]
-_MIN_BLOCK_BYTES = 1 << 15  # bytes of a leaf in one step, from which on its second copy would be felt
-_MAX_PREALLOC_BYTES = 1 << 31  # bytes that are set aside, though not used, for a leaf of a rollout that may end early
+_MIN_BLOCK_BYTES = 1 << 15  # bytes per step from which a leaf is preallocated; below, a second copy costs little
+_MAX_PREALLOC_BYTES = 1 << 31  # bytes at most to preallocate for a leaf of a rollout that may end early
 
 
 class Trajectory:
-    """Takes steps in, and gives them back as one TensorDict.
+    """Collects steps and stacks them into one TensorDict.
 
     Args:
-        dim: the dimension along which they are to lie.
-        max_steps: so many steps will there be at most.
-        length_is_known: so many will there be, come what may.
-        time_first: let step lie behind step in memory, whatever the dimension: to put them side by side takes longer.
+        dim: the dimension of the result along which steps are stacked.
+        max_steps: the maximum number of steps.
+        length_is_known: whether there are exactly `max_steps` steps.
+        time_first: make time the first dimension in memory, for any `dim`; this is faster to write.
     """
 
     def __init__(self, dim: int, max_steps: int, length_is_known: bool, time_first: bool = False):
@@ -39,10 +39,10 @@ class Trajectory:
         self._count = 0
 
     def add(self, data: TensorDictBase) -> None:
-        """Take in a step.
+        """Adds a step.
 
         Raises:
-            SpaceError: it has other entries than the first one, or one of another shape.
+            SpaceError: if its entries differ from those of the first step, or the shape or dtype of one does.
         """
         if self._columns is None:
             self._device, self._names = data.device, list(data.names)
@@ -50,8 +50,8 @@ class Trajectory:
         if not self._columns.append(data):
             changed = sorted(repr(".".join(path)) for path in set(self._columns.paths()) ^ set(_paths(data)))
             raise SpaceError(
-                f"Expected all steps to have the same entries, but {', '.join(changed)} came or went at step "
-                f"{self._count}. Give them at every step, or keep steps as they are with return_contiguous=False."
+                f"Expected all steps to have the same entries, got a change of {', '.join(changed)} at step "
+                f"{self._count}. Return them in every step, or use return_contiguous=False."
             )
         self._count += 1
 
@@ -64,7 +64,7 @@ class Trajectory:
         return _PreallocatedColumn(value, self._time_dim, self._max_steps)
 
     def to_tensordict(self) -> TensorDict:
-        """All steps, the last batch dimension of which is named "time"."""
+        """Returns all steps in one TensorDict, in which dimension `dim` is named "time"."""
         assert self._columns is not None
         data = self._build(self._columns)
         data.names = [*self._names[: self._dim], "time", *self._names[self._dim :]]
@@ -74,7 +74,7 @@ class Trajectory:
         columns, size = branch.columns, branch.size
         values: dict[str, Any] = {}
         for name in list(columns):
-            column = columns.pop(name)  # so that it is held no longer than it takes
+            column = columns.pop(name)  # frees the memory of each column after stacking it
             path = (*prefix, name)
             values[name] = self._build(column, path) if type(column) is _NestedColumns else self._leaf(path, column)
         return TensorDict(values, [*size[: self._dim], self._count, *size[self._dim :]], device=self._device)
@@ -82,7 +82,7 @@ class Trajectory:
     def _leaf(self, path: Path, column: Any) -> Any:
         if isinstance(column, _PreallocatedColumn):
             return column.first_rows(self._count).movedim(self._time_dim, self._dim)
-        stack: Any = torch.stack  # which takes TensorDicts and objects too
+        stack: Any = torch.stack  # typed for tensors only, accepts TensorDicts and objects too
         try:
             if isinstance(column[0], Tensor):
                 return stack(column, self._time_dim).movedim(self._time_dim, self._dim)
@@ -92,16 +92,16 @@ class Trajectory:
             if len(shapes) < 2:
                 raise
             raise SpaceError(
-                f"Expected one shape in every step, but at {'.'.join(path)!r} {shapes[0]} and {shapes[1]} came. Sizes "
-                "that vary are -1 in a spec's shape, and are not for return_contiguous=True."
+                f"Expected equal shapes in all steps at {'.'.join(path)!r}, got {shapes[0]} and {shapes[1]}. Use "
+                "return_contiguous=False if shapes vary, and -1 for these sizes in the spec."
             ) from error
 
 
 class _NestedColumns:
-    """The columns of a TensorDict's entries; of other collections than TensorDicts, each is an entry itself.
+    """One column per entry of a TensorDict; a collection of any other type is one entry.
 
     Args:
-        data: the first one; it is not taken in yet.
+        data: the first step, which is not added yet.
         column: makes the column of a leaf: a list, or a `_PreallocatedColumn`.
     """
 
@@ -115,7 +115,7 @@ class _NestedColumns:
         }
 
     def append(self, data: TensorDictBase) -> bool:
-        """Take in the entries, unless they are others than those of before: whether they are not."""
+        """Adds the entries of a step; returns False if they differ from those of the first step."""
         columns, count = self.columns, 0
         for name, value in data.items():
             column = columns.get(name)
@@ -126,7 +126,7 @@ class _NestedColumns:
                     return False
             elif type(column) is not _PreallocatedColumn or type(value) is TensorDict:
                 return False
-            elif value.requires_grad:  # which memory that is written into cannot keep
+            elif value.requires_grad:  # preallocated memory would lose the gradient
                 columns[name] = [*column.rows(), value]
             else:
                 column.append(value)
@@ -134,7 +134,7 @@ class _NestedColumns:
         return count == len(columns)
 
     def paths(self, prefix: Path = ()) -> Iterator[Path]:
-        """Where there are columns."""
+        """Yields the paths of the columns."""
         for name, column in self.columns.items():
             if type(column) is _NestedColumns:
                 yield from column.paths((*prefix, name))
@@ -143,7 +143,7 @@ class _NestedColumns:
 
 
 class _PreallocatedColumn:
-    """Memory for a leaf of all steps."""
+    """Preallocated memory for a leaf of all steps."""
 
     def __init__(self, example: Tensor, dim: int, steps: int):
         shape = (*example.shape[:dim], steps, *example.shape[dim:])
@@ -155,14 +155,14 @@ class _PreallocatedColumn:
     def append(self, value: Tensor) -> None:
         row = self._rows[self._count]
         if value.shape != row.shape:
-            raise SpaceError(f"Expected shape {tuple(row.shape)} in every step, but {tuple(value.shape)} came.")
+            raise SpaceError(f"Expected shape {tuple(row.shape)} in every step, got {tuple(value.shape)}.")
         if value.dtype != row.dtype:
-            raise SpaceError(f"Expected {row.dtype} in every step, but {value.dtype} came.")
+            raise SpaceError(f"Expected {row.dtype} in every step, got {value.dtype}.")
         row.copy_(value)
         self._count += 1
 
     def rows(self) -> list[Tensor]:
-        """The steps so far, one by one."""
+        """Returns the steps so far, one tensor each."""
         return list(self._rows[: self._count])
 
     def first_rows(self, count: int) -> Tensor:
@@ -172,7 +172,7 @@ class _PreallocatedColumn:
 
 
 def _paths(data: Any, prefix: Path = ()) -> Iterator[Path]:
-    """Where there are leaves in nested TensorDicts."""
+    """Yields the paths of the leaves of nested TensorDicts."""
     for name, value in data.items():
         if type(value) is TensorDict:
             yield from _paths(value, (*prefix, name))

@@ -1,6 +1,6 @@
-"""Environments that are no more than another library's environment under specs, and so can do without them.
+"""The record of an environment that only adds specs to a gymnasium environment.
 
-A batched environment steps what such ones wrap, a batch at a time, and applies the specs to whole batches.
+A batched environment steps these gymnasium environments directly, and applies the specs to whole batches.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .spec_container import Key
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedGymEnv:
-    """What is under an environment.
+    """The gymnasium environment under an `EnvBase`.
 
     Attributes:
-        env: a `gymnasium.Env` whose `reset` and `step` are all that the environment's own do, but for the specs.
-        keys: where the leaves of its observations lie, in the order of `engine.layout.Layout`.
+        env: the `gymnasium.Env`. `reset` and `step` of the `EnvBase` only call it and apply the specs.
+        keys: the keys of its observation leaves, in the order of `engine.space_layout.Layout`.
     """
 
     env: Any

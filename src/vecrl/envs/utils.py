@@ -1,4 +1,7 @@
-"""What users of environments need beside them."""
+"""Utilities for users of TensorDict environments: policies, exploration types, checks, `step_mdp`.
+
+This module must not know particular environments.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ __all__ = [
 
 
 SIMULATORS = ("gym", "gymnasium", "mo_gymnasium")
-"""The libraries that there is a wrapper of."""
+"""The libraries that `vecrl.envs.libs` wraps."""
 
 
 def get_available_libraries() -> dict[str, bool]:
-    """Whether the simulators of `vecrl.envs.libs` are installed, by the names that they are imported by."""
+    """Returns whether each library of `vecrl.envs.libs` is installed, by import name."""
     return {name: find_spec(name) is not None for name in SIMULATORS}
 
 
@@ -43,8 +46,8 @@ class RandomPolicy:
     """Writes random actions into a TensorDict.
 
     Args:
-        action_spec: what to draw from; it may be set later.
-        action_key: where to write it, where that is no `Composite`.
+        action_spec: the spec to sample from; it may be set later.
+        action_key: the key of the action, if the spec is no `Composite`.
     """
 
     def __init__(self, action_spec: TensorSpec | None = None, action_key: Any = "action"):
@@ -52,11 +55,13 @@ class RandomPolicy:
         self.action_key = action_key
 
     def __call__(self, td: TensorDictBase) -> TensorDictBase:
-        """`td` with actions in it."""
+        """Writes random actions into `td` and returns it.
+
+        Raises:
+            ValueError: if there is no action spec.
+        """
         if self.action_spec is None:
-            raise ValueError(
-                "RandomPolicy has nothing to draw from: give it an action_spec, such as env.full_action_spec."
-            )
+            raise ValueError("Expected an action_spec for RandomPolicy, got None. Set env.full_action_spec or another.")
         actions = self.action_spec.rand()
         return td.update(actions) if isinstance(self.action_spec, Composite) else td.set(self.action_key, actions)
 
@@ -67,13 +72,13 @@ def terminated_or_truncated(
     key: str | None = "_reset",
     write_full_false: bool = False,
 ) -> bool:
-    """Whether a row has ended; where one has, who did is written beside the flags.
+    """Returns whether any row is done; if so, writes the union of the flags beside them.
 
     Args:
-        data: with done flags at the root or in groups.
-        full_done_spec: where they are; by default wherever they are found.
-        key: the name of what is written: the union of the flags. None writes nothing.
-        write_full_false: write it also where nobody has ended.
+        data: a TensorDict with done flags at the root or in groups.
+        full_done_spec: the spec with the keys of the flags; by default all flags in `data` are used.
+        key: the name of the written entry, the union of the flags. None writes nothing.
+        write_full_false: also write the entry if no row is done.
 
     >>> import torch
     >>> from tensordict import TensorDict

@@ -50,7 +50,7 @@ def test_physics_are_read_from_the_input() -> None:
     assert other.reset()["params", "g"] == 3.0
     assert other.reset(TensorDict({}, [4]))["params", "g"].tolist() == [3.0] * 4
     assert other.action_spec.space.high.item() == 1.0
-    with pytest.raises(ValueError, match="one pendulum"):
+    with pytest.raises(ValueError, match="without a batch size"):
         PendulumEnv(PendulumEnv.gen_params(batch_size=[2]))
 
 

@@ -104,7 +104,7 @@ def test_seeds() -> None:
 
 
 def test_occupied_cells_are_named_by_row() -> None:
-    for batch, message_text in (((), "but 4 is taken"), ((3,), r"rows \[\[0\], \[1\], \[2\]\] are taken")):
+    for batch, message_text in (((), "taken cells: 4"), ((3,), r"taken cells: in the rows \[\[0\], \[1\], \[2\]\]")):
         env = TicTacToeEnv()
         move = torch.full(batch, 4)
         data = env.step_mdp(env.step(env.reset(TensorDict({}, batch)).set("action", move)))

@@ -135,19 +135,19 @@ def test_nested_actions_follow_their_space(space: Any, categorical: bool) -> Non
 
 def test_actions_of_a_wrong_shape_raise() -> None:
     env, pendulum = GymEnv("MountainCar-v0"), GymEnv("Pendulum-v1")
-    with pytest.raises(SpaceError, match=r"shape \(3,\) at 'action', but \(\) came.*encode\(2\)"):
+    with pytest.raises(SpaceError, match=r"shape \(3,\) at 'action', got \(\).*encode\(2\)"):
         env.rollout(20, actions=[2] * 20)
     with pytest.raises(SpaceError, match=r"shape \[time, 3\].*\(5,\)"):
         env.rollout(5, actions=torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(SpaceError, match=r"\(3,\) at 'action', but \(\)"):
+    with pytest.raises(SpaceError, match=r"\(3,\) at 'action', got \(\)"):
         env.rollout(5, lambda td: td.set("action", torch.tensor(2)))
-    with pytest.raises(SpaceError, match=r"\(1,\) at 'action', but \(7,\)"):
+    with pytest.raises(SpaceError, match=r"\(1,\) at 'action', got \(7,\)"):
         pendulum.step(pendulum.reset().set("action", torch.zeros(7)))
     with pytest.raises(SpaceError, match=r"shape \[3, time, 2\].*\(5, 3, 2\)"):
         GymEnv("CartPole-v1", num_envs=3).rollout(5, actions=torch.zeros(5, 3, 2))
     with pytest.raises(SpaceError, match="one-hot rows of 3"):
         env.rollout(5, actions=torch.zeros(5, 3))
-    with pytest.raises(TypeError, match="give one of them"):
+    with pytest.raises(TypeError, match="Give one of them"):
         env.rollout(5, lambda td: td, actions=[2])
 
 
@@ -164,9 +164,9 @@ def named(name: str) -> Any:
 
 
 TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, "'CartPole-v1' came. GymEnv makes one"),
-    "nothing": (GymWrapper, TypeError, "None came. GymEnv makes one"),
-    "a class": (lambda: GymWrapper(Plain), TypeError, "class .*Plain.* came"),
+    "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, "'CartPole-v1'. GymEnv makes one"),
+    "nothing": (GymWrapper, TypeError, "None. GymEnv makes one"),
+    "a class": (lambda: GymWrapper(Plain), TypeError, "got <class .*Plain.*"),
     "one over TensorDicts": (lambda: GymWrapper(GymEnv("CartPole-v1")), TypeError, "over TensorDicts already"),
     "less than no environment": (lambda: GymEnv("CartPole-v1", num_envs=-1), ValueError, "num_envs=-1"),
     "no environment": (lambda: GymEnv("CartPole-v1", num_envs=0), ValueError, "num_envs=0"),
@@ -176,12 +176,12 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an array among infos": (
         lambda: GymWrapper(Informing(GOOD)).set_info_dict_reader(default_info_dict_reader(["a"])).rollout(2),
         SpaceError,
-        r"shape \(\) at info 'a', but \(2,\) came.*spec=\{'a': Unbounded\(\(2,\)\)\}",
+        r"shape \(\) at info 'a', got \(2,\).*spec=\{'a': Unbounded\(\(2,\)\)\}",
     ),
     "text among infos": (
         lambda: GymWrapper(Informing("x")).set_info_dict_reader(default_info_dict_reader(["a"])).rollout(2),
         SpaceError,
-        "numbers at info 'a', but 'x' came",
+        "numbers at info 'a', got 'x'",
     ),
 }
 

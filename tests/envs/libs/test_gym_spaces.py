@@ -79,7 +79,7 @@ def test_specs_to_spaces() -> None:
 
 
 def test_invalid_types_raise() -> None:
-    with pytest.raises(SpaceError, match="a class, or the name of one"):
+    with pytest.raises(SpaceError, match="a class or the name of one"):
         register_gym_spec_conversion(Angle())  # pyright: ignore[reportArgumentType]
 
 

@@ -192,7 +192,7 @@ def test_reset_options() -> None:
 def test_invalid_actions_raise() -> None:
     env = NativeEnv("CartPole-v1", 2, categorical_action_encoding=True)
     root = env.reset()
-    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2,\), but \(2, 1\) came"):
+    with pytest.raises(SpaceError, match=r"Expected actions of shape \(2,\), got \(2, 1\)"):
         env.step(root.set("action", torch.zeros(2, 1, dtype=torch.int64)))
     with pytest.raises(SpaceError, match="expected 0 to 1"):
         env.step(root.set("action", torch.tensor([0, 2])))
@@ -203,11 +203,11 @@ def test_error_messages() -> None:
         NativeEnv("Chess", 1)
     with pytest.raises(ValueError, match="contradict each other"):
         NativeEnv("CartPole-v1", 3, batch_size=(4,))
-    with pytest.raises(ValueError, match="give num_envs or batch_size"):
+    with pytest.raises(ValueError, match="Expected num_envs or batch_size"):
         NativeEnv("CartPole-v1", compile=True)
-    with pytest.raises(SpaceError, match="There was no reset"):
+    with pytest.raises(SpaceError, match="Expected a reset before the first step"):
         NativeEnv("CartPole-v1", 2).rand_step()
-    with pytest.raises(SpaceError, match='no "rows" in the TensorDict'):
+    with pytest.raises(SpaceError, match='Expected "rows" in the TensorDict'):
         NativeEnv("CartPole-v1").rand_step()
     env = NativeEnv("CartPole-v1", 2)
     env.close()

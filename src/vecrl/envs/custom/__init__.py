@@ -1,4 +1,4 @@
-"""Environments of our own over TensorDicts, that stand on no other library."""
+"""TensorDict environments written in torch, without other libraries."""
 
 from .pendulum import PendulumEnv
 from .tictactoe import TicTacToeEnv

@@ -1,1 +1,1 @@
-"""Simulators of other libraries as TensorDict environments, a file each; none is imported before it is asked for."""
+"""Simulators of other libraries as TensorDict environments, one file per library, imported on first use."""

@@ -1,7 +1,8 @@
-"""gymnasium's environments, single ones and vectors of them, over TensorDicts; those of the old gym as well.
+"""Environments of gymnasium and of the old gym, single or vectors, as environments over TensorDicts.
 
-Observations that are no dict lie under "observation"; those of dicts under their own keys. Actions are one-hot where
-the space is discrete, unless asked otherwise. What an environment hands out is copied, unless it is the caller's.
+Observations that are no dict are under "observation"; dict observations keep their keys. Actions of discrete spaces are
+one-hot unless requested otherwise. Arrays that an environment may write again later are copied. This module must not
+know other libraries of `envs.libs`.
 """
 
 from __future__ import annotations
@@ -47,26 +48,26 @@ __all__ = [
 
 
 class GymWrapper(GymLikeEnv):
-    """A gymnasium environment, or a vector of them, as an `EnvBase`.
+    """A gymnasium environment, or a vector environment, as an `EnvBase`.
 
-    A vector environment of n rows has the batch size (n,). Whatever its auto-reset mode, "next" holds the true
-    successors, final observations included, and rows that ended begin anew in the root that follows. For that, one in
-    next-step or disabled mode must heed `options["reset_mask"]`; with one that does not (`CartPoleVectorEnv`), rollouts
-    must end with the first end. One that takes a single seed gets the first row's.
+    A vector environment of n rows has the batch size (n,). In every auto-reset mode, "next" holds the true successors,
+    final observations included, and rows that are done hold the first observation of a new episode in the next root.
+    For this, a vector environment in next-step or disabled mode must support `options["reset_mask"]`. With one that
+    does not (`CartPoleVectorEnv`), rollouts must stop at the first row that is done. A vector environment that takes a
+    single seed gets that of the first row.
 
     Args:
-        env: any `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).
-        categorical_action_encoding: discrete actions and observations as indices instead of one-hot rows.
-        from_pixels: observe what the environment renders, under "pixels", uint8 `[H, W, C]`; its render mode must be
-            "rgb_array".
-        pixels_only: do so instead of what it observes itself, otherwise beside it.
-        frame_skip: how many steps of the environment make one here; their rewards are added up.
-        missing_obs_value: what stands for the final observation where a vector environment loses it.
+        env: a `gymnasium.Env` or `gymnasium.vector.VectorEnv`, or an environment of the old gym (0.21 to 0.26).
+        categorical_action_encoding: encode discrete actions and observations as indices, not as one-hot rows.
+        from_pixels: add rendered frames under "pixels", uint8 `[H, W, C]`; the render mode must be "rgb_array".
+        pixels_only: return the frames instead of the environment's observations, not beside them.
+        frame_skip: number of steps of the environment per step; their rewards are summed.
+        missing_obs_value: the value of final observations that a vector environment does not return.
         kwargs: see `GymLikeEnv`.
 
     Raises:
-        SpaceError: a batch size that is not the environment's; `from_pixels` or `frame_skip` for a vector, whose
-            environments must do that themselves.
+        SpaceError: if the batch size is not the environment's, or `from_pixels` or `frame_skip` is given for a vector
+            environment, where the single environments must do this.
 
     >>> import gymnasium
     >>> env = GymWrapper(gymnasium.make("CartPole-v1"))
@@ -104,14 +105,14 @@ class GymWrapper(GymLikeEnv):
         check_gym_env(env)
         if not is_vector(env):
             if self.batch_size:
-                raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
+                raise SpaceError(f"Expected a batch size of () for one environment, got {tuple(self.batch_size)}.")
             return apply_pixel_wrappers(as_gymnasium(env), **pixel_options)
         if self.batch_size not in ((), (env.num_envs,)):
-            raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, but {tuple(self.batch_size)} came.")
+            raise SpaceError(f"Expected a batch size of {(env.num_envs,)}, got {tuple(self.batch_size)}.")
         if pixel_options["from_pixels"] or pixel_options["frame_skip"] > 1 or self.frame_skip > 1:
             raise SpaceError(
-                "from_pixels and frame_skip are for single environments: let those of the vector do it themselves, as "
-                "GymEnv(name, num_envs=n, frame_skip=k) has them do."
+                "Expected no from_pixels or frame_skip with a vector environment. Apply them to its single "
+                "environments, as GymEnv(name, num_envs=n, frame_skip=k) does."
             )
         self.batch_size = [env.num_envs]
         self._vector = VectorEnvAdapter(env, self._output_transform, self._missing_obs_value)
@@ -141,13 +142,13 @@ class GymWrapper(GymLikeEnv):
         self._action_key = next(iter(self.action_keys), "action")
         not_overridden = not overrides_any(self, GymWrapper, _READ_METHODS)
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
-        self._fast_path = not_overridden and is_plain and vector is None  # whether a step may go without detours
+        self._fast_path = not_overridden and is_plain and vector is None  # whether `_step` may skip the hooks
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
         pairs = zip(self._leaves, self._layout.leaves, strict=True)
         self._encoders = [(key, self._encoder(spec.to("cpu"), leaf)) for (key, spec), leaf in pairs]
 
     def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
-        """From an observation's leaf, of all rows where there are several, to its tensor."""
+        """Returns a function that converts a leaf of an observation (of all rows, for a vector) to its tensor."""
         vector = self._vector
         count = () if vector is None else (vector.num_envs,)
         return fast_encoder(
@@ -157,10 +158,10 @@ class GymWrapper(GymLikeEnv):
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         return Unbounded((1,), device=device)
 
-    # -- step by step
+    # -- single steps
 
     def read_obs(self, observations: Any) -> dict[str, Any]:
-        """An observation of the environment's as tensors by their keys."""
+        """Converts an observation of the environment to a nested dict of tensors."""
         entries: dict[str, Any] = {}
         for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
             branch = entries
@@ -170,7 +171,7 @@ class GymWrapper(GymLikeEnv):
         return entries
 
     def read_action(self, action: Any) -> Any:
-        """An action's tensor (of several, a TensorDict) as the environment wants it."""
+        """Converts an action, a tensor or a TensorDict of several, to an element of the environment's action space."""
         numpy_action = super().read_action(action)
         return restore_tuples(numpy_action, self._tuples) if self._tuples else numpy_action
 
@@ -199,15 +200,14 @@ class GymWrapper(GymLikeEnv):
         return TensorDict(entries, self._batch_size, device=self._device)
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """See `EnvBase._step_and_complete`: what a quick step gives has all flags, and all in the shapes of the
-        specs."""
+        # The result of the fast `_step` has all flags, and every entry has the shape of its spec
         is_plain = not (self.run_type_checks or self.info_dict_reader) and self._self_reset is None
         if is_plain and self._cached("whole", self._has_default_shapes):
             return self._step(tensordict)
         return super()._step_and_complete(tensordict)
 
     def _has_default_shapes(self) -> bool:
-        """Whether what `_step` gives needs no completing, since nobody has changed the specs or the step."""
+        """Returns whether the result of `_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
         return default_shapes and self._fast_path and not overrides_any(self, GymWrapper, ("_step",))
@@ -220,7 +220,7 @@ class GymWrapper(GymLikeEnv):
     # -- vectors
 
     def read_reward(self, reward: Any) -> Tensor:
-        """A reward, or those of all rows, as a tensor of `reward_spec`."""
+        """Converts a reward, or the rewards of all rows, to a tensor of `reward_spec`."""
         if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
             return super().read_reward(reward)
         return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
@@ -229,7 +229,10 @@ class GymWrapper(GymLikeEnv):
         return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """See `EnvBase.maybe_reset`; rows that began anew in the step itself are spared the way through a reset."""
+        """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged.
+
+        Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`.
+        """
         if self._vector is None:
             return super().maybe_reset(tensordict)
         self_reset_rows = self._vector.self_reset_rows
@@ -247,8 +250,8 @@ class GymWrapper(GymLikeEnv):
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         if self._vector is not None and not bool((mask.reshape(-1, 1) | tensordict.get("done")).all()):
             raise SpaceError(
-                "A vector environment steps all of its rows: a '_step' mask may only leave out those that are done. "
-                "Put the environments into a SerialEnv or a ParallelEnv to step some of them."
+                "Expected a '_step' mask that excludes only rows that are done, since a vector environment steps all "
+                "rows. Put the environments into a SerialEnv or a ParallelEnv to step some of them."
             )
         return super()._step_masked(tensordict, mask)
 
@@ -262,13 +265,18 @@ class GymWrapper(GymLikeEnv):
         return None if seed is None else list(seed_chain(seed, self.numel()))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """See `EnvBase.set_seed`; rows of a vector get the seeds that as many environments would, one by one."""
+        """Seeds the environment and returns the seed for the next one; each row of a vector gets a seed of its own.
+
+        Args:
+            seed: None for a random seed. The rows get the seeds that single environments would get, one after another.
+            static_seed: return `seed` itself.
+        """
         last_seed = super().set_seed(seed, static_seed)
         if self._vector is None or static_seed or seed is None:
             return last_seed
         return next_seed(seed_chain(seed, self.numel())[-1])
 
-    # -- a rollout at once
+    # -- whole rollouts
 
     def _step_recorded(self, action: Any) -> tuple[Any, float, bool, bool]:
         result, reward_so_far, frames_left = self._checked_step(action), 0.0, self.frame_skip - 1
@@ -332,11 +340,11 @@ class GymWrapper(GymLikeEnv):
 
     @property
     def lib(self) -> Any:
-        """The library that the environment comes from: gymnasium, or gym."""
+        """The module of the environment's library: gymnasium or gym."""
         return import_module(self.get_library_name())
 
     def get_library_name(self, env: Any = None) -> str:
-        """Which library an environment (this one by default) comes from: "gymnasium" or "gym"."""
+        """Returns the name of the library of an environment, by default of this one: "gymnasium" or "gym"."""
         env = self._env if env is None else env
         classes = type(getattr(env, "legacy_env", env)).__mro__
         return "gym" if any(cls.__module__.partition(".")[0] == "gym" for cls in classes) else "gymnasium"
@@ -353,26 +361,28 @@ class GymWrapper(GymLikeEnv):
 
 
 class _AvailableEnvs:
-    """A class's `_env_names()`, as an attribute of the class."""
+    """Descriptor that returns `_env_names()` of the class."""
 
     def __get__(self, owner: Any, cls: Any = None) -> list[str]:
         return cls._env_names()
 
 
 class GymEnv(GymWrapper):
-    """A gymnasium environment by its name, or several of them, see `GymWrapper`.
+    """A gymnasium environment, or several, made by name; see `GymWrapper`.
 
     Args:
-        env_name: as the `make` of the current backend takes it, see `set_gym_backend`.
+        env_name: the name for `make` of the current backend, see `set_gym_backend`.
         categorical_action_encoding, from_pixels, pixels_only, frame_skip: see `GymWrapper`.
-        num_envs: how many; the batch size is (num_envs,) then. They are stepped by a `vecrl.vector.VectorEnv`.
-        num_workers: how many worker processes share them; alone, it also says how many environments there are.
-        backend: of that `VectorEnv`: "serial", "threads", "ray" or "processes", the default for several workers.
-        ray_options: of that `VectorEnv`.
-        kwargs: those of `GymWrapper`, `GymLikeEnv`, `EnvBase`; others go to `make`, with `disable_env_checker` true.
+        num_envs: number of environments in a `vecrl.vector.VectorEnv`; the batch size is (num_envs,). None for a single
+            environment without batch dimensions.
+        num_workers: number of worker processes; without `num_envs` it is also the number of environments.
+        backend: the `VectorEnv`'s backend: "serial", "threads", "ray" or "processes", the default for several workers.
+        ray_options: passed to the `VectorEnv`.
+        kwargs: arguments of `GymWrapper`, `GymLikeEnv` and `EnvBase`; all others are passed to `make`, with
+            `disable_env_checker` true.
 
     Attributes:
-        available_envs: of the class: the names that the current backend can make.
+        available_envs: class attribute, the names of the environments that the current backend can make.
 
     >>> GymEnv("Pendulum-v1", g=9.81).rollout(5).shape
     torch.Size([5])
@@ -422,11 +432,11 @@ class GymEnv(GymWrapper):
 
     @classmethod
     def _library(cls) -> str:
-        """The name of the library whose `make` makes the environments."""
+        """Returns the name of the library with which environments are made."""
         return gym_backend().__name__
 
 
-_FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # quicker to copy than tensors are
+_FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
 _UNWRAP_METHODS = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ_METHODS = (
     "_step_env",

@@ -1,6 +1,6 @@
-"""Which of gymnasium and the old gym is meant where a name alone would not tell.
+"""Selects the library, gymnasium or the old gym, that makes environments by name.
 
-Knows how to import them, and nothing of environments.
+This module imports the libraries; it must not know environments.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..._utils import ignore_modules
 Backend = str | ModuleType | Callable[[], Any]
 
 DEFAULT_GYM: ModuleType = gymnasium
-"""The library that is meant where nothing was said."""
+"""The library in use unless `set_gym_backend` selects another."""
 _GYM_LIBRARIES = ("gymnasium", "gym")
 _current_backend: ModuleType | None = None
 
 
 def gym_backend(submodule: str | None = None) -> ModuleType:
-    """The library that environments are taken from now: what `set_gym_backend` says, else gymnasium.
+    """Returns the library that `set_gym_backend` selected, by default gymnasium.
 
     Args:
-        submodule: one of its modules instead, such as "wrappers" or "wrappers.monitoring".
+        submodule: the name of one of its modules to return instead, such as "wrappers" or "wrappers.monitoring".
 
     >>> gym_backend().__name__, gym_backend("wrappers").__name__
     ('gymnasium', 'gymnasium.wrappers')
@@ -37,23 +37,23 @@ def gym_backend(submodule: str | None = None) -> ModuleType:
 
 
 class set_gym_backend:
-    """Take environments from this library: in a `with` block, in a decorated function, or from `set()` on.
+    """Selects the library of environments: in a `with` block, in a decorated function, or from a call of `set()` on.
 
-    What `implement_for` has for the other one is passed over meanwhile.
+    Implementations that `implement_for` has for the other library are ignored meanwhile.
 
     Args:
         backend: "gymnasium" or "gym", the module itself, or a function that returns one of these.
 
     Raises:
-        ModuleNotFoundError: it is not installed; raised when it is set, with what to install.
+        ModuleNotFoundError: when the backend is set, if the library is not installed; it names the package to install.
 
     >>> with set_gym_backend("gymnasium"):
     ...     gym_backend().__name__
     'gymnasium'
     >>> @set_gym_backend("gymnasium")
-    ... def who():
+    ... def backend_name():
     ...     return gym_backend().__name__
-    >>> who()
+    >>> backend_name()
     'gymnasium'
     """
 
@@ -63,7 +63,7 @@ class set_gym_backend:
 
     @property
     def backend(self) -> ModuleType:
-        """The library; imported here."""
+        """The module of the library, which this property imports."""
         module: Any = self._backend
         if not isinstance(module, str | ModuleType) and callable(module):
             module = module()
@@ -76,12 +76,12 @@ class set_gym_backend:
                 raise
             requirement = '"gym<=0.26.2"' if module == "gym" else module
             message = (
-                f"Expected {module} to be installed: pip install {requirement}, or choose set_gym_backend('gymnasium')."
+                f"Expected {module} to be installed. pip install {requirement}, or choose set_gym_backend('gymnasium')."
             )
             raise ModuleNotFoundError(message, name=module) from error
 
     def set(self) -> None:
-        """From now on."""
+        """Selects the library until the next change."""
         _activate(self.backend)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What conversions of spaces leave open: rules of a user's own, and actions that are tuples."""
+"""Conversions of spaces that `vecrl.specs.convert` does not cover: user-defined rules, and actions that are tuples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ Converter = Callable[..., Any]
 
 
 def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Converter], Converter]:
-    """Decorator: how spaces of a type become specs, or, for a type of specs, how these become spaces.
+    """Decorator that registers a conversion from a space class to specs, or from a spec class to spaces.
 
     Args:
-        spec_type: a class of spaces, or its name ("MySpace", "package.module.MySpace") where it is not to be imported
-            yet; or a subclass of `TensorSpec`.
+        spec_type: a class of spaces, or its name ("MySpace", "package.module.MySpace"), which needs no import; or a
+            subclass of `TensorSpec`.
 
-    The decorated function is called with the space, and with those of the keywords `dtype`, `device`,
-    `categorical_action_encoding`, `remap_state_to_observation` and `batch_size` that it takes; or with the spec alone.
+    A converter of spaces is called with the space and those of the keywords `dtype`, `device`,
+    `categorical_action_encoding`, `remap_state_to_observation` and `batch_size` that it accepts. A converter of specs
+    is called with the spec alone.
+
+    Raises:
+        SpaceError: if `spec_type` is neither a class nor a name.
 
     >>> from gymnasium import spaces
     >>> from vecrl.specs import Bounded
@@ -37,7 +41,7 @@ def register_gym_spec_conversion(spec_type: type | str) -> Callable[[Converter],
     torch.Size([1])
     """
     if not isinstance(spec_type, type | str):
-        raise SpaceError(f"Expected a class, or the name of one, but {spec_type!r:.80} came.")
+        raise SpaceError(f"Expected a class or the name of one, got {spec_type!r:.80}.")
 
     def add(fn: Converter) -> Converter:
         if isinstance(spec_type, type) and issubclass(spec_type, TensorSpec):
@@ -67,24 +71,23 @@ def _as_converter(fn: Converter) -> Callable[[Any, ConversionOptions], Any]:
 
 
 def observation_keys_of(layout: Layout) -> list[tuple[str, ...]]:
-    """Where the leaves of observations lie in TensorDicts.
+    """Returns the keys of the observation leaves in TensorDicts.
 
     Raises:
-        SpaceError: a name is taken by what a step gives beside observations.
+        SpaceError: if a key is reserved for other entries of a step.
     """
     keys = [("observation",) if leaf.path == () else tuple(map(str, leaf.path)) for leaf in layout.leaves]
     conflicts = sorted({key[0] for key in keys} & {*FLAGS, "next", "reward"})
     if conflicts:
         raise SpaceError(
-            f"Expected observations of other names than {', '.join(map(repr, conflicts))}, which TensorDicts have for "
-            f"the "
-            "rest of a step. Rename them, as by gymnasium.wrappers.TransformObservation."
+            f"Expected observations of other names than {', '.join(map(repr, conflicts))}, which are reserved for the "
+            "other entries of a step. Rename them, for example with gymnasium.wrappers.TransformObservation."
         )
     return keys
 
 
 def find_tuple_spaces(space: Any) -> Any:
-    """The space, if a part of it is a Tuple, whose elements are tuples; else None."""
+    """Returns the space if it is or contains a Tuple space; otherwise None."""
     parts: Any = getattr(space, "spaces", ())
     subspaces = parts.values() if hasattr(parts, "values") else parts
     has_tuples = any(find_tuple_spaces(part) is not None for part in subspaces)
@@ -92,7 +95,7 @@ def find_tuple_spaces(space: Any) -> Any:
 
 
 def restore_tuples(value: Any, space: Any) -> Any:
-    """An action with the keys "0", "1", … as the tuple that a Tuple space holds."""
+    """Converts dicts with the keys "0", "1", … in an action to the tuples of its Tuple spaces."""
     if type(space).__name__ == "Tuple":
         return tuple(restore_tuples(value[str(i)], part) for i, part in enumerate(space.spaces))
     if isinstance(value, dict):

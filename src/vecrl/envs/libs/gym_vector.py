@@ -1,12 +1,12 @@
-"""Vector environments of gymnasium and its like, step by step, so that their mode of auto-reset does not matter.
+"""Adapts vector environments of gymnasium and gym so that all auto-reset modes look alike.
 
-A step gives the true successor of every row, the final observation of an episode included; a row whose episode ended
-begins the next one when it is asked to. Knows arrays and the three modes, not TensorDicts.
+A step returns the true successor of every row, final observations included. A row that is done starts the next episode
+when it is reset. This module knows arrays and the three modes; it must not know TensorDicts.
 
-    mode        where final observations are       how a row begins anew
-    same-step   in the info                        it has done so: its first observation is kept for the reset
-    next-step   in the observations                by a reset of its own, so that no action goes unheard
-    disabled    in the observations                by a reset of its own
+    mode        final observations are             how a row is reset
+    same-step   in the info                        the step did it: the first observation is kept until the reset
+    next-step   in the observations                by a partial reset, so that no action is ignored
+    disabled    in the observations                by a partial reset
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...engine.transition import AutoresetMode, autoreset_mode
 from ...errors import SpaceError
 from ...simulators.legacy_gym import as_gymnasium_space
 
-_HAS_AUTORESET_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # which came together with partial resets
+_HAS_AUTORESET_MODES = hasattr(gymnasium.vector, "AutoresetMode")  # added to gymnasium together with partial resets
 Info = dict[str, Any]
 Seeds = list[int | None] | None
 _MASKED_RESETS = (
@@ -35,31 +35,28 @@ _FINAL_KEYS = ("final_obs", "final_observation", "final_info")
 
 
 def is_vector(env: Any) -> bool:
-    """Whether this is a vector environment, of gymnasium or of the old gym."""
+    """Returns whether this is a vector environment of gymnasium or of the old gym."""
     return isinstance(env, gymnasium.vector.VectorEnv) or (
         hasattr(env, "num_envs") and hasattr(env, "single_observation_space")
     )
 
 
 def check_gym_env(env: Any) -> None:
-    """Raise a `TypeError` unless this is an environment, single or a vector, of gymnasium's or gym's kind."""
+    """Raises a `TypeError` unless this is a single or vector environment of gymnasium or gym."""
     space_kinds = ("observation", "action")
     spaces = all(
         hasattr(env, f"{space_kind}_space") or hasattr(env, f"single_{space_kind}_space") for space_kind in space_kinds
     )
     if isinstance(env, type) or not spaces:
         raise TypeError(
-            f"Expected an environment of gymnasium, or a vector of them, but {env!r:.80} came. GymEnv makes one by its "
-            "name."
+            f"Expected an environment or a vector environment of gymnasium, got {env!r:.80}. GymEnv makes one by name."
         )
     if hasattr(env, "full_observation_spec"):
-        raise TypeError(
-            f"Expected an environment of gymnasium, but {env!r:.80} came, which is over TensorDicts already."
-        )
+        raise TypeError(f"Expected an environment of gymnasium, got {env!r:.80}, which is over TensorDicts already.")
 
 
 def single_spaces_of(env: Any) -> tuple[Any, Any]:
-    """The spaces of observations and actions of a single environment, or of one row of a vector."""
+    """Returns the observation and action spaces of a single environment, or of one row of a vector environment."""
     if is_vector(env):
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
@@ -68,11 +65,11 @@ def single_spaces_of(env: Any) -> tuple[Any, Any]:
 def make_gym_vector(
     make_env: Callable[[], Any], count: int, backend: Any, num_workers: int | None, ray_options: Any = None
 ) -> Any:
-    """`count` environments as a vector, over worker processes where there are to be several workers."""
+    """Makes a `VectorEnv` of `count` environments, by default over processes if there are several workers."""
     from ...vector import VectorEnv
 
     if count < 1:
-        raise ValueError(f"Expected one environment or more, but num_envs={count} came.")
+        raise ValueError(f"Expected one environment or more, got num_envs={count}.")
     if backend is None:
         backend = "serial" if (num_workers or 1) == 1 else "processes"
     vector_options = {"backend": backend, "num_workers": num_workers, "ray_options": ray_options}
@@ -80,7 +77,7 @@ def make_gym_vector(
 
 
 def autoreset_mode_of(env: Any) -> AutoresetMode:
-    """When rows of a vector environment begin anew; those that do not say are as gymnasium's were at the time."""
+    """Returns the auto-reset mode of a vector environment; by default that of its gymnasium or gym version."""
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode") or getattr(env, "autoreset_mode", None)
     if mode is not None:
         return autoreset_mode(getattr(mode, "value", mode))
@@ -89,25 +86,25 @@ def autoreset_mode_of(env: Any) -> AutoresetMode:
 
 
 class VectorEnvAdapter:
-    """A vector environment whose rows begin anew when they are asked to.
+    """A vector environment in which done rows start a new episode only when `reset` selects them.
 
     Args:
         env: the vector environment.
-        read_output: makes obs, reward, terminated, truncated, done and info of what its `step` returns.
-        missing_value: what stands for final observations that it loses, where they are floats; zeros elsewhere.
+        read_output: converts the result of its `step` to (obs, reward, terminated, truncated, done, info).
+        missing_value: the value of final observations that it does not return, for float dtypes; zeros for others.
 
     Attributes:
-        mode: of its auto-reset.
-        layout: of one row's observations.
-        returns_copies: whether the arrays that it gives are the caller's to keep.
+        mode: its auto-reset mode.
+        layout: the layout of one row's observations.
+        returns_copies: whether it never writes again to the arrays that it returned.
     """
 
     def __init__(self, env: Any, read_output: Callable[[Any], Any], missing_value: Any = np.nan):
         parameters = inspect.signature(env.reset).parameters
         if "seed" not in parameters and "kwargs" not in parameters:
             raise SpaceError(
-                f"Expected a vector environment of gymnasium, or of gym 0.26, but {type(env).__name__} takes no seed "
-                "at a reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
+                f"Expected a vector environment of gymnasium or gym 0.26, got a {type(env).__name__}, which takes no "
+                "seed in reset. Batch its environments with GymEnv(name, num_envs=n), or in a vecrl.vector.VectorEnv."
             )
         self.env = env
         self.num_envs: int = env.num_envs
@@ -117,18 +114,21 @@ class VectorEnvAdapter:
         self.returns_copies = getattr(env, "copy", False) is True and not is_wrapped
         self._read = read_output
         self._missing = missing_value
-        self._self_reset: tuple[np.ndarray, Any, Info] | None = None  # which rows, observations of all, infos
-        self._pending_reset: np.ndarray | None = None  # rows that ended and are not begun
-        self._latest_obs: Any = None  # observations, until it is known that partial resets leave other rows alone
+        self._self_reset: tuple[np.ndarray, Any, Info] | None = None  # rows, observations of all rows, infos
+        self._pending_reset: np.ndarray | None = None  # rows that are done and not reset
+        self._latest_obs: Any = None  # kept until a partial reset is known not to change the other rows
         self._resets_by_mask = self.mode == AutoresetMode.SAME_STEP or type(env).reset in _MASKED_RESETS
 
     def reset(
         self, mask: np.ndarray | None = None, seeds: Seeds = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, Info]:
-        """Begin episodes: in the rows of `mask`, bool `[n]`, or in all.
+        """Resets the rows of `mask`, bool `[n]`, or all rows.
 
         Returns:
-            Observations of all rows, of which only those of `mask` matter, and infos.
+            The observations of all rows, which are valid only in the rows of `mask`, and infos.
+
+        Raises:
+            SpaceError: if the environment resets rows outside `mask` too.
         """
         self_reset, self._self_reset = self._self_reset, None
         if mask is None:
@@ -149,11 +149,11 @@ class VectorEnvAdapter:
 
     @property
     def self_reset_rows(self) -> np.ndarray | None:
-        """The rows, bool `[n]`, that have begun anew and wait to be asked to; None for none."""
+        """The rows, bool `[n]`, that the last step reset and `reset` has not returned yet; None for none."""
         return None if self._self_reset is None else self._self_reset[0]
 
     def _reset_rows(self, mask: np.ndarray, seeds: Seeds, options: Mapping[str, Any] | None) -> tuple[Any, Info]:
-        if mask.all():  # known to all of them, which reset masks are not
+        if mask.all():  # every vector environment supports full resets, but not every one supports reset masks
             return self._reset_vector(seeds, options)
         latest_obs, self._resets_by_mask = self._latest_obs, self._resets_by_mask or self._latest_obs is not None
         result = self._reset_vector(seeds, {**(options or {}), "reset_mask": mask.copy()})
@@ -166,33 +166,33 @@ class VectorEnvAdapter:
         arguments = {} if options is None else {"options": options}
         try:
             return _as_arrays(self.env.reset(seed=seeds, **arguments))
-        except gymnasium.error.Error:  # a batch by birth may have one stream of random numbers, and take one seed
+        except gymnasium.error.Error:  # a natively batched environment may have one random generator and take one seed
             if seeds is None:
                 raise
             return _as_arrays(self.env.reset(seed=seeds[0], **arguments))
 
     def _check_other_rows_unchanged(self, obs_before: Any, obs_after: Any, rows: np.ndarray) -> None:
-        """Raise where a partial reset has begun other rows anew as well, which would go unnoticed."""
+        """Raises a `SpaceError` if a partial reset has changed the other rows too."""
         for leaf, old, new in zip(self.layout.leaves, *map(self.layout.split, (obs_before, obs_after)), strict=True):
             if leaf.dtype is not None and not np.array_equal(old[rows], new[rows], equal_nan=leaf.dtype.kind in "fc"):
                 raise SpaceError(
-                    f"{type(self.env).__name__} begins all rows anew when only some are meant: its reset pays no heed "
-                    'to options["reset_mask"], so rollouts must end with the first end. Use its same-step mode, or '
-                    'another vector environment: GymEnv(name, num_envs=n), make_vec(..., vectorization_mode="sync").'
+                    f"Expected a partial reset, got a reset of all rows: {type(self.env).__name__}.reset ignores "
+                    'options["reset_mask"]. Stop rollouts at the first row that is done, use its same-step mode, or '
+                    'use GymEnv(name, num_envs=n) or make_vec(..., vectorization_mode="sync").'
                 )
 
     def step(self, actions: Any, infos: bool = True) -> tuple[Any, Any, Any, Any, Any, Info]:
-        """Step all rows.
+        """Steps all rows.
 
         Args:
-            actions: as the vector environment takes them.
-            infos: whether anybody reads them.
+            actions: in the format of the vector environment.
+            infos: whether infos are needed.
 
         Returns:
             True successors, reward, terminated, truncated, done, infos.
         """
         if self._pending_reset is not None and self._pending_reset.any() and self.mode == AutoresetMode.DISABLED:
-            self.reset(self._pending_reset)  # somebody goes on without these rows: they must do something
+            self.reset(self._pending_reset)  # the caller ignores these rows, but the environment steps them
         obs, reward, terminated, truncated, done, info = self._read(_as_arrays(self.env.step(actions)))
         self._self_reset = self._pending_reset = None
         if not self._resets_by_mask:
@@ -206,7 +206,7 @@ class VectorEnvAdapter:
         return obs, reward, terminated, truncated, done, info
 
     def _split_final(self, obs: Any, info: Info, done: np.ndarray, infos: bool) -> tuple[Any, Info]:
-        """What a same-step environment says of the end of an episode, apart from the beginning of the next."""
+        """Returns the final observations and infos of a same-step environment; keeps those after the reset."""
         info_after_reset = {key: value for key, value in info.items() if key.removeprefix("_") not in _FINAL_KEYS}
         self._self_reset = done, obs, info_after_reset
         final_obs = next((info[key] for key in _FINAL_KEYS[:2] if info.get(key) is not None), None)
@@ -225,7 +225,7 @@ class VectorEnvAdapter:
 
 
 def merge_infos_by_row(info: Info, new_info: Any, rows: np.ndarray) -> Info:
-    """Infos of many rows: of `rows` what `further` says, be it nothing, of the others what `info` says."""
+    """Merges infos of vector environments: those of `rows` from `new_info`, even if missing, all others from `info`."""
     if new_info is None:
         new_info = {}
     elif not isinstance(new_info, Mapping):  # an array of dicts
@@ -246,19 +246,19 @@ def merge_infos_by_row(info: Info, new_info: Any, rows: np.ndarray) -> Info:
 
 
 def _as_arrays(value: Any) -> Any:
-    """What a vector environment returned, with arrays in the place of tensors."""
+    """Converts tensors in a result of a vector environment to arrays."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, tuple):
         items = map(_as_arrays, value)
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # graphs are tuples with names
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)  # graph observations are named tuples
     if isinstance(value, dict):
         return {key: _as_arrays(value) for key, value in value.items()}
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _final_row(final_obs: Any, row: int) -> Any:
-    """One row of final observations: an array of them, or a dict of such."""
+    """Returns one row of final observations, which are an array or a nested dict of arrays."""
     if isinstance(final_obs, Mapping):
         return {key: _final_row(value, row) for key, value in final_obs.items() if f"_{key}" in final_obs}
     return final_obs[row]

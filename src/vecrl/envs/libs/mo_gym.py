@@ -1,4 +1,4 @@
-"""mo-gymnasium: environments whose rewards are vectors, one number an objective."""
+"""Environments of mo-gymnasium, with vector rewards of one number per objective."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def _library() -> Any:
     try:
         import mo_gymnasium
     except ImportError as error:
-        raise VersionError('mo-gymnasium is not installed: pip install "vecrl[mo-gym]".') from error
+        raise VersionError('Expected mo-gymnasium to be installed. pip install "vecrl[mo-gym]".') from error
     return mo_gymnasium
 
 
 class MOGymWrapper(GymWrapper):
-    """A mo-gymnasium environment, or a vector of them: the reward has the shape (k,), one number an objective.
+    """A mo-gymnasium environment, or a vector environment, with rewards of shape (k,), one number per objective.
 
     Args:
-        env: what `mo_gymnasium.make` returns, or a `mo_gymnasium.wrappers.vector.MOSyncVectorEnv`.
+        env: an environment from `mo_gymnasium.make`, or a `mo_gymnasium.wrappers.vector.MOSyncVectorEnv`.
         categorical_action_encoding, kwargs: see `GymWrapper`.
     """
 
@@ -38,7 +38,9 @@ class MOGymWrapper(GymWrapper):
     def _reward_spec(self, device: torch.device) -> TensorSpec:
         space = self._lookup_attribute("reward_space")
         space = space[0] if isinstance(space, list) else space
-        return Unbounded(space.shape, device, torch_dtype(space.dtype))  # its bounds are not those of several frames
+        return Unbounded(
+            space.shape, device, torch_dtype(space.dtype)
+        )  # no bounds, since sums over skipped frames exceed them
 
     def _step_env(self, action: Any) -> StepOutput:
         output = super()._step_env(action)
@@ -47,15 +49,15 @@ class MOGymWrapper(GymWrapper):
         return output[0], output[5][RewardInInfo.KEY], *output[2:]
 
     def read_reward(self, reward: Any) -> torch.Tensor:
-        """The vectors of rewards as a tensor."""
+        """Converts reward vectors to a tensor of `reward_spec`."""
         return self.reward_spec.encode(np.asarray(reward))
 
 
 class MOGymEnv(GymEnv, MOGymWrapper):
-    """A mo-gymnasium environment by its name, or several of them; see `GymEnv` and `MOGymWrapper`.
+    """A mo-gymnasium environment, or several, made by name; see `GymEnv` and `MOGymWrapper`.
 
     Raises:
-        VersionError: mo-gymnasium is not installed.
+        VersionError: if mo-gymnasium is not installed.
     """
 
     @classmethod

@@ -1,8 +1,8 @@
 """The native tasks over TensorDicts: gymnasium's classic control as batches of tensors, on any device.
 
-With a batch size, an environment keeps its rows itself, and `vecrl.simulators.native` steps them as it does for
-dialect 1, bit for bit. Without one, the rows travel in the TensorDict, under "rows", so that any batch size will do on
-the fly. Both are the same functions of rows; they differ in where the rows come from and where they go.
+With a batch size, the environment holds the rows (the simulator state), and `vecrl.simulators.native` steps them to the
+same bits as for `vecrl.vector`. Without one, the rows are entries of the TensorDict, under "rows", and each call may
+have another batch size. Both ways use the same functions of rows. This module must not know the physics of a task.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from ..spec_container import FLAGS
 
 
 class NativeEnv(EnvBase):
-    """A batch of one of the native tasks.
+    """A batch of environments of one native task.
 
-    Row i's first episode after `set_seed(seed)` is that of the seed `seed + i`, as in `vecrl.vector`; where a row
-    starts hangs on its seed and on how many episodes it had, and on nothing else. Rows that travel in the TensorDict
-    take their seeds along: where only some of them begin anew, they do so by those.
+    The first episode of row i after `set_seed(seed)` is that of the seed `seed + i`, as in `vecrl.vector`. The initial
+    state of a row depends only on its seed and the number of its earlier episodes. Rows in the TensorDict contain their
+    seeds, which a partial reset uses.
 
     Args:
         env_name: gymnasium's id: "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0",
             "Pendulum-v1".
-        num_envs: how many, where that is one number; the same as a `batch_size` of `(num_envs,)`.
-        batch_size: of the environment, in any number of dimensions. Where neither is given, the environment keeps no
-            rows of its own (`batch_locked` is False): they are entries "rows" of what `reset` returns and `step` needs.
-        categorical_action_encoding: discrete actions as indices `[*batch]` instead of one-hot rows `[*batch, options]`.
-        device: where everything is computed and lives; the CPU for None.
+        num_envs: number of environments; the same as a `batch_size` of `(num_envs,)`.
+        batch_size: the batch size, with any number of dimensions. If neither is given, the environment holds no rows
+            (`batch_locked` is False): `reset` returns them as the entry "rows", which `step` needs.
+        categorical_action_encoding: discrete actions as indices `[*batch]`, not as one-hot rows `[*batch, options]`.
+        device: the device of all computations and tensors; None for the CPU.
         run_type_checks, spec_locked: see `EnvBase`.
-        kwargs: those of `vecrl.simulators.native.NativeSimulator`: `dtype`, `max_episode_steps`, `render_mode`,
+        kwargs: arguments of `vecrl.simulators.native.NativeSimulator`: `dtype`, `max_episode_steps`, `render_mode`,
             `check_actions`, `compile` (which needs a batch size).
 
     Entries: "observation" `[*batch, k]`, "reward" `[*batch, 1]`, "done", "terminated" and "truncated" `[*batch, 1]`; a
-    time limit truncates. "next" holds the true successors, final observations included. On a GPU neither a step nor a
-    masked reset waits for the data.
+    time limit truncates. "next" holds the true successors, final observations included. On a GPU, neither a step nor a
+    masked reset waits for data.
 
     Raises:
-        ValueError: an unknown name, or arguments that contradict each other.
+        ValueError: if the name is unknown, or arguments contradict each other.
 
     >>> env = NativeEnv("CartPole-v1", 3)
     >>> env.rollout(5, break_when_any_done=False)["next", "observation"].shape
@@ -60,7 +60,7 @@ class NativeEnv(EnvBase):
     torch.Size([2, 7, 3])
     """
 
-    excluded_from_state = ("simulator",)  # of whose functions only use is made
+    excluded_from_state = ("simulator",)  # its functions have no state
     state_classes = (NativeState,)
 
     def __init__(
@@ -77,12 +77,13 @@ class NativeEnv(EnvBase):
     ):
         if num_envs is not None and batch_size is not None and torch.Size(batch_size) != (num_envs,):
             raise ValueError(
-                f"num_envs={num_envs} and batch_size={batch_size} contradict each other: give one of them."
+                f"Expected num_envs or batch_size, got num_envs={num_envs} and batch_size={batch_size}, which "
+                "contradict each other. Give one of them."
             )
         is_free = num_envs is None and batch_size is None
         if is_free and kwargs.get("compile"):
             raise ValueError(
-                "What is compiled is compiled for one size: give num_envs or batch_size with compile=True."
+                "Expected num_envs or batch_size with compile=True, which compiles for one size, got neither. Give one."
             )
         shape = (num_envs,) if num_envs is not None else batch_size
         super().__init__(
@@ -90,7 +91,7 @@ class NativeEnv(EnvBase):
             batch_size=shape,
             run_type_checks=run_type_checks,
             spec_locked=spec_locked,
-            allow_done_after_reset=True,  # no task begins at its end, and to look whether one did would be to wait
+            allow_done_after_reset=True,  # no initial state is done, and a check would wait for the GPU
         )
         self.batch_locked, self.supports_set_state = not is_free, is_free
         self.env_name = env_name
@@ -127,7 +128,7 @@ class NativeEnv(EnvBase):
         flag = Categorical(2, (*batch, 1), dtype=torch.bool, device=spec_device)
         self.full_done_spec = Composite({name: flag.clone() for name in FLAGS}, shape=batch)
 
-    # -- rows: their own, or those of a TensorDict
+    # -- rows, held by the environment or by a TensorDict
 
     def _rows_of(self, tensordict: TensorDictBase | None) -> NativeState | None:
         if self.batch_locked:
@@ -141,7 +142,7 @@ class NativeEnv(EnvBase):
         )
 
     def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
-        """What is handed out of rows, which are kept or go along."""
+        """Returns the entries of rows `state`, which it stores in the environment or under "rows"."""
         entries: dict[str, Any] = {"observation": obs.reshape((*shape, -1))}
         entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
         if not self.batch_locked:
@@ -153,20 +154,22 @@ class NativeEnv(EnvBase):
         return TensorDict(entries, shape, device=self.device)
 
     def _streams(self, num_rows: int) -> tuple[Tensor, Tensor]:
-        """The keys of the next n seeds, and the number of their first episode."""
-        seeds = np.uint64(self._seed) + np.arange(num_rows, dtype=np.uint64)  # which wraps around
+        """Returns the keys of the next `num_rows` seeds, and the numbers of their first episodes, which are zeros."""
+        seeds = np.uint64(self._seed) + np.arange(num_rows, dtype=np.uint64)  # wraps around at 2**64
         keys = torch.from_numpy(keys_of(seeds)).to(self.simulator.device)
         return keys, torch.zeros(num_rows, dtype=torch.int32, device=self.simulator.device)
 
     def _start_rows(self, num_rows: int, state: NativeState | None, options: Any = None) -> NativeState:
-        """Episodes in n rows: the next of their streams, or the first of new ones where there are none yet."""
+        """Starts episodes in all rows: the next ones of `state`, or the first of new seeds if there are none yet."""
         if state is not None and not self._reseeded:
             return self.simulator.start_rows(state.keys, state.episodes + 1, options)
         return self.simulator.start_rows(*self._next_streams(num_rows), options)
 
     def _restart_rows(self, mask: Tensor, state: NativeState, options: Any = None) -> tuple[Tensor, NativeState]:
-        """Observations and rows, of which those in `mask` `[num_rows]` begin anew; a seed waits for the reset of its
-        row."""
+        """Returns observations and rows after a reset of the rows of `mask` `[num_rows]`.
+
+        After `set_seed`, every row gets its new seed here, and uses it at its own next reset.
+        """
         if self._reseeded and self.batch_locked:
             keys, first_episodes = self._next_streams(len(mask))
             state = state._replace(keys=keys, episodes=first_episodes - 1)
@@ -185,7 +188,7 @@ class NativeEnv(EnvBase):
         self._seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) if seed is None else seed % 2**64
         self._reseeded = True
 
-    # -- step by step
+    # -- single steps
 
     def _reset(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, tensordict: TensorDictBase | None = None, *, options: Any = None, set_state: bool | None = None
@@ -203,24 +206,26 @@ class NativeEnv(EnvBase):
         shape = tensordict.batch_size
         state = self._rows_of(tensordict)
         if state is None:
-            missing_text = "was no reset" if self.batch_locked else 'are no "rows" in the TensorDict'
-            raise SpaceError(f"There {missing_text}: step what env.reset() or a step before gave.")
+            missing_text = "a reset before the first step" if self.batch_locked else '"rows" in the TensorDict'
+            raise SpaceError(
+                f"Expected {missing_text}, got none. Step the result of env.reset() or of an earlier step."
+            )
         step, state = self.simulator.step_rows(self._numeric_actions(tensordict.get("action"), shape), state)
         end_flags = {"terminated": step.terminated, "truncated": step.truncated}
         done = torch.logical_or(step.terminated, step.truncated)
         return self._to_tensordict(step.next_obs, state, shape, reward=step.reward, done=done, **end_flags)
 
     def _numeric_actions(self, action: Tensor, shape: torch.Size) -> Tensor:
-        """Actions of `shape` as the simulator takes them, in one batch dimension."""
+        """Converts actions of the batch size `shape` to those of the simulator, with one batch dimension."""
         num_rows, action_shape = shape.numel(), self.action_spec.shape[self.ndim :]
         if action.shape != (*shape, *action_shape):
-            raise SpaceError(f"Expected actions of shape {(*shape, *action_shape)}, but {tuple(action.shape)} came.")
+            raise SpaceError(f"Expected actions of shape {(*shape, *action_shape)}, got {tuple(action.shape)}.")
         action = action.reshape(num_rows, *action_shape)
         if self.batch_locked:
             action = action.detach()
         if not self._one_hot:
             return self.simulator.as_actions(action, num_rows)
-        # Elementwise, as a reduction over two or three options is slow; in range whatever the rows hold.
+        # Elementwise, since a reduction over two or three options is slow. The result is in range for any input.
         action_index = action[:, 1].to(self.simulator.dtype)
         for option in range(2, action.shape[-1]):
             action_index = torch.maximum(action_index, action[:, option].to(action_index.dtype) * option)
@@ -238,17 +243,16 @@ class NativeEnv(EnvBase):
         return self.simulator.can_sync_host() and masks.none_selected
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Begin anew in the rows of `tensordict` that are done; the others stay as they are."""
         state = self._rows_of(tensordict)
         if state is None or overrides_any(self, NativeEnv, ("_reset", "_step")):
             return super().maybe_reset(tensordict)
-        # What is given of all rows is right for all of them, so that nothing needs to be merged.
+        # The entries are valid in all rows, so no merge is needed.
         shape, done = tensordict.batch_size, tensordict.get("done")
         obs, state = self._restart_rows(_row_mask(done, shape), state)
         flags = {name: torch.zeros_like(done) for name in FLAGS}
         return tensordict.update(self._to_tensordict(obs, state, shape, **flags))
 
-    # -- a rollout at once
+    # -- whole rollouts
 
     def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
         if not self.batch_locked:
@@ -277,17 +281,17 @@ class NativeEnv(EnvBase):
     def _steps_to_tensordict(
         self, steps_shape: torch.Size, obs: Tensor, extra_entries: dict[str, Tensor]
     ) -> TensorDict:
-        """Leaves with time in front as entries with time behind the batch."""
+        """Converts leaves `[time, rows, ...]` to entries `[*batch, time, ...]`."""
         flat = {"observation": obs.reshape(*steps_shape, -1)} | {
             name: leaf.reshape(*steps_shape, 1) for name, leaf in extra_entries.items()
         }
         batch_first = {name: leaf.movedim(0, self.ndim) for name, leaf in flat.items()}
         return TensorDict(batch_first, [*self.batch_size, steps_shape[0]], device=self.device)
 
-    # -- the rest
+    # -- devices, rendering, closing
 
     def to(self, device: Any) -> Self:
-        """Compute and live on another device from now on, rows included; returns the environment."""
+        """Moves the environment to another device, rows included, and returns it."""
         super().to(device)
         self.simulator.close()
         self.simulator = self._make_simulator()
@@ -296,14 +300,21 @@ class NativeEnv(EnvBase):
         return self
 
     def render(self, row: int = 0) -> np.ndarray | None:
-        """A frame `[height, state_size, 3]` uint8 of one row, counted through the batch; None without a render mode."""
+        """Returns a frame `[height, width, 3]` uint8 of one row, an index into the flat batch.
+
+        Returns None without a render mode.
+        """
         if self._state is None:
-            raise SpaceError("There is nothing to render: it takes a batch size, and a reset before.")
+            raise SpaceError("Expected a batch size and a reset before render, got no rows. Call env.reset() first.")
         self.simulator.rows = self._state
         return self.simulator.render(row)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the renderer, and be closed; twice is harmless unless `raise_if_closed`."""
+        """Closes the renderer and the environment.
+
+        Args:
+            raise_if_closed: raise a `ClosedError` if it is closed already; otherwise a second call does nothing.
+        """
         self.simulator.close()
         super().close(raise_if_closed=raise_if_closed)
 
@@ -322,5 +333,5 @@ def _where(mask: Tensor, new: NativeState, old: NativeState) -> NativeState:
 
 
 def _row_mask(mask: Tensor, shape: torch.Size) -> Tensor:
-    """A mask of `shape`, with or without a dimension behind it, in one dimension."""
+    """Flattens a mask of the batch size `shape`, with or without more dimensions, to one dimension."""
     return mask.reshape(shape.numel(), -1).any(-1)

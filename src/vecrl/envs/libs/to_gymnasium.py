@@ -1,6 +1,6 @@
-"""vecrl's environments under gymnasium's names: what `EnvBase.register_gym` registers.
+"""Adapts vecrl's environments to gymnasium's interface, for `EnvBase.register_gym`.
 
-Knows any `EnvBase` by its specs, and gymnasium's interface, which it puts before it.
+This module knows an `EnvBase` by its specs alone, and must not know particular environments.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def register_gym(
     registration: dict[str, Any],
     arguments: dict[str, Any],
 ) -> None:
-    """Register with gymnasium's `register`, or that of another backend.
+    """Registers an environment with `register` of gymnasium or of another backend.
 
     Args:
         id: the name.
         entry_point: makes the environment.
-        backend: see `set_gym_backend`; the current one by default.
+        backend: see `set_gym_backend`; by default the current one.
         transform, info_keys, to_numpy: see `EnvBase.register_gym`.
-        registration: further arguments of `register`; those that the backend's has not, and that say nothing, are
-            left out.
-        arguments: of `entry_point`.
+        registration: further arguments of `register`; those that are None or False and that the backend does not accept
+            are omitted.
+        arguments: passed to `entry_point`.
     """
     library = gym_backend() if backend is None else set_gym_backend(backend).backend
     register: Any = library.register if hasattr(library, "register") else library.envs.register
@@ -77,22 +77,22 @@ def _make_adapter(
 
 
 class GymnasiumAdapter:
-    """gymnasium's interface before an environment without batch dimensions.
+    """An environment without batch dimensions behind gymnasium's interface.
 
-    Observations are dicts by the environment's keys. Actions may be as the action space has them, or tensors.
+    Observations are dicts with the environment's keys. Actions are elements of the action space, or tensors.
 
     Args:
-        env: whom it steps.
+        env: the environment to step.
         spaces: the library's module of spaces.
-        info_keys: entries that go into the info instead.
-        to_numpy: give arrays and numbers rather than tensors.
-        render_mode: as it was asked for.
+        info_keys: observation entries to return in the info instead.
+        to_numpy: return arrays and numbers instead of tensors.
+        render_mode: the requested render mode.
     """
 
     def __init__(self, env: EnvBase, spaces: Any, info_keys: Sequence[Key], to_numpy: bool, render_mode: str | None):
         if env.batch_size:
             raise SpaceError(
-                f"Expected an environment without batch dimensions, as gymnasium's are, but {env!r} has the batch size "
+                f"Expected an environment without batch dimensions, as in gymnasium, got {env!r} with the batch size "
                 f"{tuple(env.batch_size)}."
             )
         self.env_base = env
@@ -100,7 +100,7 @@ class GymnasiumAdapter:
         self.to_numpy = to_numpy
         self.render_mode = render_mode
         self.metadata = {"render_modes": [] if render_mode is None else [render_mode]}
-        self._obs_spec = obs_spec = _without(env.full_observation_spec, {*self.info_keys})
+        self._obs_spec = obs_spec = _drop_keys(env.full_observation_spec, {*self.info_keys})
         action_spec = env.full_action_spec if len(env.action_keys) > 1 else env.action_spec
         self._action_spec: Any = action_spec
         is_gymnasium = spaces.__name__.startswith("gymnasium")
@@ -111,7 +111,7 @@ class GymnasiumAdapter:
         self._root: TensorDictBase | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As gymnasium's."""
+        """Resets the environment as in gymnasium and returns the observation and the info."""
         super().reset(seed=seed)  # pyright: ignore[reportAttributeAccessIssue] - of the library's Env
         if seed is not None:
             self.env_base.set_seed(seed)
@@ -119,10 +119,14 @@ class GymnasiumAdapter:
         return self._obs_and_info(self._root)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """As gymnasium's; without `to_numpy`, reward and flags are tensors as the specs have them."""
+        """Steps the environment as in gymnasium; without `to_numpy`, reward and flags are tensors of the specs.
+
+        Raises:
+            SpaceError: if there was no reset before.
+        """
         env, root = self.env_base, self._root
         if root is None:
-            raise SpaceError("Expected a reset before the first step.")
+            raise SpaceError("Expected a reset before the first step, got none. Call reset().")
         encoded_action = self._action_spec.encode(action)
         result = env.step(
             root.update(encoded_action)
@@ -148,16 +152,16 @@ class GymnasiumAdapter:
         return self._obs_spec.to_numpy(obs_td), info
 
     def render(self) -> Any:
-        """What the environment renders."""
+        """Returns what the environment renders."""
         return self.env_base.render()  # pyright: ignore[reportCallIssue]
 
     def close(self) -> None:
-        """Close it."""
+        """Closes the environment."""
         self.env_base.close()
 
 
-def _without(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> Composite:
-    """The spec without some keys, and without what holds nothing then, which gymnasium does not like."""
+def _drop_keys(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> Composite:
+    """Returns the spec without some keys, and without Composites that are empty then, which gymnasium rejects."""
     entries: dict[str, Any] = {}
     name: Any
     sub_spec: Any
@@ -166,7 +170,7 @@ def _without(spec: Composite, keys: set[Key], prefix: tuple[str, ...] = ()) -> C
         if join_key(prefix, name) in keys:
             continue
         if isinstance(sub_spec, Composite):
-            sub_spec = _without(sub_spec, keys, path)
+            sub_spec = _drop_keys(sub_spec, keys, path)
             if not len(sub_spec):
                 continue
         entries[name] = sub_spec
