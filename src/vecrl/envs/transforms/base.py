@@ -52,8 +52,9 @@ class Transform(nn.Module):
     - `_apply_transform(value)` and `_inv_apply_transform(value)`: all keys are treated alike. They are called at each
       step and reset, and on stored data.
     - `_call(next_tensordict)`: changes the output of a step. `_step(tensordict, next_tensordict)`: the same, if the
-      input of the step is needed too. Both return `next_tensordict`. Also override `_reset(tensordict,
-      tensordict_reset)`, which changes the output of a reset.
+      input of the step is needed too. Both return `next_tensordict`.
+    - `_reset(tensordict, tensordict_reset)`: changes the output of a reset. Override it too if you override `_call` or
+      `_step`.
     - `_inv_call(tensordict)`: changes the input of a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`: each takes a Composite and returns a Composite. `transform_output_spec` and
@@ -170,12 +171,12 @@ class Transform(nn.Module):
 
     @property
     def _key_pairs(self) -> list[tuple[Key, Key]]:
-        """Pairs `(in_key, out_key)` for outputs."""
+        """The pairs `(in_key, out_key)` for outputs."""
         return self._cached("key_pairs", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
 
     @property
     def _inverse_key_pairs(self) -> list[tuple[Key, Key]]:
-        """Pairs `(out_key_inv, in_key_inv)` for inputs."""
+        """The pairs `(out_key_inv, in_key_inv)` for inputs."""
         return self._cached("inverse_key_pairs", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
 
     def _validate_pairs(self, keys: list[Key], other_keys: list[Key] | None, name: str, other_name: str) -> list[Key]:

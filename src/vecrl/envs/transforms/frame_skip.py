@@ -82,7 +82,7 @@ class FrameSkipTransform(Transform):
 class NoopResetEnv(Transform):
     """Takes random actions after every reset, so that episodes start in different states.
 
-    If a row ends during these actions, it is reset and takes the remaining ones. (TorchRL raises an error in this case,
+    If a row ends during these actions, it is reset and takes the remaining ones. (TorchRL gives up in this case,
     and accepts single environments only.)
 
     Args:
