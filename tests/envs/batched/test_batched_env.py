@@ -143,7 +143,7 @@ def test_incompatible_environments_raise() -> None:
     with pytest.raises(SpaceError, match="one batch size"):
         SerialEnv(2, [partial(Counting, 2), partial(Counting, 2, 3)])
     makers = [CountingTensorDictEnv, CountingTensorDictEnv, partial(GymEnv, "CartPole-v1")]
-    with pytest.raises(SpaceError, match=r"(?s)action at 'action' .*environment 0 has .*and environment 2 has "):
+    with pytest.raises(SpaceError, match=r"(?s)action at 'action'.*environment 0 has .*and environment 2 has "):
         SerialEnv(3, makers)
     with pytest.raises(RuntimeError, match=r"Use GymWrapper\(env\)"):
         SerialEnv(1, lambda: nn.Linear(1, 1))
