@@ -72,11 +72,11 @@ def test_outputs_outside_the_specs_raise(kind: Any) -> None:
         def _look(self) -> TensorDict:
             return super()._look().exclude("seen")
 
-    with kind(1, Wrong) as env, pytest.raises(WorkerError, match=r"Expected shape \(3,\) at 'seen'.*\(7,\) came"):
+    with kind(1, Wrong) as env, pytest.raises(WorkerError, match=r"Expected shape \(3,\) at 'seen'.*got \(7,\)"):
         env.rand_step(env.reset())
-    with kind(1, Double) as env, pytest.raises(WorkerError, match=r"Expected int64 at 'count'.*float32 came"):
+    with kind(1, Double) as env, pytest.raises(WorkerError, match=r"Expected int64 at 'count'.*got float32"):
         env.reset()
-    with kind(1, Less) as env, pytest.raises(WorkerError, match=r"Expected 'seen', as the specs say"):
+    with kind(1, Less) as env, pytest.raises(WorkerError, match=r"Expected 'seen', as in the specs"):
         env.reset()
 
 
@@ -147,7 +147,7 @@ def test_actions_of_a_wrong_shape_raise(make: Any) -> None:
     with SerialEnv(2, make) as env:
         shape = tuple(env.action_spec.shape)
         data = env.reset().set("action", Unbounded((2, 5)).rand())
-        with pytest.raises(SpaceError, match=rf"Expected shape {re.escape(str(shape))} at 'action'.*\(2, 5\) came"):
+        with pytest.raises(SpaceError, match=rf"Expected shape {re.escape(str(shape))} at 'action'.*got \(2, 5\)"):
             env.step(data)
         with pytest.raises(SpaceError, match=r"at 'action'"):
             env.rollout(3, actions=torch.zeros(2, 3, 5))

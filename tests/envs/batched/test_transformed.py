@@ -232,5 +232,5 @@ def test_heterogeneous_rows_can_be_renamed_counted_and_checked() -> None:
     ],
 )
 def test_other_transforms_of_heterogeneous_rows_raise(make: Any) -> None:
-    with pytest.raises(SpaceError, match=r"(?s)Expected environments that are alike, .*lambda: TransformedEnv\("):
+    with pytest.raises(SpaceError, match=r"(?s)Expected environments with equal specs, .*lambda: TransformedEnv\("):
         TransformedEnv(wide(), make()).rollout(2)

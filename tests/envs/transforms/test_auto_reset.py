@@ -103,7 +103,7 @@ def test_outer_transforms_receive_resets(kind: type[TransformedEnv]) -> None:
 def test_transform_must_be_innermost() -> None:
     env = AutoResetEnv(Restarting(3), StepCounter())
     assert isinstance(env.transform[0], AutoResetTransform)
-    with pytest.raises(ValueError, match="behind"):
+    with pytest.raises(ValueError, match="after the AutoResetTransform"):
         env.insert_transform(0, InitTracker())
     assert len(env.transform) == 2
     plain = TransformedEnv(Restarting(3), AutoResetTransform())

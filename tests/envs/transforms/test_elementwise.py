@@ -71,7 +71,7 @@ def test_norm_takes_floating_observations_where_no_keys_are_given() -> None:
 
 
 def test_norm_without_keys_or_environment_raises() -> None:
-    with pytest.raises(ValueError, match="give in_keys"):
+    with pytest.raises(ValueError, match="have in_keys"):
         ObservationNorm(0.0, 1.0)(stored(x=torch.zeros(2, 3, 1)))
 
 

@@ -61,13 +61,13 @@ def test_as_inverse_stacks_in_replay_buffers() -> None:
     assert Compose(stack).inv(stored)["count"].tolist() == SAME
     assert stack(stored) is stored
     assert stored["count"].shape == (5, 1)
-    with pytest.raises(RuntimeError, match="stores"):
+    with pytest.raises(RuntimeError, match="stores of data"):
         TransformedEnv(Counting(3), CatFrames(3, -1, in_keys=["count"], as_inverse=True)).reset()
 
 
 def test_stored_data_need_done_flags() -> None:
     stack = CatFrames(3, -1, in_keys=["count"])
-    with pytest.raises(KeyError, match="episodes begin"):
+    with pytest.raises(KeyError, match="ends of episodes"):
         stack(counted().exclude("next"))
     with pytest.raises(ValueError, match="time"):
         stack(counted()[0])

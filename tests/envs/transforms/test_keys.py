@@ -73,7 +73,7 @@ def test_cat_bounds_are_those_of_the_parts(batch: Any) -> None:
 
 
 def test_cat_outside_an_environment_needs_keys() -> None:
-    with pytest.raises(ValueError, match="give in_keys"):
+    with pytest.raises(ValueError, match="have in_keys"):
         CatTensors()(stored())
     with pytest.raises(KeyError, match="'z'"):
         CatTensors(["a", "z"])(stored())

@@ -67,31 +67,35 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "loc of another shape": (
         over(lambda: ObservationNorm(torch.zeros(5), 1.0, ["row"])),
         SpaceError,
-        r"values of shape \(3, 2\), but they have \(5,\) and \(\)",
+        r"values of shape \(3, 2\), got the shapes \(5,\) and \(\)",
     ),
-    "no size": (lambda: Resize(0), ValueError, "1 or more, but w=0"),
+    "no size": (lambda: Resize(0), ValueError, "1 or more, got w=0"),
     "no size either": (lambda: CenterCrop(3, -1), ValueError, "h=-1"),
-    "no steps": (lambda: normed(GymEnv("CartPole-v1"), 0), ValueError, "num_iter of 1 or more, but 0"),
+    "no steps": (lambda: normed(GymEnv("CartPole-v1"), 0), ValueError, "num_iter of 1 or more, got 0"),
     "rollouts of unlike length": (
         lambda: normed(SerialEnv(2, lambda: GymEnv("CartPole-v1")), 200),
         ValueError,
         "cat_dim=1, and as reduce_dim",
     ),
-    "without done": (over(lambda: ExcludeTransform("done")), SpaceError, "'done' says where episodes end"),
+    "without done": (over(lambda: ExcludeTransform("done")), SpaceError, "got 'done', which ends episodes"),
     "a class": (
         lambda: TransformedEnv(Mixed()).append_transform(StepCounter),
         TypeError,
-        "the class StepCounter came: make one",
+        "the class StepCounter. Create an instance",
     ),
     "below a value": (
         over(lambda: RenameTransform(["number"], [("row", "number")])),
         SpaceError,
-        r"'number' cannot be named \('row', 'number'\), since \('row',\) is a value",
+        r"not nested in a value, got \('row', 'number'\), and \('row',\) is a value",
     ),
-    "itself": (holding_itself, ValueError, "cannot hold itself"),
+    "itself": (holding_itself, ValueError, "without this Compose in it"),
     "low above high": (lambda: ClipTransform(["row"], low=2, high=1), ValueError, "low=2 and high=1"),
-    "no TensorDict": (lambda: ClipTransform(["row"], low=2)(5), TypeError, "changes TensorDicts, but 5"),
-    "half a step": (lambda: StepCounter(2.5), ValueError, "an int, or None, but 2.5"),  # pyright: ignore[reportArgumentType]
+    "no TensorDict": (
+        lambda: ClipTransform(["row"], low=2)(5),
+        TypeError,
+        "Expected a TensorDict as input of ClipTransform, got 5",
+    ),
+    "half a step": (lambda: StepCounter(2.5), ValueError, "1 or more, or None, got 2.5"),  # pyright: ignore[reportArgumentType]
 }
 
 

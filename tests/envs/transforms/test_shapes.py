@@ -109,10 +109,10 @@ def test_invalid_dimensions_raise() -> None:
     ):
         with pytest.raises(ValueError, match="allow_positive_dim=True"):
             make()
-    with pytest.raises(ValueError, match=r"order of \(-2, -1\)"):
+    with pytest.raises(ValueError, match=r"permutation of \(-2, -1\)"):
         PermuteTransform((0, 1), ["x"])
     for kind in (SqueezeTransform, UnsqueezeTransform):
-        with pytest.raises(TypeError, match="needs dim"):
+        with pytest.raises(TypeError, match="Expected dim"):
             kind(in_keys=["x"])
     with pytest.raises(KeyError, match="'pixels'"):
         FlattenObservation(-2, -1)(TensorDict({"x": torch.zeros(2)}))

@@ -457,7 +457,7 @@ def test_transforms_of_torchrl_are_refused_by_name() -> None:
         for use in (
             env.append_transform,
             Compose,
-            lambda given_td: TransformedEnv(IndependentRowsEnv((0, 1)), given_td),
+            lambda part: TransformedEnv(IndependentRowsEnv((0, 1)), part),
         ):
             with pytest.raises(TypeError, match=message):
                 use(transform)

@@ -1,4 +1,4 @@
-"""Batches of environments: `SerialEnv` and `ParallelEnv` over the engine, and what makes their environments."""
+"""Batches of environments: `SerialEnv` and `ParallelEnv` on the engine, and `EnvCreator` for their environments."""
 
 from .batched_env import BatchedEnv, ParallelEnv, SerialEnv
 from .env_factories import EnvCreator

@@ -1,7 +1,8 @@
-"""Tensors that require grad, on their way between a `SerialEnv` and its environments.
+"""Passes tensors that require grad between a `SerialEnv` and its environments.
 
-Rows of the arena cannot keep an autograd graph. Where caller and environments share a thread, tensors with a graph pass
-beside the arena too, and take the place of their values again on the other side. Knows rows, paths and tensors.
+Rows of the batch buffers hold values without an autograd graph. If caller and environments share a thread, tensors with
+a graph are also passed as objects, and replace their values on the other side. This module knows rows, paths and
+tensors. It must not know pools or workers.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ ByRow = dict[int, dict[Path, Tensor]]
 
 @dataclass(slots=True)
 class Graphs:
-    """The tensors with a graph of the latest step or reset. Empty dicts where there are none, which is usual.
+    """The tensors with an autograd graph of the last step or reset. The dicts are usually empty.
 
     Attributes:
         inputs: actions and states of all environments, `[n, ...]`.
-        cut: entries of the environments' roots that the caller has detached.
-        obs, final_obs: by environment, what it returned, as `Transition` names it.
+        detached_paths: entries of the environments' roots that the caller has detached.
+        obs, final_obs: by environment, the entries that it returned, as in `Transition`.
     """
 
     inputs: dict[Path, Tensor] = field(default_factory=dict[Path, Tensor])
-    cut: list[Path] = field(default_factory=list[Path])
+    detached_paths: list[Path] = field(default_factory=list[Path])
     obs: ByRow = field(default_factory=ByRow)
     final_obs: ByRow = field(default_factory=ByRow)
 
-    def take(self, inputs: dict[Path, Tensor], data: TensorDictBase) -> None:
-        """Takes the inputs of a step from `data`, which holds what the caller has made of the latest roots."""
-        self.inputs, self.cut, self.final_obs = inputs, [], {}
+    def take_inputs(self, inputs: dict[Path, Tensor], data: TensorDictBase) -> None:
+        """Stores the inputs of a step, and the paths of the last outputs that are detached in `data` of the caller."""
+        self.inputs, self.detached_paths, self.final_obs = inputs, [], {}
         for path in {path: None for row in self.obs.values() for path in row}:
-            seen = data.get(key_of(path), None)
-            if isinstance(seen, Tensor) and not seen.requires_grad:
-                self.cut.append(path)
+            value = data.get(key_of(path), None)
+            if isinstance(value, Tensor) and not value.requires_grad:
+                self.detached_paths.append(path)
 
-    def keep(self, row: int, tensors: dict[Path, Tensor], final: bool) -> None:
-        """Keeps what an environment returned, which may be nothing, in place of what it returned before."""
+    def store_outputs(self, row: int, tensors: dict[Path, Tensor], final: bool) -> None:
+        """Replaces the stored tensors of an environment by those that it returned, which may be none."""
         rows = self.final_obs if final else self.obs
         if tensors:
             rows[row] = tensors
@@ -51,12 +52,12 @@ class Graphs:
             rows.pop(row, None)
 
     def restore(self, leaves: dict[Path, Tensor], ids: np.ndarray, final: Iterable[int] = ()) -> None:
-        """Puts the tensors into `leaves` `[m, ...]` of the environments `ids` `[m]`.
+        """Replaces values in `leaves` by the tensors with a graph, in place.
 
         Args:
-            leaves: by path, as they came out of the arena.
-            ids: the environments in the order of the rows.
-            final: the rows whose final observations are wanted.
+            leaves: values `[m, ...]` from the batch buffers, by path.
+            ids: `[m]`, the environments in the order of the rows.
+            final: the rows for which final observations are used.
         """
         if not (self.obs or self.final_obs):
             return
@@ -65,5 +66,5 @@ class Graphs:
             rows[row] = self.final_obs.get(int(ids[row]), {})
         for path in {path: None for row in rows for path in row}:
             if (leaf := leaves.get(path)) is not None:
-                found = [row[path].to(leaf) if path in row else value for row, value in zip(rows, leaf, strict=True)]
-                leaves[path] = torch.stack(found)
+                tensors = [row[path].to(leaf) if path in row else value for row, value in zip(rows, leaf, strict=True)]
+                leaves[path] = torch.stack(tensors)

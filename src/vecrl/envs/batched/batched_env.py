@@ -1,7 +1,7 @@
-"""Environments side by side as one environment: `SerialEnv` in this thread, `ParallelEnv` in worker processes.
+"""Several environments as one batched environment: `SerialEnv` in this thread, `ParallelEnv` in worker processes.
 
-Both are a pool of the engine whose rows are environments, seen as an `EnvBase`. No environment is built here: workers
-build them, and say what they are.
+Both are an `EnvBase` on a pool of the engine, with one environment per row. This module must not create environments:
+workers create them and report their metadata.
 """
 
 from __future__ import annotations
@@ -34,57 +34,59 @@ from .env_factories import Kwargs, make_env_fns, merge_kwargs, parse_start_metho
 from .env_simulator import METHOD, MISSING, resolve_spaces, same_metadata
 from .gym_rollout import fits_in_memory, play_rollout
 from .metadata import EnvMetaData
-from .partial_batch import draw_actions, fake_rows, scatter_rows, selected_rows, zero_specs
+from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_rows, zero_specs
 
 EnvFn = Callable[..., EnvBase]
 Codec = TensorDictCodec | GymCodec
 
 
 class BatchedEnv(EnvBase):
-    """n environments as one, of batch size `(n, *theirs)`.
+    """n environments as one environment of batch size `(n, *b)`, where b is the batch size of each of them.
 
-    They are made at once, in workers and nowhere else, and made anew by `start` or `reset` after a `close`. What they
-    give is the caller's for as long as it is kept. An attribute that this object lacks is looked up in all of them: a
-    list of their values, or, if it is a method, a function that calls it in each and returns a list.
+    The constructor creates the environments in workers. After `close`, `start` or `reset` creates new ones. Results
+    stay valid as long as the caller keeps them. Attributes that are not found here are looked up in all environments:
+    the result is a list of values or, for a method, a function that calls the method in each environment and returns a
+    list.
 
     Gradients flow through environments that are stepped in this thread (backend "serial"), also from one step to the
-    next unless the caller detaches what a step goes on from. The results of other backends are detached.
+    next unless the caller detaches the inputs of the step. Other backends return detached results.
 
-    Environments may differ: in class, in shapes, in keys. Specs that differ are stacked lazily, and so are the
-    TensorDicts then. Entries of fixed shape lie in memory that caller and workers share; the others (objects, sizes
-    of -1, what only some have) travel pickled, which is slow for large ones.
+    Environments may have different classes, shapes and keys. Specs that differ are stacked lazily, and so are
+    TensorDicts then. Entries of fixed shape are in memory shared by caller and workers. Other entries (objects, sizes
+    of -1, entries that only some environments have) are pickled, which is slow for large ones.
 
     Args:
         num_workers: n, the number of environments.
-        create_env_fn: a function that makes an environment, or n of them. They travel pickled by value.
-        create_env_kwargs: keywords for it, or n times those.
-        device: where inputs and outputs are; by default where the environments' own are.
-        num_threads: threads of torch in this process from the start on; None leaves them as they are.
-        num_sub_threads: threads of numerical libraries in each worker process.
-        serial_for_single: do without a process if n is 1.
-        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". There is no "fork": it
-            copies this process with all its threads' locks, which may be held for ever.
-        non_blocking: kept as an attribute. Copies between devices are waited for, since late ones give wrong values.
-        envs_per_worker: how many environments share a worker; by default there are as many workers as cores.
-        backend: "serial", "threads", "processes" or "ray"; by default what the class's name says.
-        step_timeout: seconds that a reset, step or call may take before `StepTimeout`; None for no limit.
-        on_failure: "raise", "restart" or "mask" what fails. An environment that does the latter two is done and
-            truncated, with a reward of 0, and its observation is the last that is known.
-        restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
-        ray_options: with "ray", which cluster, and what each worker's actor asks of a node.
-        pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted. How data
-            travels follows from the specs, and workers end with their owner.
-        policy_proof: accepted. Entries of a policy stay in the caller's TensorDict.
-        allow_step_when_done: accepted. Environments may step when they are done, as single ones may.
+        create_env_fn: a function that creates an environment, or n functions. They are pickled by value.
+        create_env_kwargs: keyword arguments of the function, or n mappings of them.
+        device: the device of inputs and outputs; by default the one of the environments.
+        num_threads: the number of torch threads in this process, set at start; None does not change it.
+        num_sub_threads: the number of threads of numerical libraries in each worker process.
+        serial_for_single: whether to use the backend "serial" if n is 1.
+        mp_start_method: "forkserver" (the default), which forks a clean process, or "spawn". "fork" is not supported:
+            it copies this process with the locks of all its threads, which may never be released.
+        non_blocking: kept as an attribute without effect. Copies between devices are always synchronous, because values
+            would be wrong before a copy is complete.
+        envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
+        backend: "serial", "threads", "processes" or "ray"; by default the backend of the class.
+        step_timeout: the maximum seconds of a reset, step or call before `StepTimeout`; None for no limit.
+        on_failure: what to do if environments fail: "raise", "restart", or "mask", which excludes them. With the last
+            two, a failed environment is done and truncated, with reward 0 and its last known observation.
+        restarts_per_hour: the maximum number of failures handled within an hour; further ones are raised.
+        ray_options: with "ray", the cluster, and the resources of each worker's actor.
+        pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted and ignored.
+            The specs determine how data are passed, and workers end with their owner.
+        policy_proof: accepted and ignored. Entries of a policy stay in the caller's TensorDict.
+        allow_step_when_done: accepted and ignored. Environments may be stepped when they are done, as single ones may.
 
     Raises:
-        WorkerError: an environment cannot be made; nothing is left running.
-        SpaceError: arguments, or environments, that do not fit together.
+        WorkerError: an environment could not be created; all workers have ended.
+        SpaceError: the arguments are invalid, or the environments do not fit together.
     """
 
     _backend: BackendName = "serial"
     excluded_from_state = (
-        "_unused_with",
+        "_seed_before_use",
         "_codec",
         "meta_data",
         "create_env_fn",
@@ -124,7 +126,7 @@ class BatchedEnv(EnvBase):
         restarts_per_hour: int = 100,
         ray_options: RayOptions | None = None,
     ):
-        super().__init__(device=device, allow_done_after_reset=True)  # environments see to that themselves
+        super().__init__(device=device, allow_done_after_reset=True)  # the environments check it
         self.num_workers = num_workers
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = create_env_kwargs
@@ -145,13 +147,13 @@ class BatchedEnv(EnvBase):
         )
         self._pool: Pool | None = None
         self._seeds: dict[int, int | None] = {}
-        self._unused_with: tuple[Any, ...] | None = ()  # what `set_seed` was given; None once in use
+        self._seed_before_use: tuple[Any, ...] | None = ()  # the arguments of `set_seed`; None after the first reset
         self.start()
 
-    # -- the beginning and the end
+    # -- start and close
 
     def start(self) -> None:
-        """Make the environments, where there are none or they were closed."""
+        """Creates the environments if there are none or they were closed."""
         if self._pool is not None:
             return
         options = self._pool_options
@@ -177,13 +179,13 @@ class BatchedEnv(EnvBase):
         except BaseException:
             pool.close()
             raise
-        self._pool, self._seeds, self.is_closed, self._unused_with = pool, {}, False, ()
+        self._pool, self._seeds, self.is_closed, self._seed_before_use = pool, {}, False, ()
 
     def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         first_meta = metas[0]
         sizes = {tuple(meta.batch_size) for meta in metas}
         if len(sizes) > 1:
-            raise SpaceError(f"Expected environments of one batch size, but they have {sorted(sizes)}.")
+            raise SpaceError(f"Expected environments of one batch size, got {sorted(sizes)}. Batch equal ones.")
         self.meta_data = (
             first_meta if all(meta is first_meta or same_metadata(meta, first_meta) for meta in metas) else metas
         )
@@ -202,7 +204,7 @@ class BatchedEnv(EnvBase):
             self._codec = GymCodec(first_meta, pool.worker_info.metadata["keys"], outputs)
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close every environment and end every worker; twice is harmless unless `raise_if_closed`."""
+        """Closes all environments and workers. A second call does nothing, or raises if `raise_if_closed`."""
         if raise_if_closed:
             self._require_pool()
         pool, self._pool, self.is_closed = self._pool, None, True
@@ -210,22 +212,22 @@ class BatchedEnv(EnvBase):
             pool.close()
 
     def cancel(self, ids: Ids) -> np.ndarray:
-        """Give up what environments are doing, after a `StepTimeout`; then reset. See `Pool.cancel`."""
+        """Cancels pending commands of environments after a `StepTimeout`, as `Pool.cancel` does. Reset them next."""
         return self._require_pool().cancel(ids)
 
     def _check_open(self) -> None:
         self._require_pool()
 
     def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
-        """Adds keywords for the functions that make the environments: for all, or one mapping each.
+        """Adds keyword arguments of the functions that create the environments: one mapping for all, or one for each.
 
-        Environments that are open are closed. Where they have never been reset, they are made with the new keywords at
-        once, and seeded as they were; otherwise `reset` or `start` makes them.
+        Open environments are closed. If they have never been reset, new ones are created at once and get the same seed.
+        Otherwise the next `reset` or `start` creates them.
         """
         self.create_env_kwargs = merge_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
         if self._pool is None:
             return
-        seed = self._unused_with
+        seed = self._seed_before_use
         self.close()
         if seed is not None:
             self.start()
@@ -233,16 +235,24 @@ class BatchedEnv(EnvBase):
                 self.set_seed(*seed)
 
     def configure_parallel(self, **settings: Any) -> Self:
-        """Change `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
-        `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`; `use_buffers`, `shared_memory`, `memmap` and
-        `daemon` are accepted, as by the constructor. What runs is closed, and starts anew with the next `reset` or
-        `start`. Returns the environment."""
+        """Changes arguments of the constructor and closes the environments. Returns the environment.
+
+        The next `reset` or `start` creates new environments.
+
+        Args:
+            settings: `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
+                `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`. `use_buffers`, `shared_memory`,
+                `memmap` and `daemon` are accepted and ignored. None does not change a setting.
+
+        Raises:
+            TypeError: a setting is unknown.
+        """
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
         unknown = settings.keys() - self._pool_options - {"use_buffers", "shared_memory", "memmap", "daemon"}
         if unknown:
             raise TypeError(
-                f"configure_parallel has no {sorted(unknown)}; it has non_blocking and {list(self._pool_options)}."
+                f"Expected settings among non_blocking and {list(self._pool_options)}, got {sorted(unknown)}."
             )
         self._pool_options |= {name: value for name, value in settings.items() if name in self._pool_options}
         self.close()
@@ -250,24 +260,30 @@ class BatchedEnv(EnvBase):
 
     def _require_pool(self) -> Pool:
         if self._pool is None:
-            raise ClosedError(f"This {type(self).__name__} is closed; start() or reset() makes its environments anew.")
+            raise ClosedError(
+                f"Expected an open {type(self).__name__}, got a closed one. Call start() or reset() to open it."
+            )
         return self._pool
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Have inputs and outputs on another device; returns the environment."""
+        """Moves inputs and outputs to another device. Returns the environment."""
         self._requested_device = torch.device(device)
         return super().to(device)
 
     # -- resets
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """See `EnvBase.reset`. Entries of the state in `tensordict`, masks and `kwargs` reach the environments. Where
-        they were closed, they are made anew."""
+        """Resets the environments as `EnvBase.reset` does, and returns the root TensorDict. Creates closed ones first.
+
+        Args:
+            tensordict: states and masks "_reset", which are passed to the environments; None to reset all.
+            kwargs: keyword arguments for the reset of each environment.
+        """
         self.start()
         return super().reset(tensordict, **kwargs)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        self._unused_with = None
+        self._seed_before_use = None
         masks = None if tensordict is None else RowMasks.from_tensordict(tensordict, "_reset", self.done_prefixes)
         ids, all_rows = selected_rows(masks, self.done_prefixes, self.num_workers)
         codec = self._codec
@@ -283,20 +299,20 @@ class BatchedEnv(EnvBase):
     def _reset_gym(self, codec: GymCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
         rows = range(self.num_workers) if ids is None else ids.tolist()
         seeds: Any = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
-        if "seed" in kwargs:  # which each of them gets, as any other keyword
+        if "seed" in kwargs:  # the same seed for each environment, as other keywords
             seeds, kwargs = [kwargs["seed"]] * len(rows), {key: kwargs[key] for key in kwargs if key != "seed"}
         return self._call_pool(codec.root_tensordict, "reset", seeds, ResetKeywords(kwargs), ids)
 
     def _reset_data(
         self, tensordict: TensorDictBase | None, ids: np.ndarray | None, all_rows: bool
     ) -> dict[int, TensorDictBase]:
-        """What environments are to know of the TensorDict: their states, and masks that mean only parts of them."""
+        """Returns states, and masks unless they select whole rows, of the TensorDict, by environment."""
         keys = [*self.state_keys, *([] if all_rows else self.reset_keys)]
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
         data = tensordict.select(*keys, strict=False)
         data = data if self._backend_name == "serial" else data.detach()
-        parts = data.to("cpu").unbind(0)  # workers need no other device
+        parts = data.to("cpu").unbind(0)  # workers get data on the CPU
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
     def _noop_row(self, row: int, row_td: TensorDictBase | None = None) -> TensorDictBase:
@@ -309,7 +325,7 @@ class BatchedEnv(EnvBase):
         return LazyStackedTensorDict.lazy_stack(rows, 0)
 
     def fake_tensordict(self) -> TensorDictBase:
-        """A TensorDict that looks like one of a step, filled with zeros."""
+        """Returns a TensorDict with the entries of a step, filled with zeros."""
         if not any(isinstance(self._full(name), StackedComposite) for name in (*INPUTS, *OUTPUTS)):
             return super().fake_tensordict()
         return fake_rows(self._full, self.num_workers)
@@ -322,12 +338,14 @@ class BatchedEnv(EnvBase):
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
-        transition = self._send_step(codec, codec.inputs(tensordict), not self._seeds)  # a seed waits for its reset
+        transition = self._send_step(
+            codec, codec.inputs(tensordict), not self._seeds
+        )  # pending seeds are used at the next reset by the caller
         next_td = self._check_and_move(codec.next_tensordict(transition))
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
-        return merge_into(root, reset_td)  # whose other rows are those of the root
+        return merge_into(root, reset_td)  # other rows of reset_td equal those of root
 
     def _send_step(self, codec: Codec, inputs: Any, reset_done: bool) -> Transition:
         return self._call_pool(codec.next_tensordict, "step", inputs, reset_done=reset_done)
@@ -335,7 +353,7 @@ class BatchedEnv(EnvBase):
     def _call_pool(
         self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
     ) -> Transition:
-        """What the pool answers; where environments fail, what the others yielded is read from its transition."""
+        """Calls a method of the pool. If environments fail, the transition of the error is decoded to a TensorDict."""
         try:
             return getattr(self._require_pool(), method)(*args, **options)
         except WorkerError as error:
@@ -358,15 +376,15 @@ class BatchedEnv(EnvBase):
         return self._to_own_device(next_td)
 
     def _to_own_device(self, data: TensorDictBase) -> TensorDictBase:
-        data = self._complete_flags(data)  # of which there are more than the environments' after add_truncated_keys
+        data = self._complete_flags(data)  # after add_truncated_keys there are more flags than in the environments
         return data if self.device is None else data.to(self.device)
 
-    # -- random actions, a rollout at once
+    # -- random actions and whole rollouts
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """See `EnvBase.rand_action`; environments with a way of their own to draw them are asked."""
+        """Samples actions as `EnvBase.rand_action` does. Environments that override it sample their own rows."""
         return (
-            draw_actions(self._require_pool(), tensordict, self)
+            sample_actions(self._require_pool(), tensordict, self)
             if self._has_custom_rand_action
             else super().rand_action(tensordict)
         )
@@ -378,7 +396,7 @@ class BatchedEnv(EnvBase):
         if not fits_in_memory(codec.layout, self.num_workers, steps, break_when_any_done):
             return None
         actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
-        self._unused_with = None
+        self._seed_before_use = None
         numpy_actions = list(codec.actions(actions))
         first_transition = self._reset_gym(codec, None, {})
         trajectory = play_rollout(
@@ -393,16 +411,16 @@ class BatchedEnv(EnvBase):
     # -- seeds, attributes, states
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed every environment, each with what the one before returned; returns what the last one did.
+        """Seeds all environments and returns the seed after the last one.
 
         Args:
-            seed: of the first.
-            static_seed: the same for all.
+            seed: the seed of the first environment. Each other one gets the seed that the previous one returned.
+            static_seed: whether all environments get the same seed.
         """
         self.start()
         validate_seed(seed)
-        if self._unused_with is not None:
-            self._unused_with = seed, static_seed
+        if self._seed_before_use is not None:
+            self._seed_before_use = seed, static_seed
         for row in range(self.num_workers):
             if isinstance(self._codec, GymCodec):
                 self._seeds[row] = seed
@@ -417,9 +435,9 @@ class BatchedEnv(EnvBase):
         return super()._state_facts()
 
     def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
-        """See `EnvBase.set_state`. Where the environments were closed, they are made anew."""
+        """Sets the state as `EnvBase.set_state` does. Creates closed environments first."""
         self.start()
-        self._unused_with = None
+        self._seed_before_use = None
         super().set_state(state, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -446,7 +464,7 @@ class BatchedEnv(EnvBase):
 
     def __getstate__(self) -> Any:
         raise TypeError(
-            f"A {type(self).__name__} cannot be copied or pickled, as its workers cannot: make another one."
+            f"A {type(self).__name__} cannot be copied or pickled, because its workers cannot. Create another one."
         )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -469,7 +487,7 @@ class BatchedEnv(EnvBase):
 
 
 class SerialEnv(BatchedEnv):
-    """Environments side by side, stepped one after another in this thread; see `BatchedEnv`.
+    """A `BatchedEnv` with environments that are stepped one after another in this thread.
 
     >>> from vecrl.envs import GymEnv
     >>> env = SerialEnv(2, lambda: GymEnv("Pendulum-v1", g=9.81))
@@ -482,7 +500,7 @@ class SerialEnv(BatchedEnv):
 
 
 class ParallelEnv(BatchedEnv):
-    """Environments side by side in worker processes; see `BatchedEnv`.
+    """A `BatchedEnv` with environments in worker processes.
 
     >>> from vecrl.envs import GymEnv
     >>> with ParallelEnv(4, lambda: GymEnv("Pendulum-v1", g=9.81)) as env:

@@ -1,9 +1,8 @@
-"""Between TensorDicts of a whole batch and what the engine's pool takes and gives.
+"""Converts between TensorDicts of a whole batch and the inputs and transitions of the engine's pool.
 
-`TensorDictCodec` is for environments that are stepped as such: every entry has a path, and comes as it is. `GymCodec`
-is for
-gymnasium environments that are stepped without their specs, which are applied here, to all rows at once. Both know
-transitions and TensorDicts, not pools.
+`TensorDictCodec` is for TensorDict environments: every entry has a path and is not changed. `GymCodec` is for gymnasium
+environments that workers step without their specs: specs are applied here, to all rows at once. Both know transitions
+and TensorDicts. They must not know pools.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from .gym_rollout import BatchTrajectory
 from .metadata import EnvMetaData
 
 Rows = np.ndarray | None
-"""Which rows are meant, `[m]`; None for all."""
+"""Indices of rows `[m]`; None for all rows."""
 
 
 class TensorDictCodec:
-    """See the module.
+    """The codec of TensorDict environments.
 
     Args:
-        metas: of all n environments.
-        outputs, inputs: spaces by path, see `wiring`.
-        reward_keys: what a root has not.
-        graphs: where tensors with a graph pass, which the pool cannot hand on; None where values alone do.
+        metas: the metadata of all n environments.
+        outputs, inputs: spaces by path, as in `entry_layout`.
+        reward_keys: the keys that a root does not have.
+        graphs: passes tensors with an autograd graph, which the pool cannot; None to pass values only.
 
     Attributes:
-        is_lazy: whether rows differ, so that they are stacked lazily.
+        is_lazy: whether rows have different entries or shapes and are stacked lazily.
     """
 
     def __init__(
@@ -70,18 +69,21 @@ class TensorDictCodec:
         self._root_builder = _NestedBuilder([path for path in paths if key_of(path) not in reward_key_set], sizes)
 
     def inputs(self, data: TensorDictBase, row_index: Rows = None, step_mask: Tensor | None = None) -> dict[Path, Any]:
-        """Actions and states, as the pool takes them.
+        """Returns actions and states as inputs of the pool.
 
         Args:
-            data: of all rows.
-            rows: whose are wanted.
-            step_mask: who is to step, in environments that are batches themselves.
+            data: the TensorDict of all rows.
+            row_index: the rows to return.
+            step_mask: the mask of rows to step inside environments that are batches.
+
+        Raises:
+            SpaceError: an entry is missing or has a wrong shape.
         """
         tree: dict[Path, Any] = {}
         graphs: dict[Path, Tensor] = {}
         for path, key in self._inputs:
             value = data.get(key, None) if path != STEP else _all_true(data) if step_mask is None else step_mask
-            if value is None and path[:1] == NEXT:  # no policy wrote it, so it stays what it is
+            if value is None and path[:1] == NEXT:  # not written by a policy: use the current value
                 key = key_of(path[1:])
                 value = data.get(key, None)
             tensor = _require_shape(value, self._shapes[path], key, data)
@@ -90,7 +92,7 @@ class TensorDictCodec:
             array = tensor.detach().cpu().numpy()
             tree[path] = array if row_index is None else array[row_index]
         if self._graphs is not None:
-            self._graphs.take(graphs, data)
+            self._graphs.take_inputs(graphs, data)
         if self._has_pickled_inputs:
             parts = data.unbind(0)
             row_ids = range(len(parts)) if row_index is None else row_index.tolist()
@@ -104,7 +106,7 @@ class TensorDictCodec:
         return {key: value.to("cpu") for key in keys if (value := data.get(key, None)) is not None}
 
     def next_tensordict(self, transition: Transition) -> TensorDictBase:
-        """What followed, final observations included."""
+        """Returns the "next" TensorDict of a transition, with final observations."""
         data = self._to_tensordict(
             transition.next_obs, self._next_builder, transition.ids, transition.final_rows.tolist()
         )
@@ -113,7 +115,7 @@ class TensorDictCodec:
         return data
 
     def _mark_failed(self, row: TensorDictBase, truncated: bool) -> None:
-        """Write into the row of an environment that failed what the engine says of it: no reward, and its end."""
+        """Sets the reward 0 and the flags from the engine in the row of a failed environment."""
         entries: Any = row.items(include_nested=True, leaves_only=True)
         for key, value in entries:
             name = key if isinstance(key, str) else key[-1]
@@ -123,7 +125,7 @@ class TensorDictCodec:
                 value.zero_()
 
     def root_tensordict(self, transition: Transition) -> TensorDictBase:
-        """What to act on next."""
+        """Returns the root TensorDict of the next step."""
         return self._to_tensordict(transition.obs, self._root_builder, transition.ids)
 
     def _to_tensordict(
@@ -137,15 +139,15 @@ class TensorDictCodec:
 
 
 class GymCodec:
-    """See the module.
+    """The codec of gymnasium environments.
 
     Args:
-        meta: of one environment, like all others.
-        keys: where the leaves of observations lie.
+        meta: the metadata of one environment; all are equal.
+        keys: the keys of the leaves of observations.
         outputs: the observation space of the gymnasium environments.
 
     Attributes:
-        layout: of their observations.
+        layout: the layout of observations.
     """
 
     is_lazy = False
@@ -165,21 +167,21 @@ class GymCodec:
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None) -> np.ndarray:
-        """Actions as gymnasium's environments take them."""
+        """Returns actions in the form that gymnasium environments take."""
         actions = _require_shape(data.get(self._action_key, None), self._action_spec.shape, self._action_key, data)
         return self.actions(actions if row_ids is None else actions[torch.from_numpy(row_ids)])
 
     def actions(self, actions: Tensor) -> np.ndarray:
-        """Actions of any batch as gymnasium's environments take them."""
+        """Returns actions of any batch size in the form that gymnasium environments take."""
         if actions.shape[-self._action_spec.ndim or actions.ndim :] != self._action_spec.shape:
             raise SpaceError(
-                f"Expected values of shape {tuple(self._action_spec.shape)} at {self._action_key!r}, but those of all "
-                f"steps and environments have {tuple(actions.shape)}."
+                f"Expected values of shape {tuple(self._action_spec.shape)} at {self._action_key!r}, got shape "
+                f"{tuple(actions.shape)} for all steps and environments."
             )
         return self._action_spec.to_numpy(actions)
 
     def trajectory_to_tensordict(self, trajectory: BatchTrajectory, actions: Tensor) -> TensorDict:
-        """A whole rollout, `[n, T]`, with time in front in memory; `actions` are `[T, n, ...]`."""
+        """Returns a whole rollout `[n, T]`, with time first in memory. `actions` are `[T, n, ...]`."""
         steps, n = trajectory.reward.shape
         done_flags = trajectory.terminated | trajectory.truncated, trajectory.terminated, trajectory.truncated
         flags = [torch.from_numpy(flag[..., None]) for flag in done_flags]
@@ -192,17 +194,14 @@ class GymCodec:
         return batch_first
 
     def next_tensordict(self, transition: Transition) -> TensorDict:
-        """What followed, final observations included."""
-        record = transition
-        flags = [
-            torch.from_numpy(flag[:, None])
-            for flag in (record.terminated | record.truncated, record.terminated, record.truncated)
-        ]
-        reward = torch.from_numpy(record.reward[:, None]).to(self._reward_dtype)
-        return self._to_tensordict(record.next_obs, flags, len(record.ids), {self._reward_key: reward})
+        """Returns the "next" TensorDict of a transition, with final observations."""
+        terminated, truncated = transition.terminated, transition.truncated
+        flags = [torch.from_numpy(flag[:, None]) for flag in (terminated | truncated, terminated, truncated)]
+        reward = torch.from_numpy(transition.reward[:, None]).to(self._reward_dtype)
+        return self._to_tensordict(transition.next_obs, flags, len(transition.ids), {self._reward_key: reward})
 
     def root_tensordict(self, transition: Transition) -> TensorDict:
-        """What to act on next."""
+        """Returns the root TensorDict of the next step."""
         num_rows = len(transition.ids)
         flags = [torch.zeros(num_rows, 1, dtype=torch.bool) for _ in FLAGS]
         return self._to_tensordict(transition.obs, flags, num_rows, {})
@@ -213,7 +212,7 @@ class GymCodec:
     def _fill_entries(
         self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Any, Any]
     ) -> TensorDict:
-        """All in one go: to put entries into a TensorDict one by one takes longer than to make it."""
+        """Returns a TensorDict of all entries, created in one call because setting entries one by one is slower."""
         nested: list[tuple[Key, Tensor]] = []
         for (key, spec, is_plain), leaf in zip(self._leaves, obs, strict=True):
             value = torch.from_numpy(leaf) if is_plain else spec.expand(*size, *spec.shape).encode(leaf)
@@ -229,11 +228,11 @@ class GymCodec:
 
 
 class _NestedBuilder:
-    """Entries by path as nested TensorDicts.
+    """Builds nested TensorDicts from entries by path.
 
     Args:
-        paths: of all entries.
-        sizes: batch sizes of the nested ones, those of one row.
+        paths: the paths of all entries.
+        sizes: the batch sizes of nested TensorDicts in one row.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Mapping[Path, torch.Size]):
@@ -246,7 +245,7 @@ class _NestedBuilder:
                 self._children.setdefault(path[:depth], {})[path[depth]] = path if is_last else None
 
     def build(self, leaves: Mapping[Path, Tensor], num_rows: int, prefix: Path = ()) -> TensorDict:
-        """The TensorDict of the leaves below `prefix`."""
+        """Returns the TensorDict of the leaves under `prefix`."""
         values: dict[str, Any] = {
             name: self.build(leaves, num_rows, (*prefix, name)) if path is None else leaves[path]
             for name, path in self._children[prefix].items()
@@ -255,14 +254,14 @@ class _NestedBuilder:
 
 
 def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
-    """The batch sizes of nested TensorDicts, as the specs have them; the longest where these differ."""
+    """Returns the batch sizes of nested TensorDicts in the specs; the longest one if specs differ."""
     sizes: dict[Path, torch.Size] = {(): meta.batch_size}
 
     def visit(spec: Composite, prefix: Path) -> None:
         sizes[prefix] = max(sizes.get(prefix, torch.Size()), spec.shape, key=len)
-        for name, children in spec.items():
-            if isinstance(children, Composite):
-                visit(children, (*prefix, str(name)))
+        for name, sub_spec in spec.items():
+            if isinstance(sub_spec, Composite):
+                visit(sub_spec, (*prefix, str(name)))
 
     for name in OUTPUTS:
         visit(meta.full(name), ())
@@ -270,7 +269,7 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
 
 
 def set_object_entries(data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]) -> TensorDict:
-    """`data` with the objects that rows brought beside it, which are the same ones in each."""
+    """Sets the pickled objects of all rows, which have the same keys, in `data`, and returns it."""
     for key in pickled_rows[0] or {}:
         data.set(key, torch.stack([(pickled or {})[key] for pickled in pickled_rows], 0))
     return data
@@ -279,7 +278,7 @@ def set_object_entries(data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any
 def set_heterogeneous_entries(
     data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]
 ) -> LazyStackedTensorDict:
-    """A lazy stack of the rows of `data`, each with what it brought beside.
+    """Returns a lazy stack of the rows of `data`, each with its pickled entries.
 
     >>> rows = set_heterogeneous_entries(TensorDict({}, [2]), [{"x": torch.zeros(1)}, {"x": torch.zeros(2)}])
     >>> [row["x"].shape[0] for row in rows.unbind(0)]
@@ -294,17 +293,17 @@ def set_heterogeneous_entries(
 
 
 def _same_memory_layout(spec: TensorSpec, leaf: Leaf) -> bool:
-    """Whether an array of the engine is a value of the spec as it is."""
+    """Returns whether an array of the engine is a value of the spec without conversion."""
     return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
 
 
 def _require_shape(value: Any, shape: torch.Size, key: Key, data: TensorDictBase) -> Tensor:
-    """The tensor at `key`, of which every row is to have the shape `shape`."""
+    """Returns the tensor at `key`, after checking that every row has the shape `shape`."""
     if value is None:
-        raise SpaceError(f"Expected {key!r} among what is to be stepped, but there are {_sorted_keys(data)}.")
+        raise SpaceError(f"Expected {key!r} among the inputs of a step, got {_sorted_keys(data)}. Add this entry.")
     if value.shape[1:] != shape:
         raise SpaceError(
-            f"Expected shape {(len(value), *shape)} at {key!r} (environments first), but {tuple(value.shape)} came."
+            f"Expected shape {(len(value), *shape)} at {key!r} (environments first), got {tuple(value.shape)}."
         )
     return value
 

@@ -1,8 +1,9 @@
-"""How the entries of TensorDicts travel between a batched environment and its sub-environments.
+"""Decides how entries of TensorDicts are passed between a batched environment and its sub-environments.
 
-What has one shape and dtype in all of them lies in the engine's arena, under the path of its key. Everything else
-(objects, shapes that vary in time or from one environment to the next, entries that only some have) travels pickled
-beside it, as a *parcel*: a dict of whatever there is, one a row. Knows specs and spaces, not workers or TensorDicts.
+An entry with one shape and dtype in all environments is in the engine's batch buffers, under the path of its key. All
+other entries (objects, shapes that vary over time or between environments, entries that only some environments have)
+are pickled: each row has one dict of its pickled entries. This module knows specs and spaces. It must not know workers
+or TensorDicts.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from .metadata import EnvMetaData
 
 Path = tuple[str, ...]
 EntryFormat = tuple[tuple[int, ...], str]
-"""The shape and the dtype of one row's entry."""
+"""The shape and the dtype of an entry in one row."""
 
 PICKLED: Path = ()
-"""The name of the parcels in a space whose other names are paths."""
+"""The name of the pickled entries in a space; its other names are paths."""
 STEP: Path = ("_step",)
-"""Who is to step in a row that is a batch itself."""
+"""The path of the mask of rows to step inside an environment that is a batch."""
 NEXT: Path = ("next",)
-"""What the paths begin with of states that a policy may have written for the step to come, as a recurrent one does."""
+"""The prefix of the paths of states that a policy, such as a recurrent one, may write for the next step."""
 
 
 class PickledEntries(spaces.Space[Any]):
-    """What does not lie in the arena: to the engine, objects."""
+    """The space of entries that are not in the batch buffers; the engine treats them as objects."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
 
 
 def paths_of(space: spaces.Space[Any]) -> list[Path]:
-    """The names in a space that `space_of_formats` made, in the order of its layout."""
+    """Returns the names in a space from `space_of_formats`, in the order of its layout."""
     names: list[Any] = list(space.spaces) if isinstance(space, spaces.Dict) else []
     return names
 
 
 def key_of(path: Path) -> Key:
-    """A path as the key of a TensorDict.
+    """Returns a path as a key of a TensorDict.
 
     >>> key_of(("action",)), key_of(("agents", "action"))
     ('action', ('agents', 'action'))
@@ -55,12 +56,12 @@ def key_of(path: Path) -> Key:
 
 
 def outputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
-    """The entries that come out of an environment, with their looks; None for what goes into parcels."""
+    """Returns the formats of the outputs of an environment; None for entries that are pickled."""
     return _merge_formats(meta.full(name) for name in OUTPUTS)
 
 
 def inputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
-    """The entries that go into an environment, those that it gives out too also below `NEXT`."""
+    """Returns the formats of the inputs of an environment. States that are observations too are also under `NEXT`."""
     entries = _merge_formats(meta.full(name) for name in INPUTS)
     observation_formats = _merge_formats([meta.full("observation")])
     state_formats = _merge_formats([meta.full("state")])
@@ -75,10 +76,10 @@ def inputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
 
 
 def stack_full_specs(metas: Sequence[EnvMetaData], name: str) -> Composite:
-    """The `Composite` of that name of all environments.
+    """Returns the stacked `Composite` "action", "state", "observation", "reward" or "done" of all environments.
 
     Raises:
-        SpaceError: entries of one key that no tensor, nor a lazy stack, holds side by side.
+        SpaceError: entries of one key have different numbers of dimensions, dtypes or devices.
     """
     first_spec = metas[0].full(name)
     for row, meta in enumerate(metas):
@@ -91,16 +92,15 @@ def stack_full_specs(metas: Sequence[EnvMetaData], name: str) -> Composite:
             ]
             if len(set(formats)) > 1:
                 raise SpaceError(
-                    f"Expected environments whose {name} at {key!r} has one number of dimensions, one dtype and one "
-                    f"device, but environment 0 has {first_spec[key]} and environment {row} has {other_spec[key]}. "
-                    f"Batch like "
-                    "ones, or make them alike by a transform of each."
+                    f"Expected environments with an equal number of dimensions, dtype and device of the {name} at "
+                    f"{key!r}, got: environment 0 has {first_spec[key]} and environment {row} has {other_spec[key]}. "
+                    f"Batch equal environments, or transform each of them."
                 )
     return stack_specs([meta.full(name) for meta in metas])
 
 
 def space_of_formats(all_formats: Sequence[Mapping[Path, EntryFormat | None]]) -> spaces.Dict:
-    """The space of the entries of many environments, in which all that differs is a parcel."""
+    """Returns the space of the entries of several environments. Entries with different formats are pickled."""
     entries: dict[Any, spaces.Space[Any]] = {}
     has_pickled = False
     for path in sorted({path for formats_by_path in all_formats for path in formats_by_path}):
@@ -116,7 +116,7 @@ def space_of_formats(all_formats: Sequence[Mapping[Path, EntryFormat | None]]) -
 
 
 def only_non_tensors(metas: Sequence[EnvMetaData]) -> bool:
-    """Whether all that comes out in parcels are objects, and the same ones of every environment."""
+    """Returns whether all pickled outputs are non-tensors, with the same keys in every environment."""
     all_formats = [outputs_of(meta) for meta in metas]
     for path in {path for formats_by_path in all_formats for path in formats_by_path}:
         formats = {formats_by_path.get(path, "missing") for formats_by_path in all_formats}
@@ -130,7 +130,7 @@ def only_non_tensors(metas: Sequence[EnvMetaData]) -> bool:
 
 
 def is_tensordict_layout(space: spaces.Space[Any]) -> bool:
-    """Whether a space is one that `space_of_formats` made."""
+    """Returns whether a space is from `space_of_formats`."""
     return isinstance(space, spaces.Dict) and all(isinstance(name, tuple) for name in space.spaces)
 
 
@@ -140,12 +140,12 @@ def _merge_formats(composites: Iterable[Composite]) -> dict[Path, EntryFormat | 
     return {
         path: entry_format
         for path, entry_format in entries.items()
-        if not any(_is_below(path, other_spec) for other_spec in pickled_paths)
+        if not any(_is_nested_in(path, pickled_path) for pickled_path in pickled_paths)
     }
 
 
-def _is_below(path: Path, other_spec: Path) -> bool:
-    return len(path) > len(other_spec) and path[: len(other_spec)] == other_spec
+def _is_nested_in(path: Path, ancestor: Path) -> bool:
+    return len(path) > len(ancestor) and path[: len(ancestor)] == ancestor
 
 
 def _entry_formats(composite: Composite, parent: Path) -> Iterator[tuple[Path, EntryFormat | None]]:
@@ -153,7 +153,7 @@ def _entry_formats(composite: Composite, parent: Path) -> Iterator[tuple[Path, E
         path = (*parent, str(name))
         if isinstance(spec, Composite) and not isinstance(spec, StackedComposite):
             yield from _entry_formats(spec, path)
-        else:  # of stacked Composites some may have keys that others lack: they travel as a whole
+        else:  # stacked Composites may have different keys, so each is one entry
             yield path, _entry_format(spec)
 
 
@@ -162,7 +162,7 @@ def _entry_format(spec: TensorSpec | None) -> EntryFormat | None:
         return None
     try:
         dtype = numpy_dtype(spec.dtype)
-    except SpaceError:  # such as bfloat16
+    except SpaceError:  # e.g. bfloat16
         return None
     return (tuple(spec.shape), dtype.str) if dtype.kind in "biuf" else None
 

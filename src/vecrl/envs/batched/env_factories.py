@@ -1,4 +1,4 @@
-"""What makes sub-environments, and how it is shared out among workers."""
+"""Functions that create sub-environments, and their distribution to workers. It must not know pools."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ Kwargs = Mapping[str, Any]
 
 
 class EnvCreator:
-    """A function that makes an environment, with its arguments; travels pickled by value.
+    """A function that creates an environment, with its arguments. It is pickled by value.
 
-    Environments of one creator and its variants share the counts of `TrajCounter` and the statistics of `VecNorm`, in
-    all processes of one machine: the n-th `TrajCounter` of each takes its numbers from the same count. Transforms
-    inside of a `SerialEnv` or `ParallelEnv` that a creator makes share theirs only if they come from a creator too.
+    Environments of one creator and its variants share the counters of `TrajCounter` and the statistics of `VecNorm`, in
+    all processes of one machine. The n-th `TrajCounter` of each environment uses the same counter. If a creator creates
+    a `SerialEnv` or `ParallelEnv`, transforms inside it share only if its environments are from a creator too.
 
     Args:
-        create_env_fn: makes an environment.
-        create_env_kwargs: its keywords; further ones may be given by name.
-        share_memory: whether environments share that state.
+        create_env_fn: a function that creates an environment.
+        create_env_kwargs: its keyword arguments; more can be given as keywords here.
+        share_memory: whether environments share the state described above.
+
+    Raises:
+        TypeError: `create_env_fn` is no function.
 
     >>> from vecrl.envs import GymEnv
     >>> make = EnvCreator(GymEnv, env_name="Pendulum-v1")
@@ -48,28 +51,28 @@ class EnvCreator:
         **kwargs: Any,
     ):
         if isinstance(create_env_fn, EnvBase) or not callable(create_env_fn):
-            raise TypeError(f"Expected a function that makes an environment, but {create_env_fn!r:.80} came.")
+            raise TypeError(f"Expected a function that creates an environment, got {create_env_fn!r:.80}.")
         self.create_env_fn = create_env_fn
         self.create_env_kwargs = {**(create_env_kwargs or {}), **kwargs}
         self.share_memory = share_memory
         self._folder = SharedFolder()
 
     def __call__(self, **kwargs: Any) -> EnvBase:
-        """A new environment; `kwargs` go before those of the constructor."""
+        """Creates an environment. `kwargs` override those of the constructor."""
         env = self.create_env_fn(**{**self.create_env_kwargs, **kwargs})
         if self.share_memory:
             self._folder.attach(env)
         return env
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
-        """Returns a creator with other keywords, whose environments share their state with those of this one."""
+        """Returns a creator with other keyword arguments. Environments of both creators share their state."""
         variant = type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
         variant._folder = self._folder
         return variant
 
     @property
     def meta_data(self) -> EnvMetaData:
-        """What such an environment says of itself; one is made for it, and closed."""
+        """The metadata of the environments. An environment is created for it and closed."""
         env = self()
         try:
             return EnvMetaData.metadata_from_env(env)
@@ -91,25 +94,25 @@ def _rebuild_creator(kind: type[EnvCreator], arguments: bytes, folder: SharedFol
 
 
 def make_env_fns(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:
-    """One function without arguments for each of `count` environments.
+    """Returns one function without arguments for each of `count` environments.
 
     Raises:
-        SpaceError: not as many functions or keywords as environments, or what is no function.
-        TypeError: a number of environments that is none.
+        SpaceError: the number of functions or keyword mappings is wrong, or an element is no function.
+        TypeError: `count` is no integer.
     """
     if not isinstance(count, Integral):
         hint = "num_workers comes first, then create_env_fn."
-        raise TypeError(f"Expected num_workers to be an integer, but {count!r:.80} came: {hint}")
+        raise TypeError(f"Expected num_workers to be an integer, got {count!r:.80}: {hint}")
     if count < 1:
-        raise SpaceError(f"Expected num_workers of 1 or more, but {count} came.")
+        raise SpaceError(f"Expected num_workers of 1 or more, got {count}.")
     functions = _one_per_env("create_env_fn", create_env_fn, count, callable(create_env_fn))
     kwargs = create_env_kwargs or {}
     keywords = _one_per_env("create_env_kwargs", kwargs, count, isinstance(kwargs, Mapping))
     for index, function in enumerate(functions):
         if isinstance(function, EnvBase) or not callable(function):
             raise SpaceError(
-                f"Expected functions that make environments, but number {index} is {type(function).__name__}. "
-                "Give `lambda: GymEnv(...)` rather than an environment."
+                f"Expected create_env_fn to be functions, got {type(function).__name__} at index {index}. "
+                "Give `lambda: GymEnv(...)` instead of an environment."
             )
     return [partial(function, **kw) if kw else function for function, kw in zip(functions, keywords, strict=True)]
 
@@ -119,12 +122,12 @@ def _one_per_env(name: str, value: Any, count: int, single: bool) -> list[Any]:
         return [value] * count
     if not isinstance(value, Sequence) or len(value) != count:
         num_given = len(value) if isinstance(value, Sequence) else repr(value)[:80]
-        raise SpaceError(f"Expected {name} to be one, or a list of {count}, one an environment, but {num_given} came.")
+        raise SpaceError(f"Expected {name} to be one, or a list of {count}, one per environment, got {num_given}.")
     return list(value)
 
 
 def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int) -> Any:
-    """Keywords for all, or one mapping for each of `count` environments, with `new` ones going before `old` ones."""
+    """Returns `old` keyword arguments updated with `new`: one mapping for all, or one per environment (`count`)."""
     old = old or {}
     if isinstance(new, Mapping) and isinstance(old, Mapping):
         return {**old, **new}
@@ -134,32 +137,37 @@ def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[K
 
 
 def parse_start_method(name: str | None) -> Literal["forkserver", "spawn"]:
-    """How worker processes start.
+    """Returns the start method of worker processes, "forkserver" for None.
 
     Raises:
-        ValueError: neither "forkserver" (also for None) nor "spawn".
+        ValueError: `name` is not None, "forkserver" or "spawn".
     """
     if name in (None, "forkserver"):
         return "forkserver"
     if name == "spawn":
         return "spawn"
     reason = " A fork copies this process with the locks that its threads hold." if name == "fork" else ""
-    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', but {name!r} came.{reason}")
+    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', got {name!r}.{reason}")
 
 
 def split_makers(
     makers: Sequence[Any], envs_per_worker: int | None, single_worker: bool, graphs: Graphs | None = None
 ) -> list[tuple[Any, int]]:
-    """For each worker, what makes its simulator and of how many environments: neighbours stay together.
+    """Returns, for each worker, the function that creates its simulator, and its number of environments.
+
+    Each worker has consecutive environments.
 
     Args:
-        makers: one an environment.
-        envs_per_worker: how many share a worker; by default there are as many workers as cores.
-        single_worker: one worker has all.
-        graphs: see `TensorDictRows`.
+        makers: one function per environment.
+        envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
+        single_worker: whether one worker has all environments, unless `envs_per_worker` is given.
+        graphs: as in `TensorDictRows`.
+
+    Raises:
+        SpaceError: `envs_per_worker` is less than 1.
     """
     if envs_per_worker is not None and envs_per_worker < 1:
-        raise SpaceError(f"Expected envs_per_worker of 1 or more, but {envs_per_worker} came.")
+        raise SpaceError(f"Expected envs_per_worker of 1 or more, got {envs_per_worker}.")
     count = len(makers)
     workers = (
         -(-count // envs_per_worker) if envs_per_worker else 1 if single_worker else min(os.cpu_count() or 1, count)

@@ -1,7 +1,8 @@
-"""The sub-environments of one worker as an engine simulator.
+"""`EnvSimulator`: the sub-environments of one worker as an engine simulator.
 
-They are stepped as the TensorDict environments they are (`rows`), or, where all of a pool's are no more than gymnasium
-environments under specs, as those (`simulators.gymnasium`). Which of the two is agreed upon when all workers stand.
+They are stepped as TensorDict environments (`tensordict_rows`). If all environments of a pool only wrap gymnasium
+environments, these are stepped directly (`simulators.gymnasium`). The choice is made after all workers have reported
+their spaces. This module must not know pools or other workers.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ EnvMaker = Callable[[], EnvBase]
 MISSING = "missing"
 METHOD = "method"
 VALUE = "value"
-# they change specs, which are known to all by now
+# they change specs, which the caller and other workers already use
 _SPEC_CHANGING_METHODS = ("set_info_dict_reader", "auto_register_info_dict")
 
 
 class EnvSimulator:
-    """k environments; see `engine.simulator.Simulator`.
+    """A simulator of k environments, as in `engine.simulator.Simulator`.
 
     Args:
-        env_fns: each makes an environment.
-        start: the number of the first of them.
-        graphs: see `TensorDictRows`.
+        env_fns: functions that create the environments.
+        start: the index of the first environment in the pool.
+        graphs: as in `TensorDictRows`.
 
     Attributes:
         spec: the `EnvMetaData` of every environment.
 
     Raises:
-        RowFailures: with the index and the exception of each that could not be made.
+        RowFailures: environments could not be created; has their indices and exceptions.
     """
 
     render_mode = None
@@ -71,7 +72,7 @@ class EnvSimulator:
             self.metadata["keys"] = first_env.keys
 
     def set_spaces(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        """Step environments so that their rows are in these spaces, see `resolve_spaces`."""
+        """Sets the spaces of rows, from `resolve_spaces`, and chooses how environments are stepped."""
         self.observation_space, self.action_space = observation_space, action_space
         if is_tensordict_layout(observation_space):
             self._tensordict_rows = TensorDictRows(
@@ -86,12 +87,18 @@ class EnvSimulator:
         self.step = rows.step
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """See `Simulator.invoke`; "get" returns whether it is a method, a value or missing, and the value."""
+        """Gets, sets or calls an attribute of an environment, as `Simulator.invoke` does.
+
+        "get" returns a kind, which is `METHOD`, `VALUE` or `MISSING`, and the value, which is None unless `VALUE`.
+
+        Raises:
+            LockedError: the call would change the specs of the environment.
+        """
         env = self.envs[row]
         if kind == "call" and name in _SPEC_CHANGING_METHODS:
             raise LockedError(
-                f"{name} changes an environment's specs, which those of its batch were made of. Call it in the "
-                f"function that makes the environment: `lambda: GymEnv(...).{name}(...)`."
+                f"Expected a method that does not change specs, got {name}. The batch depends on the specs. "
+                f"Call it in the function that creates the environment: `lambda: GymEnv(...).{name}(...)`."
             )
         with self._synced_time_limit(row):
             if kind == "set":
@@ -105,13 +112,17 @@ class EnvSimulator:
             return getattr(env, name)(*args, **kwargs)
 
     def rebuild(self, row: int) -> None:
-        """See `Simulator`."""
+        """Closes an environment and creates it again.
+
+        Raises:
+            SpaceError: the new environment has other specs.
+        """
         close_all([self.envs[row]])
         env = self._env_fns[row]()
         _check_env(env)
         [meta] = _metadata([env])
         if not same_metadata(meta, self.spec[row]):
-            raise SpaceError(f"it looked otherwise before it was made anew; now it is {env}.")
+            raise SpaceError(f"Expected the same specs after the restart, got other specs from {env}.")
         self.envs[row] = env
         if self._gym_simulator is not None and (unwrapped := env._unwrapped_gym()) is not None:
             self._gym_simulator.replace_env(row, unwrapped.env)
@@ -120,13 +131,13 @@ class EnvSimulator:
         return nullcontext() if self._gym_simulator is None else self._gym_simulator.synced_time_limit(row)
 
     def get_state(self, row: int) -> Any:
-        """See `Simulator`."""
+        """Returns the state of an environment and of its root TensorDict."""
         with self._synced_time_limit(row):
             root = None if self._tensordict_rows is None else capture(self._tensordict_rows.roots[row])
             return {"env": self.envs[row].get_state(), "root": root}
 
     def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
-        """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
+        """Sets the state of an environment. Resets it first if it has no object of a class in the state."""
         env = self.envs[row]
         with self._synced_time_limit(row):
             restore_env(env, lambda: env.set_state(state["env"], allow=allow))
@@ -134,7 +145,11 @@ class EnvSimulator:
                 self._tensordict_rows.roots[row] = restore(None, state["root"])
 
     def close(self) -> None:
-        """Close every environment, also where one of them raises; then raise what they raised."""
+        """Closes all environments, also if some raise.
+
+        Raises:
+            RowFailures: environments raised; has their indices and exceptions.
+        """
         failures = close_all([env for env in self.envs if not env.is_closed])
         if failures:
             raise RowFailures(failures)
@@ -145,12 +160,12 @@ _COMPARED_FIELDS = ("batch_size", "device", "batch_locked", "supports_set_state"
 
 
 def tensordict_spaces(metas: Sequence[EnvMetaData]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """The spaces of what comes out of environments, and of what goes into them."""
+    """Returns the spaces of outputs and inputs of environments, by path."""
     return space_of_formats([outputs_of(meta) for meta in metas]), space_of_formats([inputs_of(meta) for meta in metas])
 
 
 def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """The spaces that all workers can do with: those of gymnasium environments if all are alike, else by paths."""
+    """Returns spaces for all workers: those of the gymnasium environments if all are equal, else spaces by path."""
     first_info = worker_infos[0]
     metas = [meta for worker_info in worker_infos for meta in worker_info.spec]
     if "keys" in first_info.metadata and all(
@@ -167,13 +182,13 @@ def resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any
 def _check_env(env: Any) -> None:
     if not isinstance(env, EnvBase):
         raise TypeError(
-            f"Expected an EnvBase, but the function that makes it returned {env!r:.80}. "
-            "GymWrapper(env) makes one of a gymnasium environment."
+            f"Expected an EnvBase from the function that creates an environment, got {env!r:.80}. "
+            "Use GymWrapper(env) for a gymnasium environment."
         )
 
 
 def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
-    """That of every environment; of like ones the same object, which travels once."""
+    """Returns the metadata of every environment. Equal metadata are one object, which is pickled once."""
     metas: list[EnvMetaData] = []
     for env in envs:
         meta = EnvMetaData.metadata_from_env(env, fake=False)
@@ -182,13 +197,13 @@ def _metadata(envs: Sequence[EnvBase]) -> list[EnvMetaData]:
 
 
 def same_metadata(a: EnvMetaData, b: EnvMetaData) -> bool:
-    """Whether two environments look the same from outside."""
+    """Returns whether two environments have equal metadata."""
     field_equal = (getattr(a, name) == getattr(b, name) for name in _COMPARED_FIELDS)
     return all(field_equal) and a.specs == b.specs
 
 
 def _unwrapped_gym(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> list[UnwrappedGymEnv] | None:
-    """What is under the environments, if they are all alike and each has something."""
+    """Returns the gymnasium environments inside the environments if each has one and all are equal, else None."""
     candidates = [env._unwrapped_gym() for env in envs]
     unwrapped = [item for item in candidates if item is not None]
     if len(unwrapped) < len(envs) or any(meta is not metas[0] for meta in metas):
@@ -204,5 +219,5 @@ def _unwrapped_gym(envs: Sequence[EnvBase], metas: Sequence[EnvMetaData]) -> lis
 
 
 def _is_flat(env: Any) -> bool:
-    """Whether observations lie in arrays, and the action is one array."""
+    """Returns whether observations have no opaque leaves and the action is one array."""
     return not Layout(env.observation_space).opaque and Layout(env.action_space).flat

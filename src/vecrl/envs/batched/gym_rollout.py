@@ -1,7 +1,7 @@
-"""Rollouts of bare gymnasium environments whose actions are known beforehand, written into arrays as they happen.
+"""Plays rollouts of batches of gymnasium environments with given actions, and writes the results into arrays.
 
-What `envs.tape` is for one environment, for a batch of them: no TensorDict is made before the end. Knows transitions
-and arrays.
+TensorDicts are created only at the end. `envs.gym_trajectory` does the same for one environment. This module knows
+transitions and arrays. It must not know TensorDicts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ...engine.space_layout import Layout
 from ...engine.transition import Transition
 from ..gym_trajectory import fill_obs
 
-_MAX_PREALLOC_BYTES = 1 << 31  # bytes that a rollout that may end early sets aside, though it does not use them
+_MAX_PREALLOC_BYTES = 1 << 31  # bytes; a rollout that may end early allocates memory for all its steps
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTrajectory:
-    """What happened to n environments in T steps.
+    """The results of T steps of a batch of environments.
 
     Attributes:
-        obs: leaf arrays `[T, num_envs, ...]`, what the actions were taken on.
-        next_obs: leaf arrays `[T, num_envs, ...]`, what followed, final observations included.
+        obs: leaf arrays `[T, num_envs, ...]`, the observations before each step.
+        next_obs: leaf arrays `[T, num_envs, ...]`, the observations after each step, with final observations.
         reward: `[T, num_envs]` float64.
         terminated, truncated: `[T, num_envs]` bool.
     """
@@ -40,7 +40,7 @@ class BatchTrajectory:
 
 
 def fits_in_memory(layout: Layout, num_envs: int, steps: int, break_when_any_done: bool) -> bool:
-    """Whether there is room to set aside for so many steps."""
+    """Returns whether memory for all steps may be allocated."""
     row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in layout.leaves if leaf.dtype is not None)
     return not break_when_any_done or row_bytes * num_envs * steps <= _MAX_PREALLOC_BYTES
 
@@ -52,14 +52,14 @@ def play_rollout(
     layout: Layout,
     break_when_any_done: bool,
 ) -> BatchTrajectory:
-    """Step through `actions`, of which each is one for all environments.
+    """Steps all environments with given actions, and returns the results.
 
     Args:
-        first_transition: of a reset of all.
-        step: takes actions and whether who ends begins anew at once.
-        actions: one a step.
-        layout: of the observations.
-        break_when_any_done: end with the first episode; otherwise who ends begins anew.
+        first_transition: the transition of a reset of all environments.
+        step: a function of the actions of one step, and whether to reset ended environments in the same command.
+        actions: for each step, the actions of all environments.
+        layout: the layout of observations.
+        break_when_any_done: whether to stop when the first episode ends. Otherwise ended environments are reset.
     """
     num_envs, max_steps = len(first_transition.ids), len(actions)
     next_obs = [_empty_array((max_steps, num_envs, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
@@ -92,6 +92,6 @@ def play_rollout(
 
 
 def _empty_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Memory for large arrays: torch's, since NumPy asks for huge pages, which are slow to come by first."""
+    """Returns an empty array in memory from torch, because NumPy requests huge pages, which are slow at first use."""
     kind = torch.from_numpy(np.empty(0, dtype)).dtype
     return torch.empty(shape, dtype=kind).numpy()

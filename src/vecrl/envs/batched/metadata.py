@@ -1,4 +1,4 @@
-"""What an environment says of itself, in a form that travels: nobody has to build it to know its specs."""
+"""`EnvMetaData`: a picklable description of an environment, so that its specs are known without creating it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvMetaData:
-    """Specs, sizes and places of an environment.
+    """The specs, sizes and devices of an environment.
 
     Attributes:
-        tensordict: what `fake_tensordict` gives; None where nobody asked for it.
+        tensordict: the result of `fake_tensordict`; None if not requested.
         specs: `env.specs`.
-        batch_size: of the environment.
+        batch_size: the batch size of the environment.
         env_str: its `repr`.
-        device: where inputs and outputs live; None where that is not said.
-        batch_locked: whether only this batch size will do.
-        device_map: the device of every leaf, by its key.
-        supports_set_state: whether a state can be given to `reset`.
-        has_custom_rand_action: whether random actions are more than values of its action specs.
+        device: the device of inputs and outputs; None if not specified.
+        batch_locked: whether only this batch size is accepted.
+        device_map: the device of every leaf, by key.
+        supports_set_state: whether `reset` can start from a given state.
+        has_custom_rand_action: whether random actions are sampled in another way than from the action specs.
 
     >>> from vecrl.envs import GymEnv
     >>> meta = EnvMetaData.metadata_from_env(GymEnv("CartPole-v1"))
@@ -48,10 +48,11 @@ class EnvMetaData:
 
     @classmethod
     def metadata_from_env(cls, env: EnvBase, *, fake: bool = True) -> EnvMetaData:
-        """That of `env`.
+        """Returns the metadata of `env`.
 
         Args:
-            fake: have the `tensordict` too.
+            env: the environment.
+            fake: whether to include the `tensordict`.
         """
         specs = env.specs
         return cls(
@@ -67,13 +68,13 @@ class EnvMetaData:
         )
 
     def full(self, name: str) -> Composite:
-        """The `Composite` of "action", "state", "observation", "reward" or "done"."""
+        """Returns the `Composite` "action", "state", "observation", "reward" or "done"."""
         side = "input_spec" if name in INPUTS else "output_spec"
         assert name in (*INPUTS, *OUTPUTS)
         return self.specs[side, f"full_{name}_spec"]
 
     def spec(self, name: str) -> Any:
-        """The same, or the leaf where there is only one."""
+        """Returns the `Composite` as `full` does, or its leaf if there is only one."""
         full = self.full(name)
         leaves = list(full.values(True, True))
         return leaves[0] if len(leaves) == 1 else full

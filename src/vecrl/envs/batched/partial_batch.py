@@ -1,6 +1,6 @@
-"""Some environments among all of a batch: whom masks mean, and how what some gave becomes a batch of all again.
+"""Operations on some rows of a batch: the rows that masks select, and batches of all rows from results of some.
 
-Knows masks, specs and TensorDicts, not pools.
+This module knows masks, specs and TensorDicts. Of pools it uses only `invoke`, for random actions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from ..spec_container import INPUTS, OUTPUTS, SpecContainer, join_key
 from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]
-"""What stands in a row that is left alone, of its number."""
+"""A function from the index of a row that was not stepped or reset to its TensorDict."""
 
 
 def selected_rows(
     masks: RowMasks | None, prefixes: Sequence[tuple[str, ...]], count: int
 ) -> tuple[np.ndarray | None, bool]:
-    """The rows of `count` that masks mean (None: all), and whether they mean all of each.
+    """Returns the indices of rows that masks select, and whether each of these rows is selected as a whole.
 
     Args:
-        masks: where there are any.
-        prefixes: the places of done flags.
-        count: of all rows.
+        masks: the masks; None for no masks, which selects all rows.
+        prefixes: the prefixes of the groups of done flags.
+        count: the number of rows.
+
+    Returns:
+        `[m]` int64, or None for all rows; and whether no row is selected in part.
     """
     prefix_masks = [masks.for_key(join_key(prefix, "done")) if masks else None for prefix in prefixes]
     row_masks = [mask.reshape(count, -1) for mask in prefix_masks if mask is not None]
@@ -38,39 +41,40 @@ def selected_rows(
         return None, True
     any_selected = torch.stack([mask.any(1) for mask in row_masks]).any(0)
     all_selected = torch.stack([mask.all(1) for mask in row_masks]).all(0)
-    if len(row_masks) < len(prefix_masks):  # there is a place without a mask: all of it is meant
+    if len(row_masks) < len(prefix_masks):  # a group without a mask is selected as a whole
         return None, bool(all_selected.all())
     row_ids = None if bool(any_selected.all()) else any_selected.nonzero()[:, 0].cpu().numpy()
     return row_ids, bool((all_selected | ~any_selected).all())
 
 
 def scatter_rows(rows_td: Any, ids: np.ndarray, count: int, noop_row: NoopRow) -> TensorDictBase:
-    """Rows of some as rows of all `count`, of which the others hold anything that their specs allow.
+    """Returns a TensorDict of all `count` rows with `rows_td` at `ids`. Other rows have any values that fit the specs.
 
-    What the caller had there is not for here: seen through transforms, it has other shapes. Who masks merges it.
+    The caller replaces the other rows. Their previous values cannot be used here, because transforms may have changed
+    their shapes.
     """
     if isinstance(rows_td, LazyStackedTensorDict):
         rows_by_id = dict(zip(ids.tolist(), rows_td.unbind(0), strict=True))
         stacked_rows: list[Any] = [rows_by_id[row] if row in rows_by_id else noop_row(row) for row in range(count)]
         return LazyStackedTensorDict.lazy_stack(stacked_rows, 0)
-    # others repeat the first of some, which changes no any() nor all()
+    # other rows repeat the first one, which does not change the result of any() or all() over rows
     source_index = torch.zeros(count, dtype=torch.int64)
     source_index[torch.from_numpy(ids)] = torch.arange(len(ids))
     return rows_td[source_index]
 
 
-def draw_actions(pool: Pool, tensordict: TensorDictBase | None, env: SpecContainer) -> TensorDictBase:
-    """Random actions that the environments of a pool draw for their rows of `tensordict`, written into it.
+def sample_actions(pool: Pool, tensordict: TensorDictBase | None, env: SpecContainer) -> TensorDictBase:
+    """Returns `tensordict` with random actions, which the environments of a pool sample for their rows.
 
     Args:
-        pool: of `env`'s environments.
-        tensordict: what they are drawn for; None for nothing known.
-        env: all of them, with the keys of what they may go by.
+        pool: the pool of the environments of `env`.
+        tensordict: the TensorDict of all rows; None for an empty one.
+        env: the batched environment; entries in its specs are passed to the environments.
     """
     data = TensorDict({}, env.batch_size, device=env.device) if tensordict is None else tensordict
     input_keys = leaves_of(env.full_observation_spec, env.full_state_spec, env.full_done_spec)
     row_tds = data.select(*input_keys, strict=False).to("cpu").unbind(0)
-    seeds = torch.randint(2**62, (len(row_tds),)).tolist()  # so that they do not depend on who draws, and where
+    seeds = torch.randint(2**62, (len(row_tds),)).tolist()  # actions depend neither on the backend nor on the worker
     row_actions: Any = pool.invoke(
         "call", "_seeded_rand_action", [(pair, {}) for pair in zip(row_tds, seeds, strict=True)]
     )
@@ -79,7 +83,7 @@ def draw_actions(pool: Pool, tensordict: TensorDictBase | None, env: SpecContain
 
 
 def fake_rows(spec_of: Callable[[str], Composite], count: int) -> TensorDictBase:
-    """`fake_tensordict` of a batch of unlike environments, whose specs of a name `spec_of` gives."""
+    """Returns the `fake_tensordict` of a batch of different environments; `spec_of` returns their specs by name."""
     row_tds: list[Any] = []
     for row in range(count):
         roots = [spec_of(name)[row] for name in (*INPUTS, "observation", "done")]
@@ -88,11 +92,11 @@ def fake_rows(spec_of: Callable[[str], Composite], count: int) -> TensorDictBase
 
 
 def zero_specs(specs: Sequence[Composite], row_td: TensorDictBase | None = None) -> TensorDictBase:
-    """A row that is left alone: as it was before, and zeros where it held nothing.
+    """Returns the TensorDict of a row that was not stepped or reset: its previous entries, and zeros for missing ones.
 
     Args:
-        specs: of what is in it.
-        row_td: what it was, where it was something.
+        specs: the specs of its entries.
+        row_td: its previous TensorDict, if any.
     """
     row, *other_zeros = (spec.zero() for spec in specs)
     for part in other_zeros:

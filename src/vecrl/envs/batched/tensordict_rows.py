@@ -1,6 +1,6 @@
-"""Steps TensorDict environments one after another, each from a root of its own, and writes what they give into rows.
+"""Steps TensorDict environments one after another, each from its root TensorDict, and writes the results into rows.
 
-Knows the paths of entries and the engine's rows, not workers.
+This module knows the paths of entries and the engine's rows. It must not know workers.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .entry_layout import PICKLED, STEP, Path, key_of, outputs_of, paths_of
 from .metadata import EnvMetaData
 
 Options = Mapping[str, Any]
-"""For a reset: "kwargs", the keywords for `reset`, and "data", by the number of an environment, a TensorDict with masks
-of what is to begin anew, and states to begin from."""
+"""Options of a reset: "kwargs", keyword arguments for `reset`, and "data", TensorDicts with masks and states by
+environment."""
 
 
 class TensorDictRows:
-    """k environments; `reset` and `step` are those of `engine.simulator.Simulator`.
+    """Steps and resets k environments, as `engine.simulator.Simulator` does.
 
     Args:
         envs: the environments.
-        start: the number of the first of them.
-        outputs, inputs: spaces by path, see `wiring`.
-        graphs: where tensors with a graph pass; None where they cannot, so that values alone are handed on.
+        start: the index of the first environment in the pool.
+        outputs, inputs: spaces by path, as in `entry_layout`.
+        graphs: passes tensors with an autograd graph; None to pass values only.
 
     Attributes:
-        roots: what each environment's next step goes on from.
+        roots: the root TensorDict of the next step of each environment.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TensorDictRows:
     def reset(
         self, rows: Sequence[int] | None, seeds: Sequence[int | None] | None, options: Options | None, out: RowBuffers
     ) -> StepNotes:
-        """See `Simulator.reset`."""
+        """Resets the environments of `rows` and writes their observations into `out`, as `Simulator.reset` does."""
         notes = StepNotes()
         kwargs, data_by_row = {}, {}
         if options:
@@ -90,12 +90,12 @@ class TensorDictRows:
         env = self._envs[row]
         if reset_data is None:
             return env.reset(**kwargs)
-        if any(reset_data.get(key, None) is not None for key in env.reset_keys):  # the rest of it stays what it is
+        if any(reset_data.get(key, None) is not None for key in env.reset_keys):  # a partial reset keeps other entries
             reset_data = self.roots[row].copy().update(reset_data)
         return env.reset(reset_data, **kwargs)
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
-        """See `Simulator.step`."""
+        """Steps the environments of `rows` and writes the results into `out`, as `Simulator.step` does."""
         notes = StepNotes()
         for row, action in zip(self._all_rows if rows is None else rows, actions, strict=True):
             try:
@@ -126,9 +126,9 @@ class TensorDictRows:
 
     def _with_inputs(self, row: int, action: Mapping[Path, Any]) -> TensorDictBase:
         data, graphs = self.roots[row], self._graphs
-        for path in () if graphs is None else graphs.cut:
-            if (before := data.get(key_of(path), None)) is not None:
-                data.set(key_of(path), before.detach())
+        for path in () if graphs is None else graphs.detached_paths:
+            if (value := data.get(key_of(path), None)) is not None:
+                data.set(key_of(path), value.detach())
         for path in self._inputs:
             value = action[path]
             if path == PICKLED:
@@ -161,41 +161,41 @@ class TensorDictRows:
         final: bool = False,
         optional_keys: Sequence[Key] = (),
     ) -> None:
-        """Write an environment's entries into its row; those of `optional_keys` need not be there."""
+        """Writes the entries of an environment into its row; those of `optional_keys` may be missing."""
         leaves, graphs = out.final_obs if final else out.obs, self._graphs
-        kept: dict[Path, Tensor] = {}
+        graph_tensors: dict[Path, Tensor] = {}
         for writer in self._writers:
             value = data.get(writer.key, None)
             if value is not None:
                 leaves[writer.index][row] = writer.validate(value)
                 if graphs is not None and value.requires_grad:
-                    kept[writer.path] = value
+                    graph_tensors[writer.path] = value
             elif writer.key not in optional_keys:
-                raise SpaceError(f"Expected {writer.key!r}, as the specs say, but there are only {_sorted_keys(data)}.")
+                raise SpaceError(f"Expected {writer.key!r}, as in the specs, got only {_sorted_keys(data)}.")
         if graphs is not None:
-            graphs.keep(self._start + row, kept, final)
+            graphs.store_outputs(self._start + row, graph_tensors, final)
         if self._pickled_leaf is not None:
             pickled = {
-                key: self._copied(value)
+                key: self._copy_value(value)
                 for key in self._pickled_keys[row]
                 if (value := data.get(key, None)) is not None
             }
             objects = notes.final_objects if final else notes.objects
             objects.setdefault(self._pickled_leaf, []).append((row, pickled))
 
-    def _copied(self, value: Any) -> Any:
-        """A copy: an environment may go on with its own."""
+    def _copy_value(self, value: Any) -> Any:
+        """Returns a copy, because an environment may change its own value later."""
         if isinstance(value, Tensor):
             return value.detach().clone() if self._graphs is None else value.clone()
         if isinstance(value, NonTensorData):
             return NonTensorData(deepcopy(value.data), batch_size=value.batch_size)
         if is_non_tensor(value):
-            return torch.stack([self._copied(part) for part in value.unbind(0)], 0)
+            return torch.stack([self._copy_value(part) for part in value.unbind(0)], 0)
         return value.clone()
 
 
 class EntryWriter:
-    """Where an entry comes out: a leaf of the arena, and what it takes."""
+    """The leaf of the batch buffers for an entry, with its shape and dtype."""
 
     __slots__ = ("dtype", "index", "key", "path", "shape")
 
@@ -203,18 +203,22 @@ class EntryWriter:
         self.index, self.path, self.key, self.shape, self.dtype = index, path, key_of(path), shape, dtype
 
     def validate(self, value: Any) -> np.ndarray:
-        """A tensor as an array that the leaf can take."""
+        """Returns a tensor as an array for the leaf.
+
+        Raises:
+            SpaceError: the value is no tensor of the shape, or its dtype cannot be cast.
+        """
         if not isinstance(value, Tensor) or value.shape != self.shape:
             actual = tuple(value.shape) if isinstance(value, Tensor) else repr(value)[:80]
             raise SpaceError(
-                f"Expected shape {tuple(self.shape)} at {self.key!r}, as the specs say, but {actual} came. "
-                "check_env_specs(env) finds all that differs; a size that varies is -1 in its spec."
+                f"Expected shape {tuple(self.shape)} at {self.key!r}, as in the specs, got {actual}. "
+                "Use check_env_specs(env) to find all differences. Give sizes that vary as -1 in the spec."
             )
         array = value.detach().cpu().numpy()
         if array.dtype != self.dtype and not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise SpaceError(
-                f"Expected {self.dtype} at {self.key!r}, as the specs say, but {array.dtype} came, which does not cast "
-                "safely."
+                f"Expected {self.dtype} at {self.key!r}, as in the specs, got {array.dtype}, which does not cast "
+                "safely. Correct the spec or the value."
             )
         return array
 

@@ -1,4 +1,4 @@
-"""Transforms: what lies between an environment and its user. By theme, one module each."""
+"""Transforms of the inputs, outputs and specs of environments, one module per topic."""
 
 from .action_mask import ActionMask
 from .auto_reset import AutoResetEnv, AutoResetTransform, VecGymEnvTransform

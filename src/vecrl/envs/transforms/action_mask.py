@@ -1,4 +1,7 @@
-"""`ActionMask`: random actions that an environment allows, row by row."""
+"""`ActionMask`: restricts random actions to those that the environment allows in each row.
+
+It must not know how policies choose actions.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ _MASKABLE = (Categorical, OneHot, MultiOneHot, MultiCategorical)
 
 
 class ActionMask(Transform):
-    """Has `rand_action` draw among the actions that are allowed, by the mask in the TensorDict that it is given.
+    """Makes `rand_action` sample only actions that the mask in its input TensorDict allows.
 
-    The mask of what came last is in the action spec too, for policies that draw from it. In a batch of environments it
-    belongs around the batch, not around each of them.
+    The last mask is also set in the action spec, for policies that sample from it. In a batch of environments, append
+    the transform to the batch and not to each environment.
 
     Args:
-        action_key: of discrete actions (`Categorical`, `OneHot`, `MultiCategorical` or `MultiOneHot`).
-        mask_key: of the masks, `[*batch, ..., options]` bool: what the spec's `update_mask` takes.
+        action_key: the key of discrete actions (`Categorical`, `OneHot`, `MultiCategorical` or `MultiOneHot`).
+        mask_key: the key of the masks, `[*batch, ..., options]` bool, as the spec's `update_mask` takes them.
 
     Raises:
-        SpaceError: on use, where the actions are of another kind.
+        SpaceError: on use, if the actions have another spec.
         RuntimeError: on use outside an environment.
 
     >>> from tensordict import TensorDict
@@ -63,7 +66,7 @@ class ActionMask(Transform):
         if mask is None or spec is None:
             return specs
         batch = tensordict.batch_size
-        if len(specs.shape) < len(batch):  # an environment that takes any batch
+        if len(specs.shape) < len(batch):  # an environment that accepts any batch size
             specs = specs.expand(*batch, *specs.shape).clone()
             spec = specs[self.action_key]
         spec.update_mask(mask)
@@ -83,7 +86,7 @@ class ActionMask(Transform):
         return tensordict_reset
 
     def _update_mask(self, previous: TensorDictBase, current: TensorDictBase, masks: RowMasks) -> None:
-        """Have the action spec know the masks that came, of the rows that are meant."""
+        """Sets the masks of `current`, in the rows of `masks`, in the action spec."""
         mask: Tensor | None = current.get(self.mask_key, None)
         spec = self._masked_spec
         if mask is None or spec is None or current.batch_size != self._require_parent().batch_size:
@@ -93,17 +96,19 @@ class ActionMask(Transform):
         spec.update_mask(mask)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Not for stored data."""
+        """Returns stored data unchanged. Raises a RuntimeError outside an environment."""
         self._require_parent()
         return tensordict
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The same, checked; its masks follow from what comes."""
+        """Checks the action spec and returns it. Later steps and resets set its masks."""
         spec = action_spec[self.action_key]
         if not isinstance(spec, _MASKABLE):
             names = ", ".join(kind.__name__ for kind in _MASKABLE)
-            raise SpaceError(f"Expected actions of {names} at {self.action_key!r}, but {spec!r} came.")
+            raise SpaceError(f"Expected actions of {names} at {self.action_key!r}, got {spec!r}.")
         if self.mask_key not in self._require_parent().full_observation_spec:
-            raise SpaceError(f"Expected a mask at {self.mask_key!r}, but there is no such observation.")
+            raise SpaceError(
+                f"Expected a mask among the observations at {self.mask_key!r}, got none. Give another mask_key."
+            )
         self._masked_spec = spec
         return action_spec

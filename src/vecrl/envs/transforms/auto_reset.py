@@ -1,4 +1,7 @@
-"""Simulators that begin anew by themselves, as transforms: the explicit form of `EnvBase(auto_reset=True)`."""
+"""Transforms for simulators with auto-reset: the explicit form of `EnvBase(auto_reset=True)`.
+
+The buffer that separates episodes is in `..self_reset`. This module must not know which simulator it is used with.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from .transformed_env import TransformedEnv
 
 
 class SelfResetTransform(Transform):
-    """For transforms that take what is observed on a done row for the first observation of the next episode.
+    """The base of transforms for which the observation of a done row is the first of the next episode.
 
     Args:
-        self_reset_buffer: what keeps it.
+        self_reset_buffer: stores these observations until the next reset.
     """
 
     def __init__(self, self_reset_buffer: SelfResetBuffer):
@@ -35,13 +38,13 @@ class SelfResetTransform(Transform):
 
 
 class AutoResetTransform(SelfResetTransform):
-    """Puts the observation that a simulator gives as an episode ends where it belongs: in the root of the next step.
+    """Moves the observation of a done row, the first of the next episode, to the root of the next step.
 
-    It stands next to the simulator, in an `AutoResetEnv`, which does not reset what began anew by itself.
+    It must be the first transform of an `AutoResetEnv`, which does not reset rows that the simulator has reset.
 
     Args:
-        replace: put fillers in the place of the final observations, which such simulators lose (the default).
-        fill_float, fill_int, fill_bool: the fillers; a dtype that does not have `fill_int` gets 0.
+        replace: whether to replace the final observations, which such simulators lose, by fill values; True by default.
+        fill_float, fill_int, fill_bool: the fill values by kind of dtype; 0 if a dtype cannot represent `fill_int`.
 
     >>> from vecrl.envs import GymEnv
     >>> class Restarting(GymEnv):
@@ -49,8 +52,8 @@ class AutoResetTransform(SelfResetTransform):
     ...         next_td = super()._step(tensordict)
     ...         return next_td.update(self._reset()) if next_td["done"] else next_td
     >>> env = AutoResetEnv(Restarting("CartPole-v1"))
-    >>> played = env.rollout(80, break_when_any_done=False)
-    >>> bool(played["next", "observation"].isnan().all(-1).equal(played["next", "done"].squeeze(-1)))
+    >>> rollout = env.rollout(80, break_when_any_done=False)
+    >>> bool(rollout["next", "observation"].isnan().all(-1).equal(rollout["next", "done"].squeeze(-1)))
     True
     """
 
@@ -70,12 +73,15 @@ class AutoResetTransform(SelfResetTransform):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if self._self_reset.has_pending and not isinstance(self._owning_env, AutoResetEnv):
-            raise RuntimeError("AutoResetTransform needs an AutoResetEnv, which does not reset what began by itself.")
+            raise RuntimeError(
+                f"Expected AutoResetTransform to be in an AutoResetEnv, got {type(self._owning_env).__name__}. Use "
+                "AutoResetEnv, which does not reset rows that the simulator has reset."
+            )
         return tensordict_reset
 
     @property
     def _owning_env(self) -> Any:
-        """The environment that it is in."""
+        """The environment that contains the transform, or None."""
         env = self.container
         while isinstance(env, Transform):
             env = env.container
@@ -83,16 +89,16 @@ class AutoResetTransform(SelfResetTransform):
 
 
 class AutoResetEnv(TransformedEnv):
-    """A `TransformedEnv` of a simulator that begins anew by itself.
+    """A `TransformedEnv` of a simulator with auto-reset.
 
     Args:
         env: the simulator.
-        transform: an `AutoResetTransform`, one is put before others: a default one.
-        kwargs: see `TransformedEnv`.
+        transform: an `AutoResetTransform`, alone or first in a `Compose`. A default one is put before other transforms.
+        kwargs: keyword arguments of `TransformedEnv`.
     """
 
     def __init__(self, env: EnvBase, transform: Any = None, **kwargs: Any):
-        # as what comes before the first transform
+        # an empty Compose is the parent of the first transform and gets none
         is_empty_compose = isinstance(transform, Compose) and not len(transform)
         if not is_empty_compose and not isinstance(_first_transform(transform), AutoResetTransform):
             transform = Compose(AutoResetTransform(), *([] if transform is None else [transform]))
@@ -119,15 +125,15 @@ class AutoResetEnv(TransformedEnv):
         return AutoResetEnv(self.base_env, transform)
 
     def insert_transform(self, index: int, transform: Any) -> Self:
-        """Put a transform before the one at `index`, but none before the `AutoResetTransform`.
+        """Inserts a transform before the one at `index`. Returns the environment.
 
         Raises:
-            ValueError: that is where it would be.
+            ValueError: the transform would be before the `AutoResetTransform`.
         """
         super().insert_transform(index, transform)
         if not isinstance(_first_transform(self.transform), AutoResetTransform):
             self._as_compose().pop(0)
-            raise ValueError("Expected an index behind that of the AutoResetTransform, which is next to the simulator.")
+            raise ValueError(f"Expected an index after the AutoResetTransform, which must be first, got {index}.")
         return self
 
 
@@ -138,15 +144,16 @@ def _first_transform(transform: Any) -> Any:
 
 
 class VecGymEnvTransform(SelfResetTransform):
-    """Puts the final observations of vector environments that begin anew by themselves in their places.
+    """Moves the final observations of vector environments with auto-reset to the entries of the step that ended.
 
-    For environments whose steps give, on rows that ended, the first observation of the next episode, and the final one
-    below `final_name`; their resets leave such rows as they are. Environments that vecrl wraps need no such transform.
+    It is for environments in which the step of an ended row returns the first observation of the next episode, and the
+    final observation under `final_name`. Their resets do not change such rows. Environments wrapped by vecrl do not
+    need this transform.
 
     Args:
-        final_name: where final observations are; the entry goes.
-        missing_obs_value: stands for final observations that are not there, and 0 in dtypes that do not have it.
-        native_autoreset: take no final observations, but `missing_obs_value` for all of them.
+        final_name: the key of final observations; the transform removes this entry.
+        missing_obs_value: the value of missing final observations; 0 in dtypes that cannot represent it.
+        native_autoreset: whether to use `missing_obs_value` for all final observations.
     """
 
     def __init__(self, final_name: str = "final", missing_obs_value: Any = math.nan, *, native_autoreset: bool = False):
@@ -173,7 +180,7 @@ class VecGymEnvTransform(SelfResetTransform):
         return tensordict_reset.update(reset_td)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Without the final observations."""
+        """Removes the spec of the final observations."""
         observation_spec.pop(self.final_name, None)
         return observation_spec
 

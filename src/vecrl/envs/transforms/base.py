@@ -1,9 +1,12 @@
-"""`Transform`: what lies between an environment and its user, or between stored data and a learner.
+"""`Transform`: changes TensorDicts between an environment and its user, or between stored data and a learner.
 
-Seen from the environment, `in_keys` are its own entries and `out_keys` those that the user sees; `in_keys_inv` and
-`out_keys_inv` are the same for what goes in. A transform says how it changes values and how it changes specs, and
-knows no engine: of the environment it may ask its `parent`, which is that environment up to this transform. (Longer
-than files here should be: all that a transform may say is read best in one place.)
+Keys are named from the side of the environment. For outputs of the environment, `in_keys` are the keys of the
+environment and `out_keys` are the keys that the user sees. For inputs, `in_keys_inv` are the keys of the environment
+and `out_keys_inv` are the keys that the user sets.
+
+A transform defines how values and specs change. It must not know the engine. It may read its `parent`: the environment
+with the transforms before this one. (This file is longer than others here, because the whole interface of a transform
+is easier to read in one place.)
 """
 
 from __future__ import annotations
@@ -27,41 +30,42 @@ if TYPE_CHECKING:
 
 
 class SubmoduleAttribute:
-    """A submodule as an attribute that is found at once, where torch would look everywhere else before."""
+    """A descriptor for a submodule. It is found faster than by `nn.Module.__getattr__`, which torch calls last."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Any, class_name: Any = None) -> Any:
-        return self if owner is None else owner._modules[self._name]
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else instance._modules[self._name]
 
 
 def owned(specs: Composite) -> Composite:
-    """An unlocked copy of `specs`, with the same leaves: a transform may return what another object holds."""
+    """Returns an unlocked copy of `specs` with the same leaves. Transforms may return specs of another object."""
     return specs._copy_with_shape(specs.shape)
 
 
 class Transform(nn.Module):
-    """Changes entries on their way out of an environment and into it.
+    """Changes entries of the outputs and inputs of an environment.
 
-    To write one, give the least of these that says it:
+    To write a transform, override the simplest of these methods that is sufficient:
 
-    - `_apply_transform(value)` and `_inv_apply_transform(value)`, where every key is treated alike; they are called at
-      each step and at resets, and on stored data.
-    - `_call(next_tensordict)`, for what a step gave, or `_step(tensordict, next_tensordict)`, where what went in
-      matters too. Both return `next_tensordict`. Give `_reset(tensordict, tensordict_reset)` beside them for what a
-      reset gave.
-    - `_inv_call(tensordict)`, for what goes into a step.
+    - `_apply_transform(value)` and `_inv_apply_transform(value)`: all keys are treated alike. They are called at each
+      step and reset, and on stored data.
+    - `_call(next_tensordict)`: changes the output of a step. `_step(tensordict, next_tensordict)`: the same, if the
+      input of the step is needed too. Both return `next_tensordict`.
+    - `_reset(tensordict, tensordict_reset)`: changes the output of a reset. Override it too if you override `_call` or
+      `_step`.
+    - `_inv_call(tensordict)`: changes the input of a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
-      `transform_state_spec`, each from a Composite to a Composite, or `transform_output_spec` and
-      `transform_input_spec` for all at once. Without them, entries that `_apply_transform` makes have specs of the
-      shape and dtype that it gives, without bounds; sizes that follow from such as are not fixed (-1) are not either.
+      `transform_state_spec`: each takes a Composite and returns a Composite. `transform_output_spec` and
+      `transform_input_spec` change all of them at once. By default, the spec of an entry that `_apply_transform` makes
+      has the shape and dtype of the value, and no bounds. Sizes that depend on dynamic sizes (-1) are dynamic too.
 
     Args:
-        in_keys: what it reads, of what comes out.
-        out_keys: what it writes; `in_keys` where left out.
-        in_keys_inv: what it writes, of what goes into the environment.
-        out_keys_inv: what it reads of what the user gives; `in_keys_inv` where left out.
+        in_keys: the keys that the transform reads from the outputs of the environment.
+        out_keys: the keys that it writes for the user; `in_keys` by default.
+        in_keys_inv: the keys that it writes into the inputs of the environment.
+        out_keys_inv: the keys that it reads from the inputs given by the user; `in_keys_inv` by default.
 
     >>> class AddOne(Transform):
     ...     def __init__(self):
@@ -74,9 +78,9 @@ class Transform(nn.Module):
     """
 
     preserves_done = False
-    """Whether done flags are never taken back, so that a batch may begin anew in the same round trip as the step."""
+    """Whether the transform never clears a done flag, so that ended rows may be reset in the command of the step."""
     elementwise = False
-    """Whether each value depends on its own input alone, so that it may be applied to a whole rollout at once."""
+    """Whether each value depends only on the input of its own step, so that a rollout can be changed at once."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class Transform(nn.Module):
     ):
         super().__init__()
         self._allow_missing = False
-        self._container_ref: Any = None  # a weak reference: who holds a transform owns it, not the other way round
+        self._container_ref: Any = None  # a weak reference: the container owns the transform
         self._cache: dict[str, Any] = {}
         self.in_keys = in_keys
         self.out_keys = out_keys
@@ -98,7 +102,7 @@ class Transform(nn.Module):
 
     @property
     def in_keys(self) -> list[Key]:
-        """What it reads, of what comes out of the environment."""
+        """The keys that the transform reads from the outputs of the environment."""
         return self._cached("in_keys", self._default_in_keys) if self._in_keys is None else self._in_keys
 
     @in_keys.setter
@@ -108,7 +112,7 @@ class Transform(nn.Module):
 
     @property
     def out_keys(self) -> list[Key]:
-        """What it writes, for the user to see."""
+        """The keys that the transform writes for the user."""
         return self.in_keys if self._out_keys is None else self._out_keys
 
     @out_keys.setter
@@ -120,7 +124,7 @@ class Transform(nn.Module):
 
     @property
     def in_keys_inv(self) -> list[Key]:
-        """What it writes, for the environment to read."""
+        """The keys that the transform writes into the inputs of the environment."""
         return (
             self._cached("in_keys_inv", self._default_in_keys_inv) if self._in_keys_inv is None else self._in_keys_inv
         )
@@ -132,7 +136,7 @@ class Transform(nn.Module):
 
     @property
     def out_keys_inv(self) -> list[Key]:
-        """What it reads, of what the user gives."""
+        """The keys that the transform reads from the inputs given by the user."""
         return self.in_keys_inv if self._out_keys_inv is None else self._out_keys_inv
 
     @out_keys_inv.setter
@@ -146,94 +150,97 @@ class Transform(nn.Module):
         self._invalidate()
 
     def _default_in_keys(self) -> list[Key]:
-        """The `in_keys` where none are given; may ask the `parent`."""
+        """Returns the default `in_keys`, which may depend on the `parent`."""
         return []
 
     def _default_in_keys_inv(self) -> list[Key]:
-        """The `in_keys_inv` where none are given; may ask the `parent`."""
+        """Returns the default `in_keys_inv`, which may depend on the `parent`."""
         return []
 
     def _invalidate(self) -> None:
-        """Have all that follows from its keys and values be derived anew, where it belongs too."""
+        """Clears cached values that depend on keys and values, here and in the container."""
         self._cache.clear()
         if (container := self.container) is not None:
             container._invalidate_specs()
 
     def _cached(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` gives, kept until keys or the environment change."""
+        """Returns the result of `make`, cached until keys or the environment change."""
         if name not in self._cache:
             self._cache[name] = make()
         return self._cache[name]
 
     @property
     def _key_pairs(self) -> list[tuple[Key, Key]]:
-        """From which key to which on the way out."""
-        return self._cached("routes", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
+        """The pairs `(in_key, out_key)` for outputs."""
+        return self._cached("key_pairs", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
 
     @property
     def _inverse_key_pairs(self) -> list[tuple[Key, Key]]:
-        """From which key to which on the way in."""
-        return self._cached("routes_inv", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
+        """The pairs `(out_key_inv, in_key_inv)` for inputs."""
+        return self._cached("inverse_key_pairs", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
 
     def _validate_pairs(self, keys: list[Key], other_keys: list[Key] | None, name: str, other_name: str) -> list[Key]:
-        """For transforms that write a key for each that they read."""
+        """Returns `keys`, checked to be as many as `other_keys`. For transforms that write one key per key read."""
         if len(keys) != len(other_keys or []):
             class_name = type(self).__name__
             raise ValueError(
-                f"Expected {class_name} to have a key in {name} for each in {other_name}, {other_keys}, but {keys} "
-                f"came."
+                f"Expected {class_name} to have a key in {name} for each in {other_name}, {other_keys}, got {keys}. "
+                f"Give both with the same length."
             )
         return keys
 
-    # -- where it belongs
+    # -- container and parent
 
     @property
     def container(self) -> Any:
-        """The `TransformedEnv` or `Compose` that holds it; None where nobody does."""
+        """The `TransformedEnv` or `Compose` that owns this transform, or None."""
         return None if self._container_ref is None else self._container_ref()
 
     @property
     def parent(self) -> TransformedEnv | None:
-        """The environment with the transforms before this one; None where it is in no environment."""
+        """The environment with the transforms before this one, or None if the transform is in no environment."""
         container = self.container
         return None if container is None else container._parent_for(self)
 
     def _require_parent(self) -> TransformedEnv:
         parent = self.parent
         if parent is None:
-            raise RuntimeError(f"{type(self).__name__} needs its environment for this: put it into a TransformedEnv.")
+            raise RuntimeError(
+                f"Expected {type(self).__name__} to be part of an environment, got one without a parent. Put it into a "
+                f"TransformedEnv first."
+            )
         return parent
 
     def set_container(self, container: Any) -> None:
-        """Make it a part of `container`.
+        """Makes the transform a part of `container`.
 
         Raises:
-            AttributeError: it is a part of another already.
+            AttributeError: the transform already has a container.
         """
         if self.container is not None:
             raise AttributeError(
-                f"{type(self).__name__} belongs to another environment or Compose already. transform.clone() gives one "
-                "that shares its buffers and belongs to nobody."
+                f"Expected {type(self).__name__} to have no container, got one that already belongs to another "
+                "environment or Compose. Use transform.clone(), which shares its buffers and has no container."
             )
         self._container_ref = weakref.ref(container)
         self.empty_cache()
 
     def reset_parent(self) -> None:
-        """Belong to nobody."""
+        """Removes the transform from its container."""
         self._container_ref = None
         self.empty_cache()
 
     def train(self, mode: bool = True) -> Self:
-        """Learn from what comes, or do not (`eval()`); returns itself."""
+        """Sets whether running statistics are updated; `eval()` stops updates. Returns the transform."""
         super().train(mode)
         if (container := self.container) is not None:
-            container._clear_parents()  # they are of clones
+            container._clear_parents()  # they hold clones of the transforms with the old mode
         return self
 
     excluded_from_state = ("_container_ref", "_cache")
 
     def clone(self) -> Self:
-        """One that belongs to nobody; buffers and parameters are shared, not copied."""
+        """Returns a copy without a container. Buffers and parameters are shared, not copied."""
         cloned = copy.copy(self)
         for name in ("_parameters", "_buffers", "_modules"):
             cloned.__dict__[name] = dict(self.__dict__[name])
@@ -247,15 +254,15 @@ class Transform(nn.Module):
     # -- values
 
     def _apply_transform(self, value: Any) -> Any:
-        """The outer value of an entry from its inner one."""
+        """Returns the value that the user sees for a value of the environment."""
         raise NotImplementedError(f"{type(self).__name__} has no _apply_transform.")
 
     def _inv_apply_transform(self, value: Any) -> Any:
-        """The inner value of an entry from its outer one."""
+        """Returns the value that the environment gets for a value given by the user."""
         raise NotImplementedError(f"{type(self).__name__} has no _inv_apply_transform.")
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """What a step gave, changed in place and returned."""
+        """Changes the output of a step in place and returns it."""
         for in_key, out_key in self._key_pairs:
             value = next_tensordict.get(in_key, None)
             if value is not None:
@@ -269,14 +276,18 @@ class Transform(nn.Module):
         return KeyError(f"{type(self).__name__} expects an entry {key!r}, but there are only {available}.")
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        """What a step gave for `tensordict`, changed in place and returned."""
+        """Changes the output of a step from `tensordict` in place and returns it."""
         return self._call(next_tensordict)
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        """What a reset gave, changed in place and returned; `tensordict` may hold masks "_reset".
+        """Changes the output of a reset in place and returns it.
 
-        Where `_apply_transform` says all, it is applied to what a reset gives of `in_keys`; a `_call` of one's own is
-        for steps alone.
+        By default `_apply_transform` is applied to the `in_keys` that the reset returned. If a class overrides `_call`,
+        the default changes nothing, because `_call` is for steps.
+
+        Args:
+            tensordict: the input of the reset; it may contain masks "_reset".
+            tensordict_reset: the output of the reset.
         """
         return self._call_allow_missing(tensordict_reset) if type(self)._call is Transform._call else tensordict_reset
 
@@ -288,11 +299,11 @@ class Transform(nn.Module):
             self.__dict__["_allow_missing"] = allow_missing
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        """What the environment's reset is given, before it is."""
+        """Returns the input for the reset of the environment. Called before that reset."""
         return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What goes into a step, changed in place and returned."""
+        """Changes the input of a step in place and returns it."""
         for out_key, in_key in self._inverse_key_pairs:
             value = tensordict.get(out_key, None)
             if value is not None:
@@ -303,104 +314,104 @@ class Transform(nn.Module):
 
     @property
     def _has_inverse(self) -> bool:
-        """Whether anything happens on the way in."""
+        """Whether the transform changes inputs."""
         return bool(self._inverse_key_pairs) or type(self)._inv_call is not Transform._inv_call
 
     @property
     def supports_rollout(self) -> bool:
-        """Whether it can be applied to a whole rollout at once, by `_apply_to_rollout`."""
+        """Whether the transform can be applied to a whole rollout at once, by `_apply_to_rollout`."""
         return self.elementwise and self._has_no_step_hooks and type(self)._call is Transform._call
 
     @property
     def _has_no_step_hooks(self) -> bool:
-        """Whether no class below the one that gave `_apply_to_rollout` has another `_step` or `_reset`."""
+        """Whether no subclass of the class that defines `_apply_to_rollout` overrides `_step` or a reset method."""
         classes = type(self).__mro__
-        defining_class = next(class_name for class_name in classes if "_apply_to_rollout" in vars(class_name))
+        defining_class = next(cls for cls in classes if "_apply_to_rollout" in vars(cls))
         subclasses = classes[: classes.index(defining_class)]
-        return not any(
-            name in vars(class_name)
-            for class_name in subclasses
-            for name in ("_step", "_reset", "_reset_env_preprocess")
-        )
+        return not any(name in vars(cls) for cls in subclasses for name in ("_step", "_reset", "_reset_env_preprocess"))
 
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        """Apply it to a whole rollout, in place, with the same result as step by step.
+        """Applies the transform to a whole rollout in place. The result is the same as step by step.
 
         Args:
-            root: `[*batch, time]`, what was seen before each step.
-            next_td: `[*batch, time]`, what each step gave.
-            is_first: `[*batch, time]` bool, the steps that begin an episode; the very first does.
+            root: `[*batch, time]`, the TensorDicts before each step.
+            next_td: `[*batch, time]`, the output of each step.
+            is_first: `[*batch, time]` bool, True for the first step of each episode, and always for the first step of
+                the rollout.
         """
         self._call_allow_missing(root)
         self._call(next_td)
 
     _masks_actions = False
-    """Whether it says, by `_mask_action_spec`, which actions may be drawn."""
+    """Whether `_mask_action_spec` limits which actions are sampled."""
 
     def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
-        """The action specs, as they are for `tensordict`."""
+        """Returns the action specs with the masks in `tensordict` applied."""
         return specs
 
     def __call__(self, tensordict: Any) -> Any:
-        """See `forward`."""
+        """Changes stored data by `forward`, and checks that it is a TensorDict."""
         if not is_tensor_collection(tensordict):
-            raise TypeError(f"{type(self).__name__} changes TensorDicts, but {tensordict!r:.80} came.")
+            raise TypeError(
+                f"Expected a TensorDict as input of {type(self).__name__}, got {tensordict!r:.80}. Put it into a "
+                f"TensorDict."
+            )
         return super().__call__(tensordict)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Change stored data: the entries `in_keys` of the root, in place; returns it."""
+        """Changes the entries `in_keys` of stored data in place and returns it."""
         return self._call(tensordict)
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What the environment, or a store, gets for `tensordict`, which is left as it is."""
+        """Returns the input of the environment, or the data to store, for `tensordict`, which is not changed."""
         return self._inv_call(tensordict.copy())
 
     # -- specs
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The specs of all that comes out, changed in place and returned."""
+        """Changes the specs of all outputs in place and returns them."""
         for name in ("reward", "observation", "done"):
             key = f"full_{name}_spec"
             output_spec[key] = getattr(self, f"transform_{name}_spec")(output_spec[key])
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The specs of all that goes in, changed in place and returned."""
+        """Changes the specs of all inputs in place and returns them."""
         for name in ("state", "action"):
             key = f"full_{name}_spec"
             input_spec[key] = getattr(self, f"transform_{name}_spec")(input_spec[key])
         return input_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The specs of the observations, changed in place and returned."""
+        """Changes the specs of the observations in place and returns them."""
         return self._forward_spec(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The specs of the rewards, changed in place and returned."""
+        """Changes the specs of the rewards in place and returns them."""
         return self._forward_spec(reward_spec)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The specs of the done flags, changed in place and returned."""
+        """Changes the specs of the done flags in place and returns them."""
         return done_spec
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The specs of the actions, changed in place and returned."""
+        """Changes the specs of the actions in place and returns them."""
         return self._inverse_spec(action_spec)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The specs of other inputs, changed in place and returned."""
+        """Changes the specs of other inputs in place and returns them."""
         return self._inverse_spec(state_spec)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        """The spec of what `_apply_transform` makes of values of `spec`."""
+        """Returns the spec of the outputs of `_apply_transform` for values of `spec`."""
         return infer_spec(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        """The spec of what `_inv_apply_transform` makes values of `spec` of."""
+        """Returns the spec of the values that `_inv_apply_transform` maps to values of `spec`."""
         return spec
 
     def _forward_spec(self, specs: Composite) -> Composite:
-        """Of what comes out: `out_keys` by `_spec` of `in_keys`."""
+        """Sets the specs of `out_keys` to `_spec` of those of `in_keys`, in place, and returns the specs."""
         if type(self)._apply_transform is not Transform._apply_transform:
             for in_key, out_key in self._key_pairs:
                 spec = specs.get(in_key, None)
@@ -409,7 +420,7 @@ class Transform(nn.Module):
         return specs
 
     def _inverse_spec(self, specs: Composite) -> Composite:
-        """Of what goes in: `out_keys_inv` by `_inv_spec` of `in_keys_inv`, which the user does not give any more."""
+        """Replaces the entries `in_keys_inv` by `out_keys_inv`, with specs from `_inv_spec`, and returns the specs."""
         for out_key, in_key in self._inverse_key_pairs:
             spec = specs.get(in_key, None)
             if spec is not None:
@@ -419,44 +430,44 @@ class Transform(nn.Module):
         return specs
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """The batch size that the user sees."""
+        """Returns the batch size that the user sees."""
         return batch_size
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        """The device that the user sees."""
+        """Returns the device that the user sees."""
         return device
 
     def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
-        """The TensorDict of zeros that the environment gives."""
+        """Returns the fake TensorDict of zeros that the user sees."""
         return fake_tensordict
 
     # -- the rest
 
     def init(self, tensordict: TensorDictBase) -> None:
-        """Take what is needed of the first data."""
+        """Initializes the transform from the first data."""
 
     def empty_cache(self) -> None:
-        """Forget what was derived from the environment."""
+        """Clears cached values that depend on the environment."""
         self._cache.clear()
 
     def close(self) -> None:
-        """Free what is held."""
+        """Releases the resources of the transform."""
 
     def dump(self, **kwargs: Any) -> None:
-        """Write out what was gathered."""
+        """Writes collected data to its destination."""
 
     @property
     def missing_tolerance(self) -> bool:
-        """Whether entries may be missing."""
+        """Whether entries of `in_keys` may be missing."""
         return self._allow_missing
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
-        """Let entries be missing, or not."""
+        """Sets whether entries may be missing."""
         self._allow_missing = mode
 
     @property
     def collector(self) -> Any:
-        """The collector that steps the environment, where one has registered itself."""
+        """The collector that steps the environment, if one is registered, else None."""
         container = self.container
         return None if container is None else getattr(container, "collector", None)
 

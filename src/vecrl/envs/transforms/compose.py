@@ -1,4 +1,4 @@
-"""`Compose`: transforms behind one another, the first of them next to the environment."""
+"""`Compose`: a sequence of transforms as one transform. It must not know what its transforms do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .function_transform import as_transform
 
 
 class Compose(Transform):
-    """Transforms behind one another: what comes out passes the first one first, what goes in the last one first.
+    """A sequence of transforms. Outputs pass from the first transform to the last, inputs from the last to the first.
 
-    `compose[i]` is the transform itself; `compose[a:b]` is a Compose of clones, which belongs to nobody.
+    `compose[i]` is the transform itself; `compose[a:b]` is a Compose of clones without a container.
 
     Args:
         trsfs: transforms, or functions from TensorDict to TensorDict.
@@ -37,7 +37,7 @@ class Compose(Transform):
         for transform in trsfs:
             self.append(transform)
 
-    # -- which
+    # -- parts
 
     def __len__(self) -> int:
         return len(self.transforms)
@@ -51,22 +51,27 @@ class Compose(Transform):
         return self.transforms[item]
 
     def append(self, transform: Any) -> None:
-        """Put a transform, or a function, farthest from the environment."""
+        """Appends a transform, or a function, after all others."""
         self.insert(len(self), transform)
 
     def insert(self, index: int, transform: Any) -> None:
-        """Put a transform, or a function, before the one at `index`, which counts from the end where it is negative."""
+        """Inserts a transform, or a function, before the one at `index`. A negative index counts from the end.
+
+        Raises:
+            IndexError: the index is out of range.
+            ValueError: the transform contains this Compose.
+        """
         if not -len(self) <= index <= len(self):
-            raise IndexError(f"Expected an index between {-len(self)} and {len(self)}, but {index} came.")
+            raise IndexError(f"Expected an index between {-len(self)} and {len(self)}, got {index}.")
         transform = as_transform(transform)
         if any(part is self for part in transform.modules()):
-            raise ValueError("Expected another transform, but a Compose cannot hold itself. clone() gives one it can.")
+            raise ValueError("Expected a transform without this Compose in it, got one with it. Insert a clone().")
         transform.set_container(self)
         self.transforms.insert(index if index >= 0 else len(self) + index, transform)
         self._invalidate_specs()
 
     def pop(self, index: int | None = None) -> Transform:
-        """Take a transform out, the last one by default."""
+        """Removes the transform at `index`, the last one by default, and returns it."""
         transform = self.transforms[-1 if index is None else index]
         del self.transforms[-1 if index is None else index]
         assert isinstance(transform, Transform)
@@ -85,7 +90,7 @@ class Compose(Transform):
             container._clear_parents()
 
     def _parent_for(self, transform: Transform, following: Sequence[Transform] = ()) -> Any:
-        """The environment up to `transform`, and those `following` it that come before the one that asks."""
+        """Returns the environment with the transforms before `transform`, then those `following` inside it."""
         container = self.container
         if container is None:
             return None
@@ -94,7 +99,7 @@ class Compose(Transform):
 
     @property
     def in_keys(self) -> list[Key]:
-        """What any of them reads."""
+        """The keys that any of the transforms reads from outputs."""
         return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys))
 
     @in_keys.setter
@@ -103,7 +108,7 @@ class Compose(Transform):
 
     @property
     def out_keys(self) -> list[Key]:
-        """What any of them writes."""
+        """The keys that any of the transforms writes for the user."""
         return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys))
 
     @out_keys.setter
@@ -112,7 +117,7 @@ class Compose(Transform):
 
     @property
     def in_keys_inv(self) -> list[Key]:
-        """What any of them writes on the way in."""
+        """The keys that any of the transforms writes into inputs."""
         return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys_inv))
 
     @in_keys_inv.setter
@@ -121,7 +126,7 @@ class Compose(Transform):
 
     @property
     def out_keys_inv(self) -> list[Key]:
-        """What any of them reads on the way in."""
+        """The keys that any of the transforms reads from inputs."""
         return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys_inv))
 
     @out_keys_inv.setter
@@ -130,13 +135,13 @@ class Compose(Transform):
 
     def _reject_keys(self, name: str, keys: Any) -> None:
         if keys is not None:
-            raise AttributeError(f"A Compose has no {name} of its own: set those of its transforms.")
+            raise AttributeError(f"Expected no {name} for a Compose, got {keys!r}. Set the {name} of its transforms.")
 
     def _transforms(self) -> list[Transform]:
         return list(self) if "transforms" in self._modules else []
 
     def clone(self) -> Self:
-        """One that belongs to nobody, of clones of its transforms."""
+        """Returns a `Compose` of clones of the transforms, without a container."""
         return type(self)(*[transform.clone() for transform in self])
 
     __copy__ = clone
@@ -151,7 +156,7 @@ class Compose(Transform):
 
     @property
     def preserves_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all of them do."""
+        """Whether no transform clears done flags."""
         return all(transform.preserves_done for transform in self)
 
     @property
@@ -164,7 +169,7 @@ class Compose(Transform):
         return next_tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Change stored data, by each in turn."""
+        """Changes stored data by each transform in order."""
         for transform in self:
             tensordict = transform(tensordict)
         return tensordict
@@ -191,7 +196,7 @@ class Compose(Transform):
         return tensordict
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What the environment, or a store, gets for `tensordict`, by each in turn, the last one first."""
+        """Returns the input of the environment, or the data to store, by each transform from last to first."""
         tensordict = tensordict.copy()
         for transform in reversed(list(self)):
             tensordict = transform.inv(tensordict)
@@ -217,61 +222,59 @@ class Compose(Transform):
     # -- specs
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The specs of what comes out, by each in turn."""
+        """Changes the specs of all outputs by each transform in order."""
         for transform in self:
             output_spec = owned(transform.transform_output_spec(output_spec))
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The specs of what goes in, by each in turn, the first one first."""
+        """Changes the specs of all inputs by each transform in order, the first one first."""
         for transform in self:
             input_spec = owned(transform.transform_input_spec(input_spec))
         return input_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """The specs of the observations, by each in turn."""
+        """Changes the specs of the observations by each transform in order."""
         for transform in self:
             observation_spec = transform.transform_observation_spec(observation_spec)
         return observation_spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """The specs of the rewards, by each in turn."""
+        """Changes the specs of the rewards by each transform in order."""
         for transform in self:
             reward_spec = transform.transform_reward_spec(reward_spec)
         return reward_spec
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """The specs of the done flags, by each in turn."""
+        """Changes the specs of the done flags by each transform in order."""
         for transform in self:
             done_spec = transform.transform_done_spec(done_spec)
         return done_spec
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """The specs of the actions, by each in turn, the first one first."""
+        """Changes the specs of the actions by each transform in order, the first one first."""
         for transform in self:
             action_spec = transform.transform_action_spec(action_spec)
         return action_spec
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """The specs of other inputs, by each in turn, the first one first."""
+        """Changes the specs of other inputs by each transform in order, the first one first."""
         for transform in self:
             state_spec = transform.transform_state_spec(state_spec)
         return state_spec
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """The batch size that the user sees."""
         for transform in self:
             batch_size = transform.transform_env_batch_size(batch_size)
         return batch_size
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        """The device that the user sees."""
         for transform in self:
             device = transform.transform_env_device(device)
         return device
 
     def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
-        """The TensorDict of zeros, by each in turn."""
+        """Changes the fake TensorDict of zeros by each transform in order."""
         for transform in self:
             fake_tensordict = transform.transform_fake_tensordict(fake_tensordict)
         return fake_tensordict
@@ -279,27 +282,27 @@ class Compose(Transform):
     # -- the rest
 
     def init(self, tensordict: TensorDictBase) -> None:
-        """Let each take what it needs of the first data."""
+        """Initializes each transform from the first data."""
         for transform in self:
             transform.init(tensordict)
 
     def empty_cache(self) -> None:
-        """Let each forget what it derived from the environment."""
+        """Clears cached values of each transform."""
         for transform in self:
             transform.empty_cache()
 
     def close(self) -> None:
-        """Let each free what it holds."""
+        """Closes each transform."""
         for transform in self:
             transform.close()
 
     def dump(self, **kwargs: Any) -> None:
-        """Let each write out what it gathered."""
+        """Writes collected data of each transform to its destination."""
         for transform in self:
             transform.dump(**kwargs)
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
-        """Let entries be missing for each, or not."""
+        """Sets whether entries may be missing, for each transform."""
         super().set_missing_tolerance(mode)
         for transform in self:
             transform.set_missing_tolerance(mode)

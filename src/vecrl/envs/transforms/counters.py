@@ -1,7 +1,7 @@
-"""What is counted along episodes: steps, rewards, beginnings, trajectories.
+"""Transforms that track episodes: first steps, step counts and sums of rewards.
 
-The counts lie in the TensorDict, beside the done flags (or rewards) that they belong to, so every row goes its own way
-and a transform keeps nothing between steps.
+The tracked values are entries of the TensorDict, in the group of their done flags or rewards. So rows are independent,
+and these transforms must keep nothing between steps.
 """
 
 from __future__ import annotations
@@ -23,45 +23,51 @@ Prefix = tuple[str, ...]
 
 
 class Tracker(Transform):
-    """For transforms that keep something along episodes, beside every group of done flags."""
+    """The base of transforms that track a value over each episode, in every group of done flags."""
 
     preserves_done = True
 
     @property
     def _done_prefixes(self) -> list[Prefix]:
-        """Where done flags are; at the root alone where there is no environment to ask."""
-        return self._cached("places", lambda: [()] if self.parent is None else self.parent.done_prefixes)
+        """The prefixes of the groups of done flags; only the root if there is no environment."""
+        return self._cached("done_prefixes", lambda: [()] if self.parent is None else self.parent.done_prefixes)
 
     @property
     def supports_rollout(self) -> bool:
         return self._has_no_step_hooks
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Go along stored trajectories, whose last batch dimension is time; episodes end by the flags in "next"."""
+        """Applies the transform to stored trajectories `[..., time]` in place; done flags in "next" end episodes.
+
+        Raises:
+            ValueError: there is no batch dimension, or no "next".
+            KeyError: a needed entry is missing.
+        """
         next_td = tensordict.get("next", None)
         if next_td is None or not tensordict.batch_dims:
             raise ValueError(
-                f"{type(self).__name__} goes along time: it needs trajectories [..., time] with what followed under "
-                '"next", but this TensorDict has no such dimension or entry.'
+                f'Expected trajectories [..., time] with the output of each step under "next" as input of '
+                f"{type(self).__name__}, got batch size {tuple(tensordict.batch_size)} and keys "
+                f"{sorted(map(str, tensordict.keys()))}. Give a stored rollout."
             )
         self._of(next_td, "done")
         self._apply_to_rollout(tensordict, next_td, episode_starts(next_td))
         return tensordict
 
     def _of(self, tensordict: TensorDictBase, key: Key) -> Tensor:
-        """An entry that it goes by; a KeyError where it is missing."""
+        """Returns an entry of `tensordict`, or raises a KeyError if it is missing."""
         value = tensordict.get(key, None)
         if value is None:
             raise self._missing(key, tensordict)
         return value
 
     def _masks(self, tensordict: TensorDictBase) -> RowMasks:
-        """Who is reset, by the "_reset" in `tensordict`."""
+        """Returns the masks of the rows to reset, from "_reset" in `tensordict`."""
         return RowMasks.from_tensordict(tensordict, "_reset", self._done_prefixes)
 
 
 def episode_starts(next_td: TensorDictBase, done_key: Key = "done") -> Tensor:
-    """`[..., time]` bool: which steps of stored trajectories begin an episode, by the flags in what followed them."""
+    """Returns a mask `[..., time]` bool of the first step of each episode, from the done flags in `next_td`."""
     is_first = torch.ones(next_td.batch_size, dtype=torch.bool, device=next_td.device)
     done = next_td.get(done_key)
     is_first[..., 1:] = done.reshape(*next_td.batch_size, -1).any(-1)[..., :-1]
@@ -69,27 +75,33 @@ def episode_starts(next_td: TensorDictBase, done_key: Key = "done") -> Tensor:
 
 
 def episode_sums(values: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of `values` `[*batch, time, ...]` along time since the last of the `is_first` `[*batch, time]`: those
-    without and those with each value.
+    """Returns the running sums of `values` in each episode, before and after each step.
 
-    One addition after another, so that not a bit differs from what adding up step by step gives.
+    Values are added one after another, so that the result equals that of step-by-step addition bit for bit.
+
+    Args:
+        values: `[*batch, time, ...]`.
+        is_first: `[*batch, time]` bool, True at the first step of each episode.
+
+    Returns:
+        Two tensors with the shape of `values`: the sums without and with the value of each step.
     """
     dim = is_first.ndim - 1
     broadcast = is_first[(..., *[None] * (values.ndim - is_first.ndim))]
     total = torch.zeros_like(values.select(dim, 0))
     zeros, before_step, after_step = total, [], []
-    for value, starts in zip(values.unbind(dim), broadcast.unbind(dim), strict=True):
-        before_step.append(torch.where(starts, zeros, total))
+    for value, is_start in zip(values.unbind(dim), broadcast.unbind(dim), strict=True):
+        before_step.append(torch.where(is_start, zeros, total))
         total = before_step[-1] + value
         after_step.append(total)
     return torch.stack(before_step, dim), torch.stack(after_step, dim)
 
 
 class InitTracker(Tracker):
-    """Marks the first step of every episode: True after a reset, False after a step.
+    """Marks the first step of each episode: True after a reset, False after a step.
 
     Args:
-        init_key: the name of the mark, `[*batch, 1]` bool beside each group of done flags.
+        init_key: the name of the mark, `[*batch, 1]` bool in each group of done flags.
 
     >>> from vecrl.envs import GymEnv
     >>> GymEnv("CartPole-v1").append_transform(InitTracker()).rollout(3)["is_init"].squeeze(-1)
@@ -122,7 +134,7 @@ class InitTracker(Tracker):
             next_td.set(join_key(prefix, self.init_key), torch.zeros_like(done))
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """With a mark beside each group of done flags."""
+        """Adds the spec of a mark in each group of done flags."""
         done_spec = output_spec["full_done_spec"]
         for prefix in _done_prefixes(done_spec):
             shape = done_spec[join_key(prefix, "done")].shape
@@ -132,13 +144,13 @@ class InitTracker(Tracker):
 
 
 class StepCounter(Tracker):
-    """Counts the steps of every episode, and may cut episodes.
+    """Counts the steps of each episode, and can truncate episodes.
 
     Args:
-        max_steps: the length at which episodes are truncated; None never does.
-        truncated_key: the flag that is set then.
-        step_count_key: the name of the count, `[*batch, 1]` int64 beside each group of done flags; 0 after a reset.
-        update_done: set "done" too where an episode is truncated.
+        max_steps: the number of steps at which episodes are truncated, or None.
+        truncated_key: the name of the flag to set in that case.
+        step_count_key: the name of the count, `[*batch, 1]` int64 in each group of done flags; 0 after a reset.
+        update_done: whether to set "done" too in that case.
 
     >>> from vecrl.envs import GymEnv
     >>> env = GymEnv("CartPole-v1").append_transform(StepCounter(max_steps=5))
@@ -154,7 +166,7 @@ class StepCounter(Tracker):
         update_done: bool = True,
     ):
         if max_steps is not None and (not isinstance(max_steps, Integral) or max_steps < 1):
-            raise ValueError(f"Expected max_steps of 1 or more, an int, or None, but {max_steps!r} came.")
+            raise ValueError(f"Expected max_steps to be an int of 1 or more, or None, got {max_steps!r}.")
         super().__init__()
         self.max_steps = max_steps
         self.truncated_key = truncated_key or "truncated"
@@ -193,7 +205,10 @@ class StepCounter(Tracker):
 
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         if self.max_steps is not None:
-            raise ValueError("StepCounter(max_steps=…) ends episodes, which stored trajectories do not let it do.")
+            raise ValueError(
+                f"Expected max_steps=None for stored trajectories, which cannot be truncated, got {self.max_steps}. "
+                "Use StepCounter()."
+            )
         for prefix in self._done_prefixes:
             done = self._of(next_td, join_key(prefix, "done"))
             before_step, after_step = episode_sums(torch.ones_like(done, dtype=torch.int64), is_first)
@@ -201,7 +216,7 @@ class StepCounter(Tracker):
             next_td.set(join_key(prefix, self.step_count_key), after_step)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """With a count beside each group of done flags, and a flag for those that are cut."""
+        """Adds the specs of a count and, with `max_steps`, a truncated flag in each group of done flags."""
         done_spec = output_spec["full_done_spec"]
         for prefix in _done_prefixes(done_spec):
             flag = done_spec[join_key(prefix, "done")]
@@ -211,7 +226,7 @@ class StepCounter(Tracker):
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """With the counts, which a step goes on from."""
+        """Adds the specs of the counts, which are inputs of the next step."""
         parent = self._require_parent()
         for prefix in parent.done_prefixes:
             flag = parent.full_done_spec[join_key(prefix, "done")]
@@ -224,13 +239,14 @@ class StepCounter(Tracker):
 
 
 class RewardSum(Tracker):
-    """Adds up the rewards of every episode.
+    """Sums the rewards of each episode.
 
     Args:
-        in_keys: the rewards; all of the environment's by default.
-        out_keys: the sums, `[*batch, 1]` as the rewards; "episode_reward" for "reward", in the same group.
-        reset_keys: which masks begin a sum anew, one a reward; by default those that reset the reward's own group.
-        reward_spec: whether the sums count as rewards, not as observations.
+        in_keys: the keys of rewards; all rewards of the environment by default.
+        out_keys: the keys of the sums, with the shape of the rewards; by default "episode_reward" for "reward", in the
+            same group.
+        reset_keys: the keys of the masks that set sums to 0, one per reward; by default the mask of the reward's group.
+        reward_spec: whether the sums belong to the reward spec instead of the observation spec.
 
     >>> from vecrl.envs import GymEnv
     >>> GymEnv("CartPole-v1").append_transform(RewardSum()).rollout(3)["next", "episode_reward"].squeeze(-1)
@@ -248,7 +264,7 @@ class RewardSum(Tracker):
 
     @property
     def out_keys(self) -> list[Key]:
-        """The sums."""
+        """The keys of the sums."""
         if self._out_keys is not None:
             return self._out_keys
         return [join_key(prefix, f"episode_{name}") for prefix, name in map(split_key, self.in_keys)]
@@ -274,7 +290,7 @@ class RewardSum(Tracker):
         return tensordict_reset
 
     def _sum_shapes(self) -> list[tuple[torch.Size, Any]]:
-        """Of each sum, its shape behind the batch size and its dtype."""
+        """Returns the shape without the batch size, and the dtype, of each sum."""
         specs = self._require_parent().full_reward_spec
         specs_found = [specs[reward_key] for reward_key, _ in self._key_pairs]
         return [(spec.shape[len(specs.shape) :], spec.dtype) for spec in specs_found]
@@ -290,7 +306,7 @@ class RewardSum(Tracker):
             next_td.set(key, after_step)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """With the sums."""
+        """Adds the specs of the sums."""
         rewards = output_spec["full_reward_spec"]
         target = rewards if self._in_reward_spec else output_spec["full_observation_spec"]
         for reward_key, key in self._key_pairs:
@@ -298,7 +314,7 @@ class RewardSum(Tracker):
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """With the sums, which a step goes on from."""
+        """Adds the specs of the sums, which are inputs of the next step."""
         rewards = self._require_parent().full_reward_spec
         for reward_key, key in self._key_pairs:
             input_spec["full_state_spec"][key] = _sum_spec(rewards[reward_key])
@@ -310,6 +326,6 @@ def _sum_spec(reward: TensorSpec) -> TensorSpec:
 
 
 def _done_prefixes(done_spec: Composite) -> list[Prefix]:
-    """Where there is a "done"."""
+    """Returns the prefixes of the entries "done"."""
     keys = [split_key(key) for key in done_spec.keys(include_nested=True, leaves_only=True)]
     return [prefix for prefix, name in keys if name == "done"]

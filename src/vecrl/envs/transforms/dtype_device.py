@@ -1,4 +1,4 @@
-"""Transforms of what values are stored as: their dtype, their device, pinned memory."""
+"""Transforms of the dtype, the device and the memory of values. They must not change what the values are."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .stateless import StatelessTransform
 
 
 class DTypeCastTransform(StatelessTransform):
-    """Casts what is of `dtype_in` inside to `dtype_out` outside, and back on the way in.
+    """Casts outputs from `dtype_in` to `dtype_out`, and inputs from `dtype_out` to `dtype_in`.
 
-    Where no keys are given, all is cast that has the dtype: of an environment its observations and rewards, and on the
-    way in its actions and states; of stored data everything.
+    Without keys, all entries of the dtype are cast: observations, rewards, actions and states of an environment, or all
+    entries of stored data.
 
     Args:
-        dtype_in: the dtype inside.
-        dtype_out: the dtype outside.
-        in_keys, out_keys: what is cast on the way out.
-        in_keys_inv, out_keys_inv: what is cast on the way in; nothing where `in_keys` alone are given.
+        dtype_in: the dtype in the environment.
+        dtype_out: the dtype that the user sees.
+        in_keys, out_keys: the keys of outputs to cast.
+        in_keys_inv, out_keys_inv: the keys of inputs to cast; none if only `in_keys` are given.
 
     >>> from tensordict import TensorDict
     >>> cast = DTypeCastTransform(torch.float64, torch.float16)
@@ -68,13 +68,13 @@ class DTypeCastTransform(StatelessTransform):
         return value.to(self.dtype_in)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Cast stored data, in place: the entries `in_keys` of the root, or everything where none are given."""
+        """Casts stored data in place and returns it: the entries `in_keys`, or all entries without keys."""
         if self._in_keys is None and self.container is None:
             return _cast(tensordict, self.dtype_in, self.dtype_out)
         return self._call(tensordict)
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """A copy with the entries `out_keys_inv` cast back, or everything where no keys at all are given."""
+        """Returns a copy with the entries `out_keys_inv`, or all entries without keys, cast back to `dtype_in`."""
         if self._in_keys is None and self._in_keys_inv is None and self.container is None:
             return _cast(tensordict.copy(), self.dtype_out, self.dtype_in)
         return super().inv(tensordict)
@@ -83,7 +83,7 @@ class DTypeCastTransform(StatelessTransform):
         return spec.to(self.dtype_out)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        """With bounds that are rounded inwards, so that whatever is in it is still inside once it is cast back."""
+        """Returns the outer spec. Its bounds are rounded inwards, so that values stay in bounds after the cast back."""
         is_float = self.dtype_in.is_floating_point and self.dtype_out.is_floating_point
         if not isinstance(spec, Bounded) or not is_float:
             return spec.to(self.dtype_out)
@@ -104,10 +104,10 @@ def _cast(td: TensorDictBase, dtype_in: torch.dtype, dtype_out: torch.dtype) -> 
 
 
 class DoubleToFloat(DTypeCastTransform):
-    """Casts float64 to float32, and back on the way in; see `DTypeCastTransform`.
+    """Casts outputs from float64 to float32, and inputs from float32 to float64.
 
     Args:
-        in_keys, out_keys, in_keys_inv, out_keys_inv: see `DTypeCastTransform`.
+        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `DTypeCastTransform`.
     """
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
@@ -115,22 +115,22 @@ class DoubleToFloat(DTypeCastTransform):
 
 
 class DeviceCastTransform(StatelessTransform):
-    """Moves data to a device on the way out, and to the environment's on the way in.
+    """Moves outputs to a device, and inputs to the device of the environment.
 
-    Where no keys are given, all is moved, and the environment is on `device` for its user; otherwise only those
-    entries are, and what the user sees says nothing of a common device.
+    Without keys, all entries are moved, and `device` is the device of the transformed environment. With keys, only
+    these entries are moved, and the device of the transformed environment is None.
 
     Args:
-        device: where data are outside.
-        orig_device: where they are inside; by default where the environment has its actions.
-        in_keys, out_keys: what is moved on the way out.
-        in_keys_inv, out_keys_inv: what is moved on the way in.
+        device: the device of data that the user sees.
+        orig_device: the device of data in the environment; by default the device of the environment or of its actions.
+        in_keys, out_keys: the keys of outputs to move.
+        in_keys_inv, out_keys_inv: the keys of inputs to move.
 
     Raises:
-        RuntimeError: data come the way in, and nothing says where to.
+        RuntimeError: on use with inputs, if `orig_device` is neither given nor known.
     """
 
-    preserves_done = False  # the flags of an environment elsewhere are not where those of its user are
+    preserves_done = False  # done flags may be on another device than the ones that the user sees
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class DeviceCastTransform(StatelessTransform):
 
     @property
     def orig_device(self) -> torch.device | None:
-        """Where data are inside; None where nothing says so."""
+        """The device of data in the environment, or None if unknown."""
         if self._orig_device is not None:
             return self._orig_device
         return self._cached("orig", self._infer_orig_device)
@@ -165,7 +165,7 @@ class DeviceCastTransform(StatelessTransform):
 
     @property
     def elementwise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether it moves single entries; a TensorDict as a whole cannot be moved in place."""
+        """Whether only entries of given keys are moved. A whole TensorDict cannot be moved in place."""
         return not self._casts_everything
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -180,7 +180,9 @@ class DeviceCastTransform(StatelessTransform):
 
     def _require_orig_device(self) -> torch.device:
         if self.orig_device is None:
-            raise RuntimeError("DeviceCastTransform does not know the device inside: give orig_device.")
+            raise RuntimeError(
+                "Expected DeviceCastTransform to have an orig_device for inputs, got none. Give orig_device."
+            )
         return self.orig_device
 
     @property
@@ -194,7 +196,7 @@ class DeviceCastTransform(StatelessTransform):
         return value.to(self._require_orig_device())
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The specs of all that comes out, on the device."""
+        """Moves the specs of outputs to the device and returns them."""
         return (
             output_spec.to(self.device)
             if self._casts_everything
@@ -202,7 +204,7 @@ class DeviceCastTransform(StatelessTransform):
         )
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """The specs of all that goes in, on the device."""
+        """Moves the specs of inputs to the device and returns them."""
         if self._casts_everything:
             return input_spec.to(self.device)
         return super().transform_input_spec(input_spec.clear_device_())
@@ -213,7 +215,7 @@ class DeviceCastTransform(StatelessTransform):
     _inv_spec = _spec
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        """Its own where it moves all, else None."""
+        """Returns the device of the transform if all entries are moved, else None."""
         return self.device if self._casts_everything else None
 
     def __repr__(self) -> str:
@@ -221,7 +223,7 @@ class DeviceCastTransform(StatelessTransform):
 
 
 def _device(device: Any) -> torch.device:
-    """As tensors have it: the CPU without a number, others with one."""
+    """Returns a device in the form that tensors report: the CPU without an index, others with one."""
     device = torch.device(device)
     return torch.device("cpu") if device.type == "cpu" else torch.empty(0, device=device).device
 
@@ -231,9 +233,9 @@ def _leaves(specs: Composite) -> Iterable[TensorSpec]:
 
 
 class PinMemoryTransform(StatelessTransform):
-    """Puts what comes out into pinned memory, from which copies to a GPU need not wait.
+    """Moves outputs to pinned memory, from which copies to a GPU can be asynchronous.
 
-    Where there is no GPU, nothing happens. (TorchRL raises an error.)
+    Without a GPU it changes nothing. (TorchRL raises an error.)
     """
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:

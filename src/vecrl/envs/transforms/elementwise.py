@@ -1,4 +1,4 @@
-"""Transforms of numbers, each value by itself: any function, norms, clips and signs."""
+"""Transforms of single values: functions, normalization, clips and signs. They must keep nothing between steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from .stateless import ObservationTransform
 
 
 class UnaryTransform(ObservationTransform):
-    """Any function of one entry.
+    """Applies a function to single entries.
 
-    The spec of what it makes has the shape and dtype of what it makes of zeros (of a non-tensor, of the `example_data`
-    of its spec), and no bounds.
+    The spec of its output has the shape and dtype of the output for zeros, and no bounds. For a non-tensor, the
+    `example_data` of its spec is used instead of zeros.
 
     Args:
-        in_keys, out_keys: what `fn` reads and writes, of what comes out.
-        in_keys_inv, out_keys_inv: what `inv_fn` writes and reads, of what goes in.
-        fn: takes a tensor with all its batch dimensions (or a non-tensor) and returns a new one, or anything else; it
-            also says what users are to give for `inv_fn`, which it is the inverse of.
-        inv_fn: the same, on the way in.
-        use_raw_nontensor: give the functions what is inside a non-tensor (a list of it where there is a batch).
+        in_keys, out_keys: the keys of outputs that `fn` reads and writes.
+        in_keys_inv, out_keys_inv: the keys of inputs that `inv_fn` writes and reads.
+        fn: takes a tensor with all its batch dimensions (or a non-tensor) and returns a new one, or any object. The
+            spec of inputs that users give is computed with `fn` too, as the inverse of `inv_fn`.
+        inv_fn: the same for inputs.
+        use_raw_nontensor: whether the functions get the data of a non-tensor (a list of them in a batch).
+
+    Raises:
+        ValueError: `in_keys_inv` are given without `inv_fn`.
 
     >>> from tensordict import TensorDict
     >>> half = UnaryTransform(["x"], ["half"], fn=lambda x: x / 2)
@@ -51,7 +54,9 @@ class UnaryTransform(ObservationTransform):
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         if inv_fn is None and self._in_keys_inv:
-            raise ValueError(f"Expected inv_fn, which makes {self.in_keys_inv} of {self.out_keys_inv}, but None came.")
+            raise ValueError(
+                f"Expected inv_fn, which computes {self.in_keys_inv} from {self.out_keys_inv}, got None. Give inv_fn."
+            )
         self._fn = fn
         self._inv_fn = inv_fn
         self._use_raw_nontensor = use_raw_nontensor
@@ -75,21 +80,26 @@ class UnaryTransform(ObservationTransform):
             return Unbounded(shape, dtype=result.dtype, device=spec.device)
         return NonTensor(spec.shape, device=spec.device)
 
-    _inv_spec = _spec  # the outer values are what fn makes of inner ones
+    _inv_spec = _spec  # the values that the user gives are outputs of fn
 
 
 class ObservationNorm(ObservationTransform):
-    """An affine map: `loc + scale * value`, or `(value - loc) / scale` where `standard_normal` is set.
+    """Normalizes values by an affine map: `loc + scale * value`, or `(value - loc) / scale` with `standard_normal`.
 
-    Without `loc` and `scale`, call `init_stats` before the environment is used.
+    Without `loc` and `scale`, call `init_stats` before using the environment.
 
     Args:
         loc, scale: numbers or tensors that broadcast with the values; both or none.
-        in_keys: what is mapped on the way out; the environment's floating-point observations by default.
-        out_keys: where to; in place by default.
-        in_keys_inv, out_keys_inv: what the inverse maps on the way in; nothing by default.
-        standard_normal: whether the result has mean 0 and deviation 1 where `loc` and `scale` are mean and deviation.
-        eps: the least scale that is divided by, 1e-6 by default.
+        in_keys: the keys of outputs to map; the floating-point observations of the environment by default.
+        out_keys: the keys of the results; `in_keys` by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to which the inverse is applied; none by default.
+        standard_normal: whether to return `(value - loc) / scale`, which has mean 0 and standard deviation 1 if `loc`
+            and `scale` are the mean and standard deviation.
+        eps: the minimum of the scale as a divisor, 1e-6 by default.
+
+    Raises:
+        ValueError: only one of `loc` and `scale` is given.
+        RuntimeError: on use, if there are neither.
 
     >>> from tensordict import TensorDict
     >>> norm = ObservationNorm(loc=1.0, scale=2.0, in_keys=["x"], standard_normal=True)
@@ -113,7 +123,7 @@ class ObservationNorm(ObservationTransform):
         eps: float | None = None,
     ):
         if (loc is None) != (scale is None):
-            raise ValueError(f"Expected loc and scale, or neither, but loc={loc!r} and scale={scale!r} came.")
+            raise ValueError(f"Expected loc and scale, or neither, got loc={loc!r} and scale={scale!r}.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.standard_normal = standard_normal
         self.eps = 1e-6 if eps is None else eps
@@ -129,7 +139,7 @@ class ObservationNorm(ObservationTransform):
 
     @property
     def initialized(self) -> bool:
-        """Whether loc and scale are known."""
+        """Whether loc and scale are set."""
         return self.loc is not None
 
     def init_stats(
@@ -140,43 +150,50 @@ class ObservationNorm(ObservationTransform):
         key: Any = None,
         keep_dims: tuple[int, ...] | None = None,
     ) -> None:
-        """Take loc and scale from what the environment gives for random actions.
+        """Computes loc and scale from rollouts with random actions.
 
         Args:
-            num_iter: how many steps to take.
-            reduce_dim: the dimensions over which mean and deviation are taken; time is the last one of the batch.
-            cat_dim: where rollouts are put behind one another; `reduce_dim` where that is one dimension.
-            key: which entry, where there are several in_keys.
-            keep_dims: dimensions that the result keeps, with size 1.
+            num_iter: the number of steps, 1 or more.
+            reduce_dim: the dimensions over which mean and standard deviation are computed; time is the last batch
+            dimension. cat_dim: the dimension along which rollouts are concatenated; `reduce_dim` by default, if that is
+            one dimension. key: the entry to use; needed if there are several `in_keys`.
+            keep_dims: dimensions that the result keeps with size 1.
 
         Raises:
-            RuntimeError: loc and scale are known already, or the values have no finite mean or deviation.
-            ValueError: `key` or `cat_dim` is needed.
+            RuntimeError: loc and scale are already set, or the mean or standard deviation is not finite.
+            ValueError: `key` or `cat_dim` is needed, or the rollouts cannot be concatenated along `cat_dim`.
         """
         if num_iter < 1:
-            raise ValueError(f"Expected num_iter of 1 or more, but {num_iter} came.")
+            raise ValueError(f"Expected num_iter of 1 or more, got {num_iter}.")
         if self.initialized:
-            raise RuntimeError("loc and scale are known already: init_stats would replace them.")
+            raise RuntimeError(
+                "Expected no loc and scale before init_stats, got both already. Use a new ObservationNorm."
+            )
         keys = self.in_keys
         if key is None and len(keys) != 1:
-            raise ValueError(f"Expected key to name one of {keys}.")
+            raise ValueError(f"Expected key to be one of {keys}, got None. Give key.")
         dims = (reduce_dim,) if isinstance(reduce_dim, int) else tuple(reduce_dim)
         if cat_dim is None:
             if len(dims) != 1:
-                raise ValueError(f"Where reduce_dim has several dimensions, {dims}, give cat_dim too.")
+                raise ValueError(f"Expected cat_dim for several reduce_dim, {dims}, got None. Give cat_dim.")
             cat_dim = dims[0]
-        data = self._gather(num_iter, keys[0] if key is None else key, cat_dim)
+        data = self._collect_values(num_iter, keys[0] if key is None else key, cat_dim)
         if math.prod(data.shape[dim] for dim in dims) < 2:
-            raise RuntimeError(f"Expected two values or more for a deviation, but {num_iter} steps gave one alone.")
+            raise RuntimeError(
+                f"Expected two values or more for a standard deviation, got one in {num_iter} steps. Increase num_iter."
+            )
         mean, deviation = _moments(data, dims, keep_dims or ())
         if not (torch.isfinite(mean).all() and torch.isfinite(deviation).all()):
-            raise RuntimeError(f"The values have no finite mean and deviation over {num_iter} steps.")
+            raise RuntimeError(
+                f"Expected a finite mean and standard deviation over {num_iter} steps, got NaN or infinite ones. "
+                f"Check the values of the entry."
+            )
         deviation = deviation.clamp_min(self.eps)
         self.loc = mean if self.standard_normal else -mean / deviation
         self.scale = deviation if self.standard_normal else 1 / deviation
         self._invalidate()
 
-    def _gather(self, steps: int, key: Key, dim: int) -> Tensor:
+    def _collect_values(self, steps: int, key: Key, dim: int) -> Tensor:
         parent = self._require_parent()
         collected: list[Tensor] = []
         steps_left = steps
@@ -189,15 +206,17 @@ class ObservationNorm(ObservationTransform):
         except RuntimeError as error:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in collected[:3])
             raise ValueError(
-                f"Expected rollouts that go behind one another along dimension {dim}, but they have the shapes "
-                f"{shapes}. Give the dimension of time, cat_dim={parent.batch_dims}, and as reduce_dim all dimensions "
-                "over which mean and deviation are taken."
+                f"Expected rollouts that can be concatenated along dimension {dim}, got the shapes {shapes}. Give the "
+                f"dimension of time, cat_dim={parent.batch_dims}, and as reduce_dim all dimensions over which mean and "
+                f"standard deviation are computed."
             ) from error
 
     def _require_stats(self) -> tuple[Tensor, Tensor]:
         loc, scale = self.loc, self.scale
         if loc is None or scale is None:
-            raise RuntimeError("ObservationNorm has neither loc nor scale: give them, or call init_stats first.")
+            raise RuntimeError(
+                "Expected loc and scale in ObservationNorm, got neither. Give them, or call init_stats first."
+            )
         return loc, scale
 
     def _apply_transform(self, value: Tensor) -> Tensor:
@@ -220,13 +239,13 @@ class ObservationNorm(ObservationTransform):
             torch.broadcast_shapes(concrete(spec.shape), loc.shape, scale.shape)
         except RuntimeError as error:
             raise SpaceError(
-                f"Expected loc and scale that broadcast with values of shape {tuple(spec.shape)}, but they have "
+                f"Expected loc and scale that broadcast with values of shape {tuple(spec.shape)}, got the shapes "
                 f"{tuple(loc.shape)} and {tuple(scale.shape)}."
             ) from error
         return map_bounds(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
-        """The outer values are those that the inverse maps into `spec`."""
+        """Returns the spec of the values that the inverse maps into `spec`."""
         return map_bounds(spec, self._apply_transform) if self.initialized else spec
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -240,13 +259,13 @@ class ObservationNorm(ObservationTransform):
 class ClipTransform(ObservationTransform):
     """Clips values to [low, high].
 
-    The result has the dtype of the entry. Only where an integer or bool dtype cannot hold an end (0.5, or 300 in
-    uint8), the result and its spec have torch's default floating-point dtype.
+    The result has the dtype of the entry. If an integer or bool dtype cannot represent a clipped value (a bound of 0.5,
+    or a `low` of 300 in uint8), the result and its spec have torch's default floating-point dtype.
 
     Args:
-        in_keys, out_keys: what is clipped on the way out; nothing by default.
-        in_keys_inv, out_keys_inv: what is clipped on the way in; nothing by default.
-        low, high: the ends, numbers or tensors; None for no end.
+        in_keys, out_keys: the keys of outputs to clip; none by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to clip; none by default.
+        low, high: the bounds, numbers or tensors; None for no bound.
 
     Raises:
         SpaceError: neither `low` nor `high` is given.
@@ -274,7 +293,7 @@ class ClipTransform(ObservationTransform):
         if low is None and high is None:
             raise SpaceError("Expected low, high or both, got neither.")
         if low is not None and high is not None and bool((torch.as_tensor(low) > torch.as_tensor(high)).any()):
-            raise ValueError(f"Expected low <= high, but low={low} and high={high} came.")
+            raise ValueError(f"Expected low <= high, got low={low} and high={high}.")
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.register_buffer("low", torch.as_tensor(-torch.inf if low is None else low))
         self.register_buffer("high", torch.as_tensor(torch.inf if high is None else high))
@@ -289,11 +308,11 @@ class ClipTransform(ObservationTransform):
 
 
 class SignTransform(ObservationTransform):
-    """The sign of values: -1, 0 or 1.
+    """Replaces values by their sign: -1, 0 or 1.
 
     Args:
-        in_keys, out_keys: what is replaced by its sign on the way out; nothing by default.
-        in_keys_inv, out_keys_inv: what is replaced by its sign on the way in; nothing by default.
+        in_keys, out_keys: the keys of outputs to change; none by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to change; none by default.
     """
 
     elementwise = True
@@ -314,7 +333,7 @@ class SignTransform(ObservationTransform):
 
 
 def as_number(value: Any) -> Tensor | None:
-    """A floating-point tensor of `value`; None for None."""
+    """Returns `value` as a floating-point tensor; None for None."""
     if value is None:
         return None
     value = torch.as_tensor(value)
@@ -322,35 +341,35 @@ def as_number(value: Any) -> Tensor | None:
 
 
 def is_floating(spec: TensorSpec) -> bool:
-    """Whether its values are floating-point tensors."""
+    """Returns whether the values of a spec are floating-point tensors."""
     return spec.dtype is not None and spec.dtype.is_floating_point
 
 
 def clip_to(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Values cut to [low, high], in their own dtype; in torch's default one where theirs does not have the ends."""
-    if not (value.dtype.is_floating_point or _holds(value.dtype, low, high)):
+    """Returns values clipped to [low, high], in their dtype, or in torch's default one if theirs cannot hold them."""
+    if not (value.dtype.is_floating_point or _can_represent(value.dtype, low, high)):
         value = value.to(torch.get_default_dtype())
     elif not (value.dtype.is_floating_point or value.dtype is torch.bool):
-        low, high = _inside(low, value.dtype), _inside(high, value.dtype)
+        low, high = _clamp_to_dtype(low, value.dtype), _clamp_to_dtype(high, value.dtype)
     return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
 
 
-def _holds(dtype: torch.dtype, low: Tensor, high: Tensor) -> bool:
-    """Whether values of an integer or bool dtype, cut to [low, high], are of that dtype."""
-    least, most = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    whole = all(bool((bound == bound.round()).all()) for bound in (low, high))
-    return whole and bool((low <= most).all()) and bool((high >= least).all())
+def _can_represent(dtype: torch.dtype, low: Tensor, high: Tensor) -> bool:
+    """Returns whether an integer or bool dtype can represent its values clipped to [low, high]."""
+    minimum, maximum = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    is_integer = all(bool((bound == bound.round()).all()) for bound in (low, high))
+    return is_integer and bool((low <= maximum).all()) and bool((high >= minimum).all())
 
 
-def _inside(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """The value of an integer dtype that is nearest to a whole number."""
+def _clamp_to_dtype(bound: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns the integer bounds clamped to the range of an integer dtype, in that dtype."""
     limits = torch.iinfo(dtype)
     clamped = (bound.double() if bound.is_floating_point() else bound).clamp(limits.min, limits.max)
     return torch.where(clamped >= limits.max, limits.max, clamped.to(dtype))
 
 
 def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """The spec of what a monotonous function makes of values of `spec`: its bounds are mapped along."""
+    """Returns the spec of a monotonic function of values of `spec`. The function is applied to the bounds."""
     zero = spec.zero()
     value = function(zero)
     shape = spec.shape if value.shape == zero.shape else value.shape
@@ -365,18 +384,18 @@ def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tensor
 
 
 def clip_bounds_of(spec: TensorSpec, function: Callable[[Tensor], Tensor], low: Any, high: Any) -> TensorSpec:
-    """The spec of what a monotonous function with values in [low, high] makes of values of `spec`."""
+    """Returns the spec of a monotonic function of values of `spec` with results in [low, high]."""
     if isinstance(spec, Bounded):
         return map_bounds(spec, function)
     value = function(spec.zero())
-    if not (value.dtype.is_floating_point or value.dtype is torch.bool):  # which have no infinite ends
+    if not (value.dtype.is_floating_point or value.dtype is torch.bool):  # integers have no infinite bounds
         limits = torch.iinfo(value.dtype)
         low, high = (function(torch.full_like(value, bound)) for bound in (limits.min, limits.max))
     return Bounded(low, high, spec.shape, dtype=value.dtype, device=spec.device)
 
 
 def _moments(data: Tensor, dims: tuple[int, ...], keep_dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation over `dims`, of which those in `keep_dims` stay with size 1."""
+    """Returns mean and standard deviation over `dims`; dimensions in `keep_dims` are kept with size 1."""
     kept_dims = {dim % data.ndim for dim in keep_dims}
     removed_dims = tuple(dim for dim in sorted({dim % data.ndim for dim in dims}) if dim not in kept_dims)
     mean, deviation = data.mean(dims, keepdim=True), data.std(dims, keepdim=True)

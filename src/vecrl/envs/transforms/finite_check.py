@@ -1,4 +1,4 @@
-"""Transforms that change nothing, and look."""
+"""`FiniteTensorDictCheck`: checks values and must not change them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .stateless import StatelessTransform
 
 
 class FiniteTensorDictCheck(StatelessTransform):
-    """Raises an error where a number is NaN or infinite, in what resets and steps give or in stored data.
+    """Raises an error if a number in the output of a step or reset, or in stored data, is NaN or infinite.
 
     Raises:
-        ValueError: which entries are not finite.
+        ValueError: some numbers are not finite; the message names their entries.
 
     >>> import torch
     >>> from tensordict import TensorDict
     >>> FiniteTensorDictCheck()(TensorDict({"x": torch.tensor([0.0, torch.nan])}))
     Traceback (most recent call last):
     ...
-    ValueError: Expected finite numbers alone, but some are NaN or infinite in 'x' (1 of 2).
+    ValueError: Expected finite numbers, got NaN or infinite ones in 'x' (1 of 2).
     """
 
     elementwise = True
@@ -30,13 +30,13 @@ class FiniteTensorDictCheck(StatelessTransform):
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         non_finite = [f"{key!r} ({count} of {size})" for key, count, size in _not_finite(next_tensordict)]
         if non_finite:
-            raise ValueError(f"Expected finite numbers alone, but some are NaN or infinite in {', '.join(non_finite)}.")
+            raise ValueError(f"Expected finite numbers, got NaN or infinite ones in {', '.join(non_finite)}.")
         return next_tensordict
 
 
 def _not_finite(td: TensorDictBase) -> Iterator[tuple[Any, int, int]]:
-    """The entries with numbers that are not finite, how many of these there are, and how many in all."""
-    if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
+    """Yields each entry with numbers that are not finite: its key, the count of these numbers, and its size."""
+    if isinstance(td, LazyStackedTensorDict):  # its entries may have different shapes by row
         for row in td.tensordicts:
             yield from _not_finite(row)
         return

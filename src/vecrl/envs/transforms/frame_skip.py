@@ -1,4 +1,7 @@
-"""How episodes begin and go: steps that repeat an action, and random actions before the first one that counts."""
+"""Transforms that take several steps at once: repeated actions, and random actions after resets.
+
+They step their parent, and must not know which environment it is.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from .base import Transform
 
 
 class FrameSkipTransform(Transform):
-    """Repeats every action, and adds up the rewards.
+    """Repeats every action and sums the rewards.
 
-    A row whose episode ends is not stepped any more. (TorchRL goes on past the end.)
+    If the episode of a row ends, the row is not stepped further. (TorchRL steps past the end.)
 
     Args:
-        frame_skip: how many steps of the environment make one, 1 or more.
+        frame_skip: the number of environment steps per step, 1 or more.
+
+    Raises:
+        ValueError: `frame_skip` is less than 1.
 
     >>> from vecrl.envs import GymEnv
     >>> env = GymEnv("CartPole-v1").append_transform(FrameSkipTransform(4))
@@ -31,13 +37,13 @@ class FrameSkipTransform(Transform):
 
     def __init__(self, frame_skip: int = 1):
         if frame_skip < 1:
-            raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+            raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
         super().__init__()
         self.frame_skip = frame_skip
         self._last_input: TensorDictBase | None = None
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        # with actions as they are here, where transforms further out have changed them
+        # with the actions after the inverses of later transforms
         self._last_input = tensordict.copy()
         return tensordict
 
@@ -65,7 +71,7 @@ class FrameSkipTransform(Transform):
         return next_td
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """With bounds of up to `frame_skip` rewards."""
+        """Returns the specs of rewards, with bounds for sums of up to `frame_skip` rewards."""
         for key, spec in list(reward_spec.items(include_nested=True, leaves_only=True)):
             if isinstance(spec, Bounded):
                 low, high = spec.low.minimum(spec.low * self.frame_skip), spec.high.maximum(spec.high * self.frame_skip)
@@ -74,14 +80,17 @@ class FrameSkipTransform(Transform):
 
 
 class NoopResetEnv(Transform):
-    """Takes random actions after every reset, so that episodes begin in many places.
+    """Takes random actions after every reset, so that episodes start in different states.
 
-    A row that ends meanwhile begins anew, and goes on with the actions that are left. (TorchRL gives up there, and
-    takes single environments alone.)
+    If a row ends during these actions, it is reset and takes the remaining ones. (TorchRL gives up in this case,
+    and accepts single environments only.)
 
     Args:
-        noops: how many actions; where `random` is set, a number below it is drawn for every row.
-        random: whether the number is drawn.
+        noops: the number of actions; with `random`, the exclusive maximum of a number sampled for each row.
+        random: whether to sample the number.
+
+    Raises:
+        ValueError: `noops` is negative, or 0 with `random`.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import Compose, StepCounter
@@ -94,7 +103,7 @@ class NoopResetEnv(Transform):
 
     def __init__(self, noops: int = 30, random: bool = True):
         if noops < 0 or (random and not noops):
-            raise ValueError(f"Expected noops of 1 or more, or 0 where random is not set, but {noops} came.")
+            raise ValueError(f"Expected noops of 1 or more, or 0 with random=False, got {noops}.")
         super().__init__()
         self.noops = noops
         self.random = random
@@ -126,14 +135,14 @@ class NoopResetEnv(Transform):
 
 
 def _reset_rows(env: Any, tensordict: TensorDictBase) -> Tensor | None:
-    """`[*batch]` bool: the rows in which anything is reset; None for all."""
+    """Returns a mask `[*batch]` bool of the rows in which any group is reset; None for all rows."""
     masks = RowMasks.from_tensordict(tensordict, "_reset", env.done_prefixes).masks.values()
     shape = tensordict.batch_size
     return torch.stack([mask.reshape(*shape, -1).any(-1) for mask in masks]).any(0) if masks else None
 
 
 def _with_masks(env: Any, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """With masks that reset `rows` as a whole."""
+    """Sets masks in `root` that reset all groups of `rows`, and returns it."""
     for prefix in env.done_prefixes:
         done = root.get(join_key(prefix, "done"))
         broadcast = rows.reshape(*rows.shape, *[1] * (done.ndim - rows.ndim)).expand_as(done)

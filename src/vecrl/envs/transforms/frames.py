@@ -1,7 +1,7 @@
-"""`CatFrames`: the last few values of an entry, one behind the other.
+"""`CatFrames`: concatenates the last values of an entry.
 
-In an environment the last stack of every row is kept in a buffer, since later transforms may change what the
-TensorDict holds of it. On stored trajectories it follows from the data alone.
+In an environment, the last stack of every row is kept in a buffer, because later transforms may change the entry in the
+TensorDict. For stored trajectories, stacks are computed from the data alone. It must not know what the values are.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ _PREFIX = "_cat_buffers_"
 
 
 class CatFrames(Tracker):
-    """The last `N` values, the oldest first, concatenated along one dimension.
+    """Concatenates the last `N` values, the oldest first, along one dimension.
 
-    A clone works on the same stacks: the buffers of one are the buffers of the other.
+    A clone shares the buffers of stacks with the original.
 
-    Stored trajectories `[..., time]` are stacked by `forward`; episodes end by the flags in "next". An entry
-    ("next", key) among the `in_keys` has the history of `key`, where that is among them too, else its own.
+    `forward` stacks stored trajectories `[..., time]`, in which the done flags in "next" end episodes. An entry
+    ("next", key) of `in_keys` uses the earlier values of `key` if that is in `in_keys` too, else its own.
 
     Args:
-        N: how many, 1 or more.
-        dim: which dimension, counted from the end: -1 or less.
-        in_keys: what is stacked, "pixels" by default.
-        out_keys: where to; in place by default.
-        padding: what stands before the first value of an episode: "same" repeats it, "constant" takes `padding_value`.
+        N: the number of values, 1 or more.
+        dim: the dimension, counted from the end: -1 or less.
+        in_keys: the keys of entries to stack, "pixels" by default.
+        out_keys: the keys of the stacks; `in_keys` by default.
+        padding: how to fill stacks at the start of an episode: "same" repeats the first value, "constant" uses
+            `padding_value`.
         padding_value: a number.
-        as_inverse: stack on the way into a store (by `inv`), not on the way out of it; not for environments.
-        reset_key: the mask that begins stacks anew; by default the one that resets the entry's own group.
-        done_key: the flag below "next" that ends stored episodes, "done" by default.
+        as_inverse: whether to stack data when they are stored (by `inv`), not when they are read. Not for environments.
+        reset_key: the key of the mask of rows that start new stacks; by default the mask of the group of the entry.
+        done_key: the key of the flag under "next" that ends stored episodes, "done" by default.
+
+    Raises:
+        ValueError: `N` is less than 1, `dim` is not negative, or `padding` is unknown.
+        SpaceError: on use, if an entry does not have the dimension or the batch has changed without a reset.
 
     >>> from vecrl.envs import GymEnv
     >>> env = GymEnv("CartPole-v1").append_transform(CatFrames(4, -1, in_keys=["observation"], out_keys=["last"]))
@@ -60,11 +65,11 @@ class CatFrames(Tracker):
         done_key: Any = None,
     ):
         if N < 1:
-            raise ValueError(f"Expected N of 1 or more, but {N} came.")
+            raise ValueError(f"Expected N of 1 or more, got {N}.")
         if dim >= 0:
-            raise ValueError(f"Expected dim to count from the end, as -1 does, whatever the batch is, but {dim} came.")
+            raise ValueError(f"Expected a negative dim, which is counted from the end, got {dim}.")
         if padding not in ("same", "constant"):
-            raise ValueError(f'Expected padding to be "same" or "constant", but {padding!r} came.')
+            raise ValueError(f'Expected padding to be "same" or "constant", got {padding!r}.')
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
         self.N, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
@@ -72,7 +77,7 @@ class CatFrames(Tracker):
         self.reset_key, self.done_key = reset_key, "done" if done_key is None else done_key
 
     def clone(self) -> Self:
-        """One that belongs to nobody and works on the same stacks, those that are yet to come included."""
+        """Returns a copy without a container that shares the buffers, also those that are created later."""
         cloned = super().clone()
         cloned.__dict__["_buffers"] = self.__dict__["_buffers"]
         return cloned
@@ -103,12 +108,12 @@ class CatFrames(Tracker):
         return self._masks(tensordict).for_key(key)
 
     def _pad(self, frame: Tensor) -> list[Tensor]:
-        """The values of an episode that begins with `frame`."""
+        """Returns the `N` values of the first stack of an episode, the last one of which is `frame`."""
         padding = frame if self.padding == "same" else torch.full_like(frame, self.padding_value)
         return [*[padding] * (self.N - 1), frame]
 
     def _push(self, key: Key, frame: Tensor) -> Tensor:
-        """The last stack with `frame` for its oldest value."""
+        """Returns the last stack without its oldest value and with `frame` as the newest."""
         previous = self._buffers.get(_buffer_name(key))
         if previous is None:
             return torch.cat(self._pad(frame), self.dim)
@@ -116,13 +121,13 @@ class CatFrames(Tracker):
         kept_frames = previous.narrow(self.dim, size, (self.N - 1) * size)
         if kept_frames.shape[: self.dim] != frame.shape[: self.dim]:
             raise SpaceError(
-                f"CatFrames holds {tuple(previous.shape)} of {key!r}, to which {tuple(frame.shape)} cannot be added. "
-                "Reset the environment with the batch that is to be stepped."
+                f"Expected a value of {key!r} that fits stacks of shape {tuple(previous.shape)}, got shape "
+                f"{tuple(frame.shape)}. Reset the environment with the batch to step."
             )
         return torch.cat([kept_frames, frame], self.dim)
 
     def _store(self, key: Key, frames: Tensor, mask: Tensor | None) -> Tensor:
-        """Keep a stack for the next step, of the rows of `mask` alone; returns one that the caller may change."""
+        """Stores the rows of `mask` of a stack for the next step. Returns a copy, which the caller may change."""
         previous = self._buffers.get(_buffer_name(key))
         if mask is not None and previous is not None and previous.shape == frames.shape:
             frames = torch.where(broadcast_mask(mask, frames), frames, previous)
@@ -139,25 +144,28 @@ class CatFrames(Tracker):
     # -- on trajectories
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stack along stored trajectories, in place; returns them."""
+        """Stacks stored trajectories in place and returns them; with `as_inverse` nothing is changed."""
         return tensordict if self.as_inverse else self.unfolding(tensordict)
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What a store gets for `tensordict`, which is left as it is: stacks, where that is asked for."""
+        """Returns a copy of `tensordict` to store, with stacks if `as_inverse`."""
         return self.unfolding(tensordict.copy()) if self.as_inverse else super().inv(tensordict)
 
     def unfolding(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stack along trajectories `[..., time]`, in place; returns them.
+        """Stacks trajectories `[..., time]` in place and returns them.
 
         Raises:
-            ValueError: without a dimension of time.
-            KeyError: without the flags that end episodes, or without an entry that is to be stacked.
+            ValueError: there is no time dimension.
+            KeyError: the done flags or an entry to stack are missing.
         """
         if not tensordict.batch_dims:
-            raise ValueError("CatFrames stacks along time: it needs trajectories [..., time].")
+            raise ValueError("Expected trajectories [..., time] as input of CatFrames, got no batch dimension.")
         next_td = tensordict.get("next", None)
         if next_td is None or next_td.get(self.done_key, None) is None:
-            raise KeyError(f"CatFrames needs the flags {('next', self.done_key)!r}, to know where episodes begin.")
+            raise KeyError(
+                f"Expected done flags at {('next', self.done_key)!r}, which mark the ends of episodes, got none. "
+                f"Add them, or give another done_key."
+            )
         start_indices = _start_indices(episode_starts(next_td, self.done_key))
         values = {key: tensordict.get(key, None) for key in self.in_keys}
         for key, out_key in self._key_pairs:
@@ -185,8 +193,13 @@ class CatFrames(Tracker):
             self._buffers[_buffer_name(key)] = next_td.get(out_key).select(is_first.ndim - 1, -1).clone()
 
     def _stack_frames(self, values: Tensor, start_indices: Tensor, next_values: Tensor | None = None) -> Tensor:
-        """Stacks of `values` `[*batch, time, ...]`: up to each step, or, with the values `next_values` each step, up to
-        those."""
+        """Returns the stacks of `values` up to each step.
+
+        Args:
+            values: `[*batch, time, ...]`.
+            start_indices: `[*batch, time]` int64, the first step of the episode of each step.
+            next_values: with the shape of `values`. If given, they are the newest value of each stack.
+        """
         steps = torch.arange(start_indices.shape[-1], device=start_indices.device)
         rows = torch.arange(start_indices[..., 0].numel(), device=start_indices.device).reshape(
             *start_indices.shape[:-1], 1
@@ -207,16 +220,18 @@ class CatFrames(Tracker):
     # -- specs
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """With `N` times the size along the dimension."""
+        """Multiplies the size of the dimension by `N` in the specs of the stacks."""
         if self.as_inverse:
-            raise RuntimeError("CatFrames(as_inverse=True) is for stores: give an environment one without.")
+            raise RuntimeError(
+                "Expected as_inverse=False in an environment, got as_inverse=True, which is for stores of data."
+            )
         for key, out_key in self._key_pairs:
             spec = observation_spec.get(key, None)
             if spec is not None:
                 if spec.ndim - observation_spec.ndim < -self.dim:
                     raise SpaceError(
-                        f"Expected {key!r} to have a dimension {self.dim} behind the batch, but its shape is "
-                        f"{tuple(spec.shape)}. UnsqueezeTransform gives it one."
+                        f"Expected {key!r} to have a dimension {self.dim} after the batch dimensions, got shape "
+                        f"{tuple(spec.shape)}. Add one with UnsqueezeTransform."
                     )
                 observation_spec[out_key] = self._spec(spec)
         return observation_spec
@@ -233,19 +248,19 @@ class CatFrames(Tracker):
 
 
 def _buffer_name(key: Key) -> str:
-    """Of the buffer for an entry."""
+    """Returns the name of the buffer of an entry."""
     names = [key] if isinstance(key, str) else key
     return _PREFIX + "/".join(quote(name, safe="").replace(".", "%2E") for name in names)
 
 
 def _key_below_next(key: Key) -> Key | None:
-    """`key` of ("next", key); None for others."""
+    """Returns `key` of ("next", key); None for other keys."""
     if isinstance(key, str) or key[0] != "next":
         return None
     return key[1] if len(key) == 2 else key[1:]
 
 
 def _start_indices(is_first: Tensor) -> Tensor:
-    """`[..., time]` int64: when the episode of each step began."""
+    """Returns the index of the first step of the episode of each step, `[..., time]` int64."""
     steps = torch.arange(is_first.shape[-1], device=is_first.device)
     return torch.where(is_first, steps, 0).cummax(-1).values

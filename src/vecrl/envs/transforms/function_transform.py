@@ -1,4 +1,4 @@
-"""Plain functions over TensorDicts as transforms."""
+"""`FunctionTransform`: uses plain functions over TensorDicts as transforms. It must not know environments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .torchrl_check import refuse_torchrl_transforms
 
 
 class FunctionTransform(Transform):
-    """A plain function over TensorDicts as a transform; it is called on what steps and resets give.
+    """A plain function over TensorDicts as a transform. It is called on the output of steps and resets.
 
     Args:
-        function: takes a TensorDict, and returns it (or None, having changed it).
+        function: takes a TensorDict and returns a TensorDict, or changes it in place and returns None.
     """
 
     def __init__(self, function: Callable[[TensorDictBase], Any]):
@@ -34,7 +34,7 @@ class FunctionTransform(Transform):
         return self._call(tensordict_reset)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """The specs as they are, with those of entries that the function adds, changes or drops."""
+        """Returns the specs with those of entries that the function adds, changes or removes."""
         shape, device = output_spec.shape, output_spec.device
         specs = {name: output_spec[f"full_{name}_spec"] for name in ("observation", "reward", "done")}
         zeros = TensorDict({}, shape, device=device)
@@ -65,23 +65,23 @@ class FunctionTransform(Transform):
 
 
 def as_transform(transform: Any) -> Transform:
-    """A transform as it is, a function as one.
+    """Returns a transform unchanged, and a function as a `FunctionTransform`.
 
     Raises:
-        TypeError: it is neither, or it is a transform of TorchRL.
+        TypeError: `transform` is neither, or it is a transform of TorchRL.
     """
     if isinstance(transform, Transform):
         return transform
     refuse_torchrl_transforms(transform)
     if isinstance(transform, type):
-        raise TypeError(f"Expected a transform, but the class {transform.__name__} came: make one of it.")
+        raise TypeError(f"Expected a transform, got the class {transform.__name__}. Create an instance of it.")
     if callable(transform):
         return FunctionTransform(transform)
-    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, but {transform!r} came.")
+    raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
 
 
 def _spec(spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> TensorSpec:
-    """The spec of an entry of which `value` was made, and values of `shape` are."""
+    """Returns the spec for `value` of `shape`: `spec` if the value still belongs to it, else one without bounds."""
     unchanged = tuple(spec.shape) == shape and spec.is_in(value)
     return (
         spec if unchanged or not isinstance(value, Tensor) else Unbounded(shape, dtype=value.dtype, device=spec.device)

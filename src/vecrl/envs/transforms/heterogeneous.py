@@ -1,4 +1,4 @@
-"""Transforms over batches whose environments differ: what is told where one cannot take rows of unlike shapes."""
+"""Errors of transforms that cannot handle batches with rows of different shapes. It must not know single transforms."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...specs import Composite, Stacked, StackedComposite
 
 @contextmanager
 def heterogeneous_errors(transform: Any, specs: Composite) -> Iterator[None]:
-    """While a transform sees rows that differ, as `specs` say that they do, its errors are those of this module.
+    """Replaces errors of a transform by a `SpaceError` if `specs` are heterogeneous. Used as a context manager.
 
     Raises:
-        SpaceError: what it does is not done to such rows.
+        SpaceError: the transform failed on rows with different shapes.
     """
     try:
         yield
@@ -23,13 +23,13 @@ def heterogeneous_errors(transform: Any, specs: Composite) -> Iterator[None]:
         if isinstance(error, VecrlError) or not is_heterogeneous(specs):
             raise
         raise SpaceError(
-            f"Expected environments that are alike, since {transform!r:.120} takes rows of one shape, but those of "
-            "this batch differ. Transform each of them instead: SerialEnv(n, lambda: TransformedEnv(make(), ...))."
+            f"Expected environments with equal specs, since {transform!r:.120} needs rows of one shape, got a batch of "
+            "different ones. Transform each environment instead: SerialEnv(n, lambda: TransformedEnv(make(), ...))."
         ) from error
 
 
 def is_heterogeneous(spec: Any) -> bool:
-    """Whether rows differ anywhere."""
+    """Returns whether any entry of a spec has different specs by row."""
     if isinstance(spec, Composite) and not isinstance(spec, StackedComposite):
         return any(is_heterogeneous(sub_spec) for sub_spec in spec._entries().values())
     return isinstance(spec, Stacked | StackedComposite)

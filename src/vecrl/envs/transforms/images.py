@@ -1,7 +1,7 @@
-"""Transforms of images: from bytes to floats, grey, smaller, cut; by torch alone.
+"""Transforms of images: conversion to floats, gray scale, resize and crop, by torch alone.
 
-Images are `[..., channels, height, width]`, but for what `ToTensorImage` takes, which is `[..., height, width,
-channels]` as cameras and screens have it. Knows values and specs; what came before an image is nothing to it.
+Images are `[..., channels, height, width]`. Only the input of `ToTensorImage` is `[..., height, width, channels]`, the
+layout of cameras and screens. This module knows values and specs, and must not know earlier images.
 """
 
 from __future__ import annotations
@@ -17,53 +17,52 @@ from ...specs import Bounded, TensorSpec, Unbounded
 from .spec_probe import probe_output
 from .stateless import ObservationTransform
 
-_GREY = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
+_GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _ANTIALIASED = ("bilinear", "bicubic")
 
 
 class ImageTransform(ObservationTransform):
-    """The base of transforms of images: of "pixels", where no keys are given.
+    """The base of transforms of images. The default of `in_keys` is "pixels".
 
     Args:
-        in_keys, out_keys: see `Transform`.
+        in_keys, out_keys: as in `Transform`.
     """
 
     elementwise = True
-    _min_dims = 3  # dimensions of an image
-    _monotonous = True  # whether brighter images never become darker ones, so that bounds are mapped like values
+    _min_dims = 3  # the number of dimensions of an image
+    _monotonic = True  # if larger inputs never give smaller outputs, bounds are mapped like values
 
     def __init__(self, in_keys: Any = None, out_keys: Any = None):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
 
     @property
     def supports_rollout(self) -> bool:
-        return False  # for which all frames of a rollout would have to be held at their first, full size
+        return False  # it would need memory for all frames of a rollout in their original size
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         parent = self.parent
         if spec.ndim - (0 if parent is None else parent.batch_dims) < self._min_dims:
             raise SpaceError(
-                f"{type(self).__name__} expects images of {self._min_dims} dimensions or more behind the batch, but a "
-                f"shape of {tuple(spec.shape)} came: name others with in_keys."
+                f"Expected images of {self._min_dims} dimensions or more after the batch dimensions as input of "
+                f"{type(self).__name__}, got shape {tuple(spec.shape)}. Give other in_keys."
             )
         value, shape = probe_output(self._apply_transform, spec)
-        if not (isinstance(spec, Bounded) and self._monotonous):
+        if not (isinstance(spec, Bounded) and self._monotonic):
             return Unbounded(shape, dtype=value.dtype, device=spec.device)
-        row_resized, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
-        return Bounded(row_resized, high, shape, dtype=value.dtype, device=spec.device)
+        low, high = self._apply_transform(spec.low), self._apply_transform(spec.high)
+        return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
 
 
 class ToTensorImage(ImageTransform):
-    """From `[..., height, width, channels]` to `[..., channels, height, width]`, and from whole numbers up to 255 to
-    floats up to 1.
+    """Converts images `[..., height, width, channels]` to floats in [0, 1] `[..., channels, height, width]`.
 
     Args:
-        from_int: whether values are divided by 255; where left out, those that are no floats are.
-        unsqueeze: put a dimension of size 1 in front of an image that has no other dimensions.
-        dtype: of the result; torch's default dtype where left out.
-        in_keys, out_keys: which images, "pixels" by default.
-        shape_tolerant: leave the dimensions as they are where the last one does not have size 3.
+        from_int: whether to divide values by 255; by default only values of integer or bool dtypes are divided.
+        unsqueeze: whether to add a first dimension of size 1 to an image without batch dimensions.
+        dtype: the dtype of the result; torch's default dtype by default.
+        in_keys, out_keys: the keys of the images, "pixels" by default.
+        shape_tolerant: whether to keep the order of dimensions if the last one does not have size 3.
 
     >>> from tensordict import TensorDict
     >>> td = TensorDict({"pixels": torch.full((8, 6, 3), 255, dtype=torch.uint8)})
@@ -98,10 +97,15 @@ class ToTensorImage(ImageTransform):
 
 
 class GrayScale(ImageTransform):
-    """One channel of the three: 0.2989 red + 0.587 green + 0.114 blue, in the same dtype; one channel stays as it is.
+    """Converts three channels to one: 0.2989 red + 0.587 green + 0.114 blue, in the same dtype.
+
+    Images of one channel are not changed.
 
     Args:
-        in_keys, out_keys: which images, "pixels" by default.
+        in_keys, out_keys: the keys of the images, "pixels" by default.
+
+    Raises:
+        ValueError: on use, if images have neither one nor three channels.
 
     >>> from tensordict import TensorDict
     >>> GrayScale()(TensorDict({"pixels": torch.ones(3, 8, 6)}))["pixels"].shape
@@ -112,24 +116,27 @@ class GrayScale(ImageTransform):
         if value.shape[-3] == 1:
             return value
         if value.shape[-3] != 3:
-            raise ValueError(f"Expected images [..., 3 (or 1), height, width], but {tuple(value.shape)} came.")
-        if value.is_floating_point() and value.stride(-3) == 1:  # as cameras have it, where a product is quicker
-            weights = torch.tensor(_GREY, dtype=value.dtype, device=value.device)
+            raise ValueError(f"Expected images [..., 3 (or 1), height, width], got shape {tuple(value.shape)}.")
+        if value.is_floating_point() and value.stride(-3) == 1:  # channels are last in memory: a product is faster
+            weights = torch.tensor(_GRAY_WEIGHTS, dtype=value.dtype, device=value.device)
             return (value.movedim(-3, -1) @ weights).unsqueeze(-3)
-        red, green, blue = (part * weight for part, weight in zip(value.split(1, -3), _GREY, strict=True))
+        red, green, blue = (part * weight for part, weight in zip(value.split(1, -3), _GRAY_WEIGHTS, strict=True))
         return (red + green + blue).to(value.dtype)
 
 
 class Resize(ImageTransform):
-    """Images of another size, the last two dimensions of them.
+    """Resizes the last two dimensions of images.
 
-    As TorchRL does it, `w` is the size of the next to last dimension, and `h` of the last one.
+    As in TorchRL, `w` is the size of the second last dimension, and `h` the size of the last one.
 
     Args:
-        w, h: the sizes; `h` is `w` where left out.
-        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic"; the last two average over all pixels that
-            a new one covers. Whole numbers are rounded.
-        in_keys, out_keys: which images, "pixels" by default.
+        w, h: the sizes, 1 or more; `h` is `w` by default.
+        interpolation: "nearest", "nearest-exact", "bilinear" or "bicubic". The last two average over all pixels that a
+            new one covers. Results in integer dtypes are rounded.
+        in_keys, out_keys: the keys of the images, "pixels" by default.
+
+    Raises:
+        ValueError: a size is less than 1, or the interpolation is unknown.
 
     >>> from tensordict import TensorDict
     >>> Resize(84)(TensorDict({"pixels": torch.ones(3, 210, 160)}))["pixels"].shape
@@ -148,11 +155,11 @@ class Resize(ImageTransform):
     ):
         mode = str(getattr(interpolation, "value", interpolation))
         if mode not in _MODES:
-            raise ValueError(f"Expected an interpolation of {_MODES}, but {interpolation!r} came.")
+            raise ValueError(f"Expected an interpolation of {_MODES}, got {interpolation!r}.")
         super().__init__(in_keys, out_keys)
-        self.w, self.h = _sizes(w, h)
+        self.w, self.h = _validate_sizes(w, h)
         self.interpolation = mode
-        self._monotonous = mode != "bicubic"  # which overshoots at edges
+        self._monotonic = mode != "bicubic"  # bicubic overshoots at edges
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         if value.shape[-2:] == (self.w, self.h):
@@ -170,11 +177,13 @@ class Resize(ImageTransform):
         return functional.interpolate(images, (self.w, self.h), mode=self.interpolation, antialias=antialias)
 
     def _resize_antialiased(self, images: Tensor) -> Tensor:
-        """`_interpolate`, on a processor as sums of weighted rows and then of weighted columns, which is three times
-        as quick there and differs in the last bit."""
+        """Resizes as `_interpolate`. On the CPU it sums weighted rows and then weighted columns.
+
+        This is three times as fast there, and the results differ in the last bit.
+        """
         if images.device.type != "cpu" or images.dtype not in (torch.float32, torch.float64) or not images.numel():
             return self._interpolate(images)
-        channels_last = images.stride(1) == 1  # channels lie last, as cameras have them
+        channels_last = images.stride(1) == 1  # in memory
         images = images.movedim(1, -1) if channels_last else images.reshape(-1, *images.shape[2:], 1)
         num_images, height, width, channels = images.shape
         rows, columns = self._cached_taps(num_images, height, width, images.dtype)
@@ -185,7 +194,7 @@ class Resize(ImageTransform):
         return resized.view(num_images, self.h, channels, self.w).permute(0, 2, 3, 1)
 
     def _cached_taps(self, num_images: int, height: int, width: int, dtype: torch.dtype) -> Any:
-        """Which rows and which columns of `num_images` images go into those of the results, and their weights."""
+        """Returns `_interpolation_taps` of the rows and of the columns of `num_images` images, cached."""
         cache_key, taps = self._cache.get("taps", (None, None))
         if cache_key != (num_images, height, width, dtype):
             rows = _interpolation_taps(height, self.w, self.interpolation, dtype, num_images)
@@ -197,9 +206,18 @@ class Resize(ImageTransform):
 def _interpolation_taps(
     size: int, out_size: int, mode: str, dtype: torch.dtype, num_images: int
 ) -> tuple[Tensor, Tensor]:
-    """Of `num_images` vectors of `size` behind one another, interpolated to `to`: which elements (`[num_images * to,
-    taps]`) go into each
-    element of the results, and with which weights, such as torch has them."""
+    """Returns which elements contribute to each element of interpolated vectors, and their weights in torch.
+
+    Args:
+        size: the size of each vector.
+        out_size: the size of each interpolated vector.
+        mode: the interpolation.
+        dtype: the dtype of the weights.
+        num_images: the number of vectors, which are concatenated.
+
+    Returns:
+        Indices, int64, and weights, both `[num_images * out_size, taps]`.
+    """
     identity = torch.eye(size, dtype=dtype)[None, None]
     weights = functional.interpolate(identity, (out_size, size), mode=mode, antialias=True)[0, 0]
     is_used = weights != 0
@@ -210,19 +228,22 @@ def _interpolation_taps(
 
 
 def _weighted_sum(vectors: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Sums of weighted `vectors`, one for each row of `where`."""
+    """Returns the sum of weighted `vectors` for each row of `indices`."""
     return functional.embedding_bag(indices, vectors, per_sample_weights=weights, mode="sum")
 
 
 class Crop(ImageTransform):
-    """A part of each image; zeros where it reaches beyond.
+    """Crops images. Pixels outside the image are zeros.
 
-    As TorchRL does it, `w` is the size of the next to last dimension, and `h` of the last one.
+    As in TorchRL, `w` is the size of the second last dimension, and `h` the size of the last one.
 
     Args:
-        w, h: the sizes of the part; `h` is `w` where left out.
-        top, left: where it begins.
-        in_keys, out_keys: which images, "pixels" by default.
+        w, h: the sizes of the result, 1 or more; `h` is `w` by default.
+        top, left: the position of its first pixel in the second last and the last dimension.
+        in_keys, out_keys: the keys of the images, "pixels" by default.
+
+    Raises:
+        ValueError: a size is less than 1.
 
     >>> from tensordict import TensorDict
     >>> Crop(4, 2, top=1)(TensorDict({"pixels": torch.ones(3, 8, 6)}))["pixels"].shape
@@ -241,11 +262,11 @@ class Crop(ImageTransform):
         out_keys: Any = None,
     ):
         super().__init__(in_keys, out_keys)
-        self.w, self.h = _sizes(w, h)
+        self.w, self.h = _validate_sizes(w, h)
         self.top, self.left = int(top), int(left)
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        if -1 in spec.shape:  # where it reaches beyond, there are zeros whatever the bounds
+        if -1 in spec.shape:  # a crop may contain padding zeros outside the bounds
             spec = Unbounded(spec.shape, dtype=spec.dtype, device=spec.device)
         return super()._spec(spec)
 
@@ -265,13 +286,16 @@ class Crop(ImageTransform):
 
 
 class CenterCrop(Crop):
-    """The middle of each image; zeros around where that is smaller.
+    """Crops images to their center. Smaller images are padded with zeros.
 
-    As TorchRL does it, `w` is the size of the next to last dimension, and `h` of the last one.
+    As in TorchRL, `w` is the size of the second last dimension, and `h` the size of the last one.
 
     Args:
-        w, h: the sizes of the middle; `h` is `w` where left out.
-        in_keys, out_keys: which images, "pixels" by default.
+        w, h: the sizes of the result, 1 or more; `h` is `w` by default.
+        in_keys, out_keys: the keys of the images, "pixels" by default.
+
+    Raises:
+        ValueError: a size is less than 1.
 
     >>> from tensordict import TensorDict
     >>> CenterCrop(4)(TensorDict({"pixels": torch.ones(3, 8, 6)}))["pixels"].shape
@@ -282,16 +306,16 @@ class CenterCrop(Crop):
         super().__init__(w, h, in_keys=in_keys, out_keys=out_keys)
 
     def _top_left(self, height: int, width: int) -> tuple[int, int]:
-        return _margin(height - self.w), _margin(width - self.h)
+        return _margin_before(height - self.w), _margin_before(width - self.h)
 
 
-def _sizes(w: int, h: int | None) -> tuple[int, int]:
+def _validate_sizes(w: int, h: int | None) -> tuple[int, int]:
     sizes = int(w), int(w if h is None else h)
     if min(sizes) < 1:
-        raise ValueError(f"Expected sizes of 1 or more, but w={w} and h={h} came.")
+        raise ValueError(f"Expected sizes of 1 or more, got w={w} and h={h}.")
     return sizes
 
 
-def _margin(margin: int) -> int:
-    """How much of what is spare (or, below 0, lacks) lies before the middle, rounded as torchvision does."""
+def _margin_before(margin: int) -> int:
+    """Returns the part of a margin before the center, rounded as in torchvision. Negative margins are padding."""
     return round(margin / 2) if margin > 0 else -(-margin // 2)

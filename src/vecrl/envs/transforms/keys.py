@@ -1,4 +1,4 @@
-"""Transforms of keys: entries joined, renamed, chosen or left out. Values stay as they are."""
+"""Transforms that concatenate, rename, select or exclude entries. They must not change values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from .stateless import ObservationTransform, StatelessTransform
 
 
 class CatTensors(ObservationTransform):
-    """Puts tensors behind one another, into one entry.
+    """Concatenates tensors into one entry.
 
     Args:
-        in_keys: what is joined; by default the environment's observations of one dimension (after those of the batch).
-        out_key: the result; in the dtype that torch promotes them to.
-        dim: along which dimension, counted from the end; from 0 on it is counted after those of the batch.
-        del_keys: take the `in_keys` out, but for those that the environment's next step goes on from.
-        unsqueeze_if_oor: where the entries have no such dimension, give it to them.
-        sort: join them in the order of their names.
+        in_keys: the keys of entries to concatenate; by default observations with one dimension after the batch
+        dimensions. out_key: the key of the result, in the dtype to which torch promotes the entries.
+        dim: the dimension; a negative one is counted from the end, others from 0 after the batch dimensions.
+        del_keys: whether to remove the `in_keys`, except those that the next step of the environment needs.
+        unsqueeze_if_oor: whether to add the dimension to entries without it.
+        sort: whether to concatenate entries in the order of their names.
+
+    Raises:
+        SpaceError: on use in an environment, if the entries cannot be concatenated along `dim`.
 
     >>> from tensordict import TensorDict
     >>> td = TensorDict({"b": torch.ones(3, 1), "a": torch.zeros(3, 2)}, [3])
@@ -67,7 +70,7 @@ class CatTensors(ObservationTransform):
 
     @property
     def out_keys(self) -> list[Key]:
-        """The result."""
+        """The key of the result."""
         return [self.out_key]
 
     @out_keys.setter
@@ -88,8 +91,8 @@ class CatTensors(ObservationTransform):
 
     @property
     def _removed_keys(self) -> list[Key]:
-        """What is taken out."""
-        return self._cached("gone", lambda: _removable_keys(self, self.in_keys)) if self.del_keys else []
+        """The keys to remove."""
+        return self._cached("removed_keys", lambda: _removable_keys(self, self.in_keys)) if self.del_keys else []
 
     def _concat(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
@@ -99,7 +102,7 @@ class CatTensors(ObservationTransform):
         return torch.cat(values, dim)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """With the result, whose bounds are those of its parts where all of them have some."""
+        """Adds the spec of the result, and removes those of the removed entries. It is bounded if all entries are."""
         specs: list[TensorSpec] = [observation_spec[key] for key in self.in_keys]
         if not specs:
             return observation_spec
@@ -107,14 +110,14 @@ class CatTensors(ObservationTransform):
         try:
             concatenated, shape = probe_output(lambda *values: self._concat(list(values), dims), *specs)
         except (RuntimeError, IndexError) as error:
-            if any(map(is_heterogeneous, specs)):  # which is told where all transforms are applied
+            if any(map(is_heterogeneous, specs)):  # see heterogeneous_errors
                 raise
             descriptions = ", ".join(
                 f"{key!r} of {tuple(spec.shape)}" for key, spec in zip(self.in_keys, specs, strict=True)
             )
             raise SpaceError(
-                f"Expected entries that go behind one another along dim={self.dim}, but they are {descriptions}. "
-                "unsqueeze_if_oor=True gives the dimension to those without it."
+                f"Expected entries that can be concatenated along dim={self.dim}, got {descriptions}. "
+                "unsqueeze_if_oor=True adds the dimension to entries without it."
             ) from error
         for key in self._removed_keys:
             del observation_spec[key]
@@ -122,14 +125,14 @@ class CatTensors(ObservationTransform):
         return observation_spec
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """As they are: observations are joined."""
+        """Returns the specs unchanged, because observations are concatenated."""
         return reward_spec
 
     def _spec_of(
         self, specs: list[TensorSpec], concatenated: Tensor, shape: tuple[int, ...], batch_dims: int
     ) -> TensorSpec:
         bounded = [spec for spec in specs if isinstance(spec, Bounded)]
-        # behind which bounds have no place
+        # the positions of bounds after a dynamic size are not known
         is_dynamic = shape[self.dim if self.dim < 0 else self.dim + batch_dims] == -1
         if len(bounded) < len(specs) or is_dynamic:
             return Unbounded(shape, dtype=concatenated.dtype, device=concatenated.device)
@@ -139,21 +142,22 @@ class CatTensors(ObservationTransform):
 
 
 def _removable_keys(transform: Transform, keys: list[Key]) -> list[Key]:
-    """Those that the environment's next step does not go on from."""
+    """Returns the keys that the next step of the environment does not need."""
     parent = transform.parent
     return keys if parent is None else [key for key in keys if key not in parent.state_keys]
 
 
 class RenameTransform(StatelessTransform):
-    """Gives entries other names.
+    """Renames entries.
 
     Args:
-        in_keys, out_keys: the names inside and outside, of observations and rewards (and, as copies, done flags).
-        in_keys_inv, out_keys_inv: the names inside and outside, of actions and other inputs.
-        create_copy: have both names, each with a tensor of its own.
+        in_keys, out_keys: the keys in the environment and for the user, of observations and rewards; also of done flags
+            if `create_copy`.
+        in_keys_inv, out_keys_inv: the keys in the environment and for the user, of actions and other inputs.
+        create_copy: whether to keep the old entries too; the new ones are copies.
 
     Raises:
-        SpaceError: a done flag is renamed, by which environments know where episodes end.
+        SpaceError: on use, if a done flag is renamed, which environments need, or if a new key is nested in a value.
 
     >>> from tensordict import TensorDict
     >>> sorted(RenameTransform(["a"], ["b"])(TensorDict({"a": 1})).keys())
@@ -174,39 +178,39 @@ class RenameTransform(StatelessTransform):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._rename(tensordict, self._inverse_key_pairs)
 
-    def _rename(self, td: TensorDictBase, routes: list[tuple[Key, Key]]) -> TensorDictBase:
-        if isinstance(td, LazyStackedTensorDict):  # whose entries may have no common shape
+    def _rename(self, td: TensorDictBase, key_pairs: list[tuple[Key, Key]]) -> TensorDictBase:
+        if isinstance(td, LazyStackedTensorDict):  # its entries may have different shapes by row
             for row in td.tensordicts:
-                self._rename(row, routes)
+                self._rename(row, key_pairs)
             return td
         renamed: list[tuple[Key, Any]] = []
-        for old_key, new_key in routes:
+        for old_key, new_key in key_pairs:
             value = td.get(old_key, None)
             if value is not None:
                 renamed.append((new_key, value.clone() if self.create_copy else value))
             elif not self._allow_missing:
                 raise self._missing(old_key, td)
         if not self.create_copy:
-            td.exclude(*[old_key for old_key, _ in routes], inplace=True)
+            td.exclude(*[old_key for old_key, _ in key_pairs], inplace=True)
         for new_key, value in renamed:
             td.set(new_key, value)
         return td
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """With the new names."""
+        """Renames the specs."""
         return self._rename_spec(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """With the new names."""
+        """Renames the specs."""
         return self._rename_spec(reward_spec)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """With copies under the new names."""
+        """Adds copies of the specs under the new keys."""
         for old_key, new_key in self._key_pairs:
             if not self.create_copy and split_key(old_key)[1] in FLAGS and old_key in done_spec:
                 raise SpaceError(
-                    f"{old_key!r} says where episodes end, so it cannot be renamed to {new_key!r}; RenameTransform(…, "
-                    "create_copy=True) gives it a second name."
+                    f"Expected a done flag such as {old_key!r} to keep its key, got {new_key!r}. Use "
+                    "RenameTransform(…, create_copy=True), which keeps both."
                 )
         return self._rename_spec(done_spec)
 
@@ -219,18 +223,21 @@ class RenameTransform(StatelessTransform):
             prefix = split_key(new_key)[0]
             for ancestor in (prefix[:n] for n in range(1, len(prefix) + 1)):
                 if not isinstance(specs.get(ancestor, None), Composite | None):
-                    raise SpaceError(f"{old_key!r} cannot be named {new_key!r}, since {ancestor!r} is a value itself.")
+                    raise SpaceError(
+                        f"Expected a new key for {old_key!r} not nested in a value, got {new_key!r}, and {ancestor!r} "
+                        f"is a value. Use another key."
+                    )
             specs[new_key] = spec.clone()
         return specs
 
 
 class SelectTransform(StatelessTransform):
-    """Keeps the chosen entries, of what comes out, and those that the environment's next step goes on from.
+    """Keeps selected entries of outputs, and those that the next step of the environment needs.
 
     Args:
-        selected_keys: the entries.
-        keep_rewards: keep the rewards too; of stored data "reward".
-        keep_dones: keep the done flags too; of stored data "done", "terminated" and "truncated". Without them no
+        selected_keys: the keys of the entries.
+        keep_rewards: whether to keep rewards too; "reward" in stored data.
+        keep_dones: whether to keep done flags too; "done", "terminated" and "truncated" in stored data. Without them no
             episode ends.
 
     >>> from tensordict import TensorDict
@@ -262,21 +269,21 @@ class SelectTransform(StatelessTransform):
         return next_tensordict.select(*self._kept_keys, inplace=True, strict=False)
 
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        parent = self._require_parent()  # what went in, such as actions, stays in the roots
+        parent = self._require_parent()  # inputs such as actions are kept in the roots
         outputs: list[Key] = [*parent.observation_keys, *parent.done_keys]
         root.exclude(*(key for key in outputs if key not in self._kept_keys), inplace=True)
         self._call(next_td)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Of the chosen entries alone."""
+        """Returns the specs of the entries to keep."""
         return observation_spec.select(*self._kept_keys, strict=False)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """All of them, or the chosen ones."""
+        """Returns all specs, or those of the selected entries without `keep_rewards`."""
         return reward_spec if self.keep_rewards else reward_spec.select(*self.selected_keys, strict=False)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """All of them, or the chosen ones."""
+        """Returns all specs, or those of the selected entries without `keep_dones`."""
         return done_spec if self.keep_dones else done_spec.select(*self.selected_keys, strict=False)
 
     def __repr__(self) -> str:
@@ -284,14 +291,15 @@ class SelectTransform(StatelessTransform):
 
 
 class ExcludeTransform(StatelessTransform):
-    """Leaves entries out, of what comes out or, with `inverse`, of what goes in.
+    """Removes entries from outputs or, with `inverse`, from inputs.
 
     Args:
-        excluded_keys: the entries.
-        inverse: leave them out of what goes in (into a store, for instance), and nothing of what comes out.
+        excluded_keys: the keys of the entries.
+        inverse: whether to remove the entries from inputs (for example data to store) instead of outputs.
 
     Raises:
-        KeyError: the environment has no such entry.
+        KeyError: on use, if the environment has no such entry.
+        SpaceError: on use, if a "done" flag is removed.
     """
 
     elementwise = True
@@ -312,19 +320,19 @@ class ExcludeTransform(StatelessTransform):
         return tensordict.exclude(*self.excluded_keys, inplace=True) if self.inverse else tensordict
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Without the entries."""
+        """Removes the specs of the entries."""
         if self.inverse:
             return output_spec
         specs: list[Any] = list(output_spec.values())
         for key in self.excluded_keys:
             if split_key(key)[1] == "done" and key in output_spec["full_done_spec"]:
-                raise SpaceError(f"{key!r} says where episodes end, so it cannot be left out.")
+                raise SpaceError(f"Expected keys other than the done flags, got {key!r}, which ends episodes. Keep it.")
             containing_specs = [spec for spec in specs if key in spec]
             if not containing_specs:
                 available = [
                     existing_key for spec in specs for existing_key in spec.keys(include_nested=True, leaves_only=True)
                 ]
-                raise KeyError(f"There is no {key!r} to leave out; the environment gives {available}.")
+                raise KeyError(f"Expected keys of the environment, {available}, got {key!r}.")
             for spec in containing_specs:
                 del spec[key]
         return output_spec

@@ -1,4 +1,7 @@
-"""`TensorDictPrimer`: entries that an environment does not know, such as the state of a recurrent policy."""
+"""`TensorDictPrimer`: adds entries that an environment does not have, such as the state of a recurrent policy.
+
+It must not know what policies do with the entries.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ from .base import Transform
 
 
 class TensorDictPrimer(Transform):
-    """Sets entries at every reset, and carries them from step to step.
+    """Sets entries at every reset, and copies them from step to step.
 
-    After a step an entry holds what a policy has put under "next", or else what it held before.
+    After a step an entry has the value that a policy set under "next", or else its previous value.
 
     Args:
-        primers: specs by key; also as keywords. Where they do not have the batch size of the environment, as a
-            `Composite` of that shape has it, they are expanded to it.
-        random: draw values from the specs.
-        default_value: what to set otherwise: a number or a tensor, a function that gives it, or a mapping of these by
-            key; 0 by default.
-        reset_key: the mask of the rows that are set; by default that of the entry's own group.
-        expand_specs: False: the specs have the batch size as they are.
-        single_default_value: `default_value` is a function of `reset`, `[*batch]` bool, which gives a TensorDict of all
-            entries, for as many rows as are reset.
-        call_before_env_reset: set them before the environment is reset, which sees them then.
+        primers: specs by key; they can be given as keywords instead. Specs without the batch size of the environment
+            are expanded to it; a `Composite` of that shape has it already.
+        random: whether to sample values from the specs.
+        default_value: the value if not `random`: a number, a tensor, a function that returns one, or a mapping from
+            keys to these; 0 by default.
+        reset_key: the key of the mask of rows to set; by default the mask of the group of each entry.
+        expand_specs: False if the specs already have the batch size.
+        single_default_value: whether `default_value` is a function of `reset`, a mask `[*batch]` bool, that returns a
+            TensorDict with all entries, with one row per row that is reset.
+        call_before_env_reset: whether to set the entries before the environment is reset, so that it can read them.
 
     Raises:
-        ValueError: both `random` and `default_value`, both `primers` and keywords, or keys that do not match.
+        ValueError: both `random` and `default_value` are given, both `primers` and keywords, or keys do not match.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.specs import Unbounded
@@ -44,7 +47,7 @@ class TensorDictPrimer(Transform):
 
     @property
     def preserves_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a batch may begin anew before the entries are set."""
+        """Whether ended rows may be reset before the entries are set."""
         return not self.call_before_env_reset
 
     def __init__(
@@ -59,14 +62,14 @@ class TensorDictPrimer(Transform):
         **kwargs: Any,
     ):
         if primers is not None and kwargs:
-            raise ValueError(f"Expected primers or keywords, but both came: the keywords {sorted(kwargs)} too.")
+            raise ValueError(f"Expected primers or keywords, got both, with keywords {sorted(kwargs)}. Give only one.")
         if random and default_value is not None:
-            raise ValueError("Expected random or default_value, but both came.")
+            raise ValueError("Expected random or default_value, got both. Give only one.")
         specs: Any = kwargs if primers is None else primers
         specs = specs if isinstance(specs, Composite) else Composite(specs)
         keys = set(specs.keys(include_nested=True, leaves_only=True))
         if isinstance(default_value, Mapping) and set(default_value) != keys:
-            raise ValueError(f"Expected default_value to have the keys {keys}, but {set(default_value)} came.")
+            raise ValueError(f"Expected default_value to have the keys {keys}, got {set(default_value)}.")
         super().__init__()
         self._raw_primers = specs
         self.random = bool(random)
@@ -78,7 +81,7 @@ class TensorDictPrimer(Transform):
 
     @property
     def primers(self) -> Composite:
-        """The specs, with the batch size of the environment where there is one."""
+        """The specs, with the batch size of the environment if the transform has a parent."""
         return self._cached("primers", self._expand_primers)
 
     def _expand_primers(self) -> Composite:
@@ -95,7 +98,7 @@ class TensorDictPrimer(Transform):
     # -- values
 
     def _make_values(self, batch: torch.Size, mask: Tensor | None = None) -> TensorDictBase:
-        """Values for `batch`, of which those of the rows of `mask` count."""
+        """Returns values of batch size `batch`; only those in rows of `mask` are used."""
         specs: Any = self.primers
         if self.single_default_value and callable(self.default_value):
             return self._single_default(batch, mask)
@@ -116,15 +119,15 @@ class TensorDictPrimer(Transform):
 
     def _single_default(self, batch: torch.Size, mask: Tensor | None) -> TensorDictBase:
         row_mask = torch.ones(batch, dtype=torch.bool) if mask is None else mask.reshape(*batch, -1).any(-1)
-        given_td = self.default_value(reset=row_mask)
-        if given_td.batch_size == batch:
-            return given_td
+        default_td = self.default_value(reset=row_mask)
+        if default_td.batch_size == batch:
+            return default_td
         values: Any = self.primers.zero(() if self.primers.shape == batch else batch)
-        values[row_mask] = given_td
+        values[row_mask] = default_td
         return values
 
     def _mask(self, tensordict: TensorDictBase) -> RowMasks:
-        """Who is set."""
+        """Returns the masks of the rows to set."""
         parent = self.parent
         prefixes = [()] if parent is None else parent.done_prefixes
         if self.reset_key is None:
@@ -133,7 +136,7 @@ class TensorDictPrimer(Transform):
         return RowMasks({} if mask is None else {(): mask}, [()])
 
     def _with_primers(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """New values where they are meant, those of `tensordict` elsewhere."""
+        """Returns new values for the rows to set, and the values of `tensordict` for others."""
         masks = self._mask(tensordict)
         values = self._make_values(tensordict.batch_size, masks.for_key("done"))
         return masks.select(values, tensordict)
@@ -142,8 +145,8 @@ class TensorDictPrimer(Transform):
         if not self.call_before_env_reset:
             return tensordict
         parent = self._require_parent()
-        given_td = TensorDict({}, parent.batch_size, device=parent.device) if tensordict is None else tensordict.copy()
-        return given_td.update(self._with_primers(given_td))
+        reset_td = TensorDict({}, parent.batch_size, device=parent.device) if tensordict is None else tensordict.copy()
+        return reset_td.update(self._with_primers(reset_td))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         keys = self.primers.keys(include_nested=True, leaves_only=True)
@@ -152,12 +155,12 @@ class TensorDictPrimer(Transform):
         )
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        given_td = tensordict.get("next", None)
+        policy_next_td = tensordict.get("next", None)
         values: Any = None
         for key in self.primers.keys(include_nested=True, leaves_only=True):
             value = next_tensordict.get(key, None)
-            if value is None and given_td is not None:
-                value = given_td.get(key, None)
+            if value is None and policy_next_td is not None:
+                value = policy_next_td.get(key, None)
             if value is None:
                 value = tensordict.get(key, None)
             if value is None:
@@ -167,15 +170,15 @@ class TensorDictPrimer(Transform):
         return next_tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Set the entries of stored data, in place; returns them."""
+        """Sets the entries of stored data in place and returns it."""
         return tensordict.update(self._make_values(tensordict.batch_size))
 
     # -- specs
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """With the entries."""
+        """Adds the specs of the entries."""
         return observation_spec.update(self.primers)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """With the entries, which a step goes on from."""
+        """Adds the specs of the entries, which are inputs of the next step."""
         return state_spec.update(self.primers)

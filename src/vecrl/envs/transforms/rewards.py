@@ -1,4 +1,4 @@
-"""Transforms of rewards, each by itself: scale, clip, make binary."""
+"""Transforms of single rewards: scale, clip, make binary. They must keep nothing between steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .stateless import StatelessTransform
 
 
 class RewardTransform(StatelessTransform):
-    """The base of transforms of rewards: where no `in_keys` are given, they are the environment's rewards.
+    """The base of transforms of rewards. The default `in_keys` are all rewards of the environment.
 
-    Stored data have theirs under "reward". Resets give no rewards, so nothing happens to what they give.
+    For stored data the default is "reward". The outputs of resets have no rewards and are not changed.
 
     Args:
-        in_keys, out_keys: see `Transform`.
+        in_keys, out_keys: as in `Transform`.
     """
 
     elementwise = True
@@ -33,12 +33,13 @@ class RewardTransform(StatelessTransform):
 
 
 class RewardScaling(RewardTransform):
-    """An affine map of rewards: `reward * scale + loc`, or `(reward - loc) / scale` where `standard_normal` is set.
+    """Scales rewards: `reward * scale + loc`, or `(reward - loc) / scale` with `standard_normal`.
 
     Args:
         loc, scale: numbers or tensors that broadcast with the rewards.
-        in_keys, out_keys: see `RewardTransform`.
-        standard_normal: whether the result has mean 0 and deviation 1 where `loc` and `scale` are mean and deviation.
+        in_keys, out_keys: as in `RewardTransform`.
+        standard_normal: whether to return `(reward - loc) / scale`, which has mean 0 and standard deviation 1 if `loc`
+            and `scale` are the mean and standard deviation.
 
     >>> from tensordict import TensorDict
     >>> RewardScaling(loc=1.0, scale=2.0)(TensorDict({"reward": torch.tensor([3.0])}))["reward"]
@@ -67,8 +68,8 @@ class RewardClipping(RewardTransform):
     """Clips rewards to [clamp_min, clamp_max], with the dtypes of `ClipTransform`.
 
     Args:
-        clamp_min, clamp_max: the ends; None for no end.
-        in_keys, out_keys: see `RewardTransform`.
+        clamp_min, clamp_max: the bounds; None for no bound.
+        in_keys, out_keys: as in `RewardTransform`.
     """
 
     clamp_min: Tensor
@@ -89,10 +90,10 @@ class RewardClipping(RewardTransform):
 
 
 class BinarizeReward(RewardTransform):
-    """1 for rewards above zero, 0 for the others, as int8.
+    """Replaces rewards above zero by 1 and others by 0, as int8.
 
     Args:
-        in_keys, out_keys: see `RewardTransform`.
+        in_keys, out_keys: as in `RewardTransform`.
     """
 
     def _apply_transform(self, value: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Transforms of shapes: flatten, squeeze, unsqueeze, permute.
 
-Each says once what becomes of a shape; tensors and specs follow alike. Dimensions are counted from the end, so that
-batches in front do not matter; those counted from the front begin after the batch.
+Each transform defines the new shape once, for tensors and specs. Negative dimensions are counted from the end, so the
+batch size does not matter. Other dimensions are counted from 0 after the batch dimensions. These transforms must not
+change values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ShapeTransform(ObservationTransform):
     """The base of transforms of shapes.
 
     Args:
-        in_keys, out_keys, in_keys_inv, out_keys_inv: see `Transform`; nothing by default.
+        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `Transform`; none by default.
     """
 
     elementwise = True
@@ -30,11 +31,11 @@ class ShapeTransform(ObservationTransform):
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
 
     def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
-        """A tensor or a spec in its new shape; `num_feature_dims` of its dimensions are not those of the batch."""
+        """Returns a tensor or a spec with its last `num_feature_dims` dimensions (all after the batch) changed."""
         raise NotImplementedError
 
     def _inverse_shape(self, x: Any, num_feature_dims: int) -> Any:
-        """The inverse of `_forward_shape`."""
+        """Applies the inverse of `_forward_shape`."""
         raise NotImplementedError(f"{type(self).__name__} has no inverse.")
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -73,7 +74,7 @@ class ShapeTransform(ObservationTransform):
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         try:
             return self._forward_shape(spec, spec.ndim - self._batch_dims)
-        except SpaceError:  # a dimension that is one choice is merged or moved
+        except SpaceError:  # the change merges or moves a dimension that encodes one choice
             return infer_spec(spec, self._apply_transform)
 
     def _inv_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -87,20 +88,23 @@ def _negative_dim(dim: int, num_feature_dims: int) -> int:
 def _validate_dim(dim: int, allow_positive_dim: bool, name: str) -> int:
     if dim >= 0 and not allow_positive_dim:
         raise ValueError(
-            f"Expected {name} to be counted from the end (-1 is the last one), but {dim} came; with "
-            "allow_positive_dim=True dimensions are counted from 0 after those of the batch."
+            f"Expected a negative {name}, which is counted from the end, got {dim}. Give allow_positive_dim=True to "
+            "count dimensions from 0 after the batch dimensions."
         )
     return dim
 
 
 class FlattenObservation(ShapeTransform):
-    """Makes one dimension of neighbouring ones.
+    """Flattens adjacent dimensions into one.
 
     Args:
-        first_dim, last_dim: the first and the last of them.
-        in_keys: what is flattened; "pixels" by default.
-        out_keys: where to; in place by default.
-        allow_positive_dim: accept dimensions from 0 on, counted after those of the batch.
+        first_dim, last_dim: the first and the last of these dimensions.
+        in_keys: the keys of entries to flatten; "pixels" by default.
+        out_keys: the keys of the results; `in_keys` by default.
+        allow_positive_dim: whether to accept dimensions counted from 0 after the batch dimensions.
+
+    Raises:
+        ValueError: a dimension is not negative, without `allow_positive_dim`.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -122,13 +126,17 @@ class FlattenObservation(ShapeTransform):
 
 
 class UnsqueezeTransform(ShapeTransform):
-    """Puts in a dimension of size one; on the way in, takes it out.
+    """Inserts a dimension of size 1 in outputs, and removes it from inputs.
 
     Args:
-        dim: where.
-        allow_positive_dim: accept a dimension from 0 on, counted after those of the batch.
-        in_keys, out_keys: what gets it on the way out; nothing by default.
-        in_keys_inv, out_keys_inv: what loses it on the way in; nothing by default.
+        dim: the position of the dimension.
+        allow_positive_dim: whether to accept a dimension counted from 0 after the batch dimensions.
+        in_keys, out_keys: the keys of outputs to change; none by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to change; none by default.
+
+    Raises:
+        TypeError: `dim` is not given.
+        ValueError: `dim` is not negative, without `allow_positive_dim`.
     """
 
     def __init__(
@@ -142,7 +150,7 @@ class UnsqueezeTransform(ShapeTransform):
         out_keys_inv: Any = None,
     ):
         if dim is None:
-            raise TypeError(f"{type(self).__name__} needs dim, the dimension that comes or goes.")
+            raise TypeError(f"Expected dim for {type(self).__name__}, got None. Give the dimension to change.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = _validate_dim(dim, allow_positive_dim, "dim")
 
@@ -156,29 +164,29 @@ class UnsqueezeTransform(ShapeTransform):
 
 
 class SqueezeTransform(UnsqueezeTransform):
-    """Takes out a dimension if its size is one; on the way in, puts it in.
+    """Removes a dimension of size 1 from outputs, and inserts it in inputs. Other sizes are not changed.
 
     Args:
-        dim: which.
-        allow_positive_dim: accept a dimension from 0 on, counted after those of the batch.
-        in_keys, out_keys: what loses it on the way out; nothing by default.
-        in_keys_inv, out_keys_inv: what gets it on the way in; nothing by default.
+        dim: the position of the dimension.
+        allow_positive_dim: whether to accept a dimension counted from 0 after the batch dimensions.
+        in_keys, out_keys: the keys of outputs to change; none by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to change; none by default.
     """
 
     _forward_shape, _inverse_shape = UnsqueezeTransform._squeeze, UnsqueezeTransform._unsqueeze
 
 
 class PermuteTransform(ShapeTransform):
-    """Puts the last dimensions in another order; on the way in, back into the first one.
+    """Permutes the last dimensions of outputs, and permutes those of inputs back.
 
     Args:
-        dims: the last dimensions in their new order, counted from the end: `(-1, -3, -2)` makes channels that come
-            last come first.
-        in_keys, out_keys: what is permuted on the way out; nothing by default.
-        in_keys_inv, out_keys_inv: what is permuted back on the way in; nothing by default.
+        dims: the last dimensions in their new order, counted from the end: `(-1, -3, -2)` moves channels from the last
+            dimension before height and width.
+        in_keys, out_keys: the keys of outputs to permute; none by default.
+        in_keys_inv, out_keys_inv: the keys of inputs to permute back; none by default.
 
     Raises:
-        ValueError: `dims` are no order of the last dimensions.
+        ValueError: `dims` is no permutation of the last dimensions.
     """
 
     def __init__(
@@ -193,7 +201,7 @@ class PermuteTransform(ShapeTransform):
         self.dims = tuple(dims)
         count = len(self.dims)
         if sorted(self.dims) != list(range(-count, 0)):
-            raise ValueError(f"Expected dims to be an order of {tuple(range(-count, 0))}, but {self.dims} came.")
+            raise ValueError(f"Expected dims to be a permutation of {tuple(range(-count, 0))}, got {self.dims}.")
         self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
     def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:

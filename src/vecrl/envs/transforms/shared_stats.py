@@ -1,6 +1,7 @@
-"""Statistics that processes share: arrays in files that are mapped into memory, and a lock that is such a file.
+"""Statistics shared by processes, as memory-mapped files, and a file lock for them.
 
-A TensorDict of mapped files stays the same one wherever it is pickled to, which one in shared memory does not.
+A TensorDict of mapped files still refers to the same files after pickling. One in shared memory does not. This module
+must not know how statistics are computed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STAT_NAMES = ("count", "mean", "m2")
 
 
 def stat_key(key: Key, stat_name: str) -> Key:
-    """Where a part of the statistics of an entry is: beside it, with the part behind its name.
+    """Returns the key of one statistic of an entry: in the same group, with the statistic after the name.
 
     >>> stat_key("observation", "mean"), stat_key(("agents", "reward"), "m2")
     ('observation_mean', ('agents', 'reward_m2'))
@@ -37,9 +38,9 @@ def stat_key(key: Key, stat_name: str) -> Key:
 
 
 def memory_mapped_stats(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
-    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros in mapped files.
+    """Returns counts, means and sums of squared deviations of entries of these shapes, float64 zeros in mapped files.
 
-    The files go with the TensorDict that is returned; copies that were unpickled elsewhere do not keep them.
+    The files are deleted with the returned TensorDict, also if unpickled copies in other processes still exist.
     """
     folder = tempfile.mkdtemp(prefix="vecrl-statistics-")
     mapped = empty_statistics(shapes).memmap_(prefix=folder)
@@ -48,7 +49,7 @@ def memory_mapped_stats(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
 
 
 def empty_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
-    """Counts, means and sums of squared deviations of entries of these shapes, float64 zeros."""
+    """Returns counts, means and sums of squared deviations of entries of these shapes, float64 zeros."""
     data = TensorDict({})
     for key, shape in shapes.items():
         for stat_name in STAT_NAMES:
@@ -57,12 +58,12 @@ def empty_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
 
 
 def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mapping[Key, Any]) -> TensorDictBase:
-    """The statistics in mapped files in the folder `path`, which begin with `state` where it is new.
+    """Returns the statistics in mapped files in the folder `path`. A new folder is initialized with `state`.
 
-    The folder is kept apart by keys and shapes, so that those that differ are not shared.
+    Keys and shapes are part of the name of the folder, so that different statistics are not shared.
 
     Raises:
-        SpaceError: a size is open (-1).
+        SpaceError: a size is dynamic (-1).
     """
     if any(-1 in shape for shape in shapes.values()):
         raise SpaceError(
@@ -78,7 +79,7 @@ def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mappi
 
 
 def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
-    """The parts of the statistics of `keys` as arrays, which share memory with `shared_td`."""
+    """Returns the statistics of `keys` as arrays that share memory with `shared_td`."""
     return {
         stat_key(key, stat_name): shared_td.get(stat_key(key, stat_name)).numpy()
         for key in keys
@@ -87,42 +88,49 @@ def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
 
 
 def write(shared_td: TensorDictBase, state: Mapping[Key, Any]) -> None:
-    """Copies arrays of parts of statistics into `shared_td`."""
+    """Copies arrays of statistics into `shared_td`."""
     for key, value in state.items():
         np.copyto(shared_td.get(key).numpy(), value)
 
 
 def check_shared(shared_td: Any, keys: Sequence[Key]) -> None:
-    """Raise unless `shared_td` is a TensorDict with the statistics of all `keys`."""
+    """Checks that `shared_td` is a TensorDict with the statistics of all `keys`.
+
+    Raises:
+        TypeError: it is no TensorDict.
+        KeyError: statistics are missing.
+    """
     if not isinstance(shared_td, TensorDictBase):
-        raise TypeError(f"Expected shared_td to be of VecNorm.build_td_for_shared_vecnorm, but {shared_td!r:.80} came.")
+        raise TypeError(
+            f"Expected shared_td to be a TensorDict, got {shared_td!r:.80}. Use VecNorm.build_td_for_shared_vecnorm."
+        )
     missing_keys = [
         key for key in keys if any(shared_td.get(stat_key(key, stat_name), None) is None for stat_name in STAT_NAMES)
     ]
     if missing_keys:
         raise KeyError(
-            f"Expected statistics of {missing_keys} in shared_td, but they are not there: give them as "
-            "keys to VecNorm.build_td_for_shared_vecnorm, or leave them out of in_keys."
+            f"Expected statistics of {missing_keys} in shared_td, got none. Give these keys to "
+            "VecNorm.build_td_for_shared_vecnorm, or remove them from in_keys."
         )
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # not where a fork of the owner ends
+    if os.getpid() == owner:  # not in a fork of the owner
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def lock_for(shared_td: TensorDictBase) -> Any:
-    """A lock for statistics in mapped files; one that does nothing for others."""
+    """Returns a lock for statistics in mapped files, or a context that does nothing for others."""
     leaf: Any = next(iter(shared_td.values(include_nested=True, leaves_only=True)))
     path = getattr(leaf, "filename", None)
     return nullcontext() if path is None else FileLock(str(path))
 
 
 class FileLock:
-    """A lock among processes that know the same file, as a context; it can be pickled.
+    """A lock between processes that use the same file, as a context manager. It can be pickled.
 
     Args:
-        path: of a file that is there.
+        path: the path of an existing file.
     """
 
     excluded_from_state = ("_path", "_owner_and_fd")
@@ -132,9 +140,9 @@ class FileLock:
         self._owner_and_fd: tuple[int, int] = (-1, -1)
 
     def __enter__(self) -> Self:
-        import fcntl  # which Windows lacks
+        import fcntl  # not on Windows
 
-        if self._owner_and_fd[0] != os.getpid():  # a fork shares the lock of what it inherits
+        if self._owner_and_fd[0] != os.getpid():  # an inherited file descriptor would share the lock
             self._owner_and_fd = os.getpid(), os.open(self._path, os.O_RDWR)
             weakref.finalize(self, os.close, self._owner_and_fd[1])
         fcntl.flock(self._owner_and_fd[1], fcntl.LOCK_EX)

@@ -1,6 +1,6 @@
-"""The specs of what functions make of values, found by trying them: once, and with other sizes where sizes are open.
+"""Finds the spec of a function's output by calling it with zeros, a second time if the specs have dynamic sizes (-1).
 
-Knows specs and tensors, not transforms.
+This module knows specs and tensors. It must not know transforms.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from torch import Tensor
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec, Unbounded
 
-_PROBE_SIZE = 7  # a size beside 1 that few functions treat alike
+_PROBE_SIZE = 7  # differs from 1, and few functions give the same output size for both
 
 
 def probe_output(function: Callable[..., Any], *specs: TensorSpec) -> tuple[Any, tuple[int, ...]]:
-    """What a function makes of zeros, and its shape: -1 where that follows from sizes of the specs that are not fixed,
-    `()` where it is no tensor.
+    """Returns the output of a function for zeros, and its shape.
+
+    The shape is -1 in dimensions that depend on dynamic sizes of the specs, and `()` if the output is no tensor.
 
     Args:
         function: takes a value of each of the specs, and returns a tensor.
-        specs: with -1 for such sizes, which are tried together.
+        specs: the specs of its inputs; -1 marks a dynamic size. All dynamic sizes are changed together.
 
     Raises:
-        SpaceError: how many dimensions there are depends on such a size.
+        SpaceError: the number of dimensions depends on a dynamic size.
 
     >>> import torch
     >>> probe_output(lambda x: x.flatten(), Unbounded((-1, 2)))[1]
@@ -40,13 +41,13 @@ def probe_output(function: Callable[..., Any], *specs: TensorSpec) -> tuple[Any,
 
 
 def infer_spec(spec: TensorSpec, function: Callable[[Any], Any]) -> TensorSpec:
-    """A spec without bounds for what a function makes of values of `spec`; the same one where that is no tensor."""
+    """Returns a spec without bounds for the output of a function of values of `spec`; `spec` if it is no tensor."""
     output, shape = probe_output(function, spec)
     return Unbounded(shape, dtype=output.dtype, device=spec.device) if isinstance(output, Tensor) else spec
 
 
 def resize_dynamic(spec: TensorSpec, zeros: Any) -> Any:
-    """Zeros of `spec` with another size wherever that is not fixed; those of a `Composite` in place."""
+    """Returns zeros of `spec` with another value of each dynamic size. Zeros of a `Composite` are changed in place."""
     if isinstance(spec, Composite):
         for key, spec_part in spec.items(include_nested=True, leaves_only=True):
             if spec_part is not None and -1 in spec_part.shape:
@@ -57,10 +58,14 @@ def resize_dynamic(spec: TensorSpec, zeros: Any) -> Any:
 
 
 def common_shape(small: Sequence[int], large: Sequence[int]) -> tuple[int, ...]:
-    """The shape that is both: -1 where they differ."""
+    """Returns the shape common to both, with -1 in dimensions that differ.
+
+    Raises:
+        SpaceError: the numbers of dimensions differ.
+    """
     if len(small) != len(large):
         raise SpaceError(
-            f"Expected a transform to give as many dimensions whatever the sizes, but of two sizes it made "
-            f"{tuple(small)} and {tuple(large)}: give it a transform_observation_spec that says what comes of it."
+            f"Expected the output of a transform to have the same number of dimensions for all input sizes, got the "
+            f"shapes {tuple(small)} and {tuple(large)} for two sizes. Override its transform_observation_spec."
         )
     return tuple(a if a == b else -1 for a, b in zip(small, large, strict=True))

@@ -1,4 +1,4 @@
-"""What the transforms of values, keys and shapes share: they do at resets what they do at steps."""
+"""Base classes of transforms that treat resets like steps. They must keep nothing between steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Transform
 
 
 class StatelessTransform(Transform):
-    """The base of transforms whose `_call` says all: it is given what resets give, too."""
+    """The base of transforms that apply `_call` to the outputs of both steps and resets."""
 
     preserves_done = True
 
@@ -18,7 +18,7 @@ class StatelessTransform(Transform):
         return self._call_allow_missing(tensordict_reset)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        """Environments without a state of their own may begin from what they are given."""
+        """Applies the inverse to the input of a reset, since stateless environments may start from it."""
         if tensordict is None or not self._has_inverse:
             return tensordict
         allow_missing, self._allow_missing = self._allow_missing, True
@@ -36,13 +36,13 @@ class StatelessTransform(Transform):
 
 
 class ObservationTransform(StatelessTransform):
-    """The base of transforms of observations: where no `in_keys` are given, they are all that the environment has.
+    """The base of transforms of observations. The default `in_keys` are all observations of the environment.
 
     Args:
-        in_keys, out_keys, in_keys_inv, out_keys_inv: see `Transform`.
+        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `Transform`.
 
     Raises:
-        ValueError: stored data came, and neither `in_keys` nor an environment say which entries are meant.
+        ValueError: on use with stored data, if there are neither `in_keys` nor an environment.
     """
 
     def _default_in_keys(self) -> list[Key]:
@@ -50,10 +50,11 @@ class ObservationTransform(StatelessTransform):
         return [] if parent is None else list(parent.observation_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Change stored data: the entries `in_keys` of the root, in place; returns it."""
         self._check_keys()
         return self._call(tensordict)
 
     def _check_keys(self) -> None:
         if self._in_keys is None and self.container is None:
-            raise ValueError(f"Outside an environment {type(self).__name__} cannot know what is meant: give in_keys.")
+            raise ValueError(
+                f"Expected {type(self).__name__} outside an environment to have in_keys, got none. Give in_keys."
+            )

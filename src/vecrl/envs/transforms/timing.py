@@ -1,4 +1,4 @@
-"""Time and trajectories: how long things take, and which trajectory a step belongs to."""
+"""Transforms that measure durations and number trajectories. They must not change other entries."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from .counters import Tracker
 
 
 class Timer(Transform):
-    """Writes how long things took, in seconds, `[*batch]` float32, the same number in every row.
+    """Writes durations in seconds, `[*batch]` float32, with the same number in every row.
 
-    After a step there are the time that it took, with all transforms before this one, and the time from what was seen
-    before to the call of that step, which is the policy's; after a reset, the time that it took. What did not happen
-    took 0.
+    After a step, the step duration includes all transforms before this one. The policy duration is the time from the
+    previous output to the call of this step. After a reset, the reset duration is set. Other durations are 0.
 
     Args:
-        out_keys: three names, for steps, policies and resets; by default `time_key` with "_step", "_policy", "_reset".
-        time_key: how the default names begin.
+        out_keys: three keys, for steps, policies and resets; by default `time_key` with "_step", "_policy", "_reset".
+        time_key: the prefix of the default keys.
+
+    Raises:
+        TypeError: `out_keys` are not three.
     """
 
     preserves_done = True
@@ -44,13 +46,13 @@ class Timer(Transform):
             [f"{time_key}_{phase}" for phase in ("step", "policy", "reset")] if out_keys is None else out_keys
         )
         if len(names) != 3:
-            raise TypeError(f"Expected three out_keys, for steps, policies and resets, but {names} came.")
+            raise TypeError(f"Expected three out_keys, for steps, policies and resets, got {names}.")
         self._out_keys = names
         self._last = self._now()
         self._policy = 0.0
 
     def _elapsed(self) -> float:
-        """Seconds since it was last called."""
+        """Returns the seconds since the last call."""
         previous, self._last = self._last, self._now()
         return self._last - previous
 
@@ -75,11 +77,11 @@ class Timer(Transform):
         return tensordict
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Stored data took no time: they stay as they are."""
+        """Returns stored data unchanged."""
         return tensordict
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """With the times."""
+        """Adds the specs of the durations."""
         for key in self.out_keys:
             shape, device = observation_spec.shape, observation_spec.device
             observation_spec[key] = Unbounded(shape, dtype=torch.float32, device=device)
@@ -87,16 +89,18 @@ class Timer(Transform):
 
 
 class TrajCounter(Tracker):
-    """Numbers trajectories: every reset of a row takes the next number, `[*batch, 1]` int64 beside the done flags.
+    """Numbers trajectories. Each reset of a row takes the next number, `[*batch, 1]` int64 in the group of done flags.
 
-    Clones take from the same numbers, and so do copies in other processes of the same machine and the environments of
-    one `EnvCreator`: no two trajectories have the same one.
+    Clones, copies in other processes of the same machine, and the environments of one `EnvCreator` share one counter.
+    So numbers are unique among them.
 
     Args:
-        out_key: the name of the number; a tuple names the group whose done flags it belongs to. A group without done
-            flags is a RuntimeError.
-        repeats: how many trajectories, one after another, have the same number; 1 by default. (TorchRL takes it without
-            any effect.)
+        out_key: the name of the number; a tuple also names its group of done flags.
+        repeats: the number of consecutive trajectories with the same number; 1 by default. (TorchRL ignores it.)
+
+    Raises:
+        ValueError: `repeats` is less than 1.
+        RuntimeError: on use, if the group of `out_key` has no done flags.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import Compose, StepCounter
@@ -107,7 +111,7 @@ class TrajCounter(Tracker):
 
     def __init__(self, out_key: Key = "traj_count", *, repeats: int | None = None):
         if repeats is not None and repeats < 1:
-            raise ValueError(f"Expected repeats of 1 or more, or None, but {repeats} came.")
+            raise ValueError(f"Expected repeats of 1 or more, or None, got {repeats}.")
         super().__init__()
         self._out_keys = as_keys(out_key)
         self._repeats = repeats or 1
@@ -115,16 +119,16 @@ class TrajCounter(Tracker):
 
     @property
     def _done_and_count_keys(self) -> list[tuple[Key, Key]]:
-        """The done flags and the numbers that belong to them."""
-        return self._cached("counts", self._found_counts)
+        """The pairs of keys of done flags and of their numbers."""
+        return self._cached("done_and_count_keys", self._find_count_keys)
 
-    def _found_counts(self) -> list[tuple[Key, Key]]:
+    def _find_count_keys(self) -> list[tuple[Key, Key]]:
         prefix, name = split_key(self.out_keys[0])
         if prefix and self.parent is not None and prefix not in self._done_prefixes:
             flags = [join_key(done_prefix, "done") for done_prefix in self._done_prefixes]
             raise RuntimeError(
                 f"Expected TrajCounter's out_key beside one of the done flags {flags}, got {self.out_keys[0]!r}, in a "
-                "group that has none. Put the key beside a flag."
+                "group without one. Give a key in a group with a done flag."
             )
         return [
             (join_key(done_prefix, "done"), join_key(done_prefix, name))
@@ -150,13 +154,12 @@ class TrajCounter(Tracker):
         return tensordict_reset
 
     def _new_numbers(self, was_reset: Tensor) -> Tensor:
-        """The next numbers where `was_reset` is set, zeros elsewhere."""
+        """Returns the next numbers for the True elements of `was_reset`, zeros for others."""
         offset = was_reset.flatten().cumsum(0).view(was_reset.shape) - 1
         first_number = self._counter.next_values(int(was_reset.sum()))
         return torch.where(was_reset, (first_number + offset) // self._repeats, 0)
 
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        """Number stored trajectories."""
         for done_key, key in self._done_and_count_keys:
             done = self._of(next_td, done_key)
             was_reset = broadcast_mask(is_first, done).expand_as(done)
@@ -165,26 +168,26 @@ class TrajCounter(Tracker):
             next_td.set(key, numbers.clone())
 
     def share_state_(self, path: Path) -> None:
-        """Takes numbers from the count in the file `path`, as all others that are given this path do."""
+        """Shares the counter in the file `path` with all transforms that were given this path."""
         self._counter.join(path)
 
     def get_extra_state(self) -> Tensor:
-        """How many trajectories have begun."""
+        """Returns the number of started trajectories, for `state_dict`."""
         return torch.tensor(self._counter.value)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on from a number of trajectories."""
+        """Sets the number of started trajectories."""
         self._counter.value = int(state)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """With the numbers."""
+        """Adds the specs of the numbers."""
         for done_key, key in self._done_and_count_keys:
             flag = output_spec["full_done_spec"][done_key]
             output_spec["full_observation_spec"][key] = self._count_spec(flag)
         return output_spec
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """With the numbers, which a step goes on with."""
+        """Adds the specs of the numbers, which are inputs of the next step."""
         flags = self._require_parent().full_done_spec
         for done_key, key in self._done_and_count_keys:
             input_spec["full_state_spec"][key] = self._count_spec(flags[done_key])
@@ -195,11 +198,11 @@ class TrajCounter(Tracker):
 
 
 class SharedCounter:
-    """A count that copies in other processes go on with.
+    """A counter shared with its copies in other processes.
 
-    When it is first pickled, the count goes to a file, which all copies on this machine share; a copy elsewhere goes on
-    by itself from where the count stood. A shared count never goes back when a state is set, so that no number is
-    taken twice.
+    When it is first pickled, its value is written to a file that all copies on this machine share. A copy on another
+    machine continues alone from that value. Setting a state never decreases a shared counter, so that no number is used
+    twice.
     """
 
     excluded_from_state = ("_file",)
@@ -209,12 +212,12 @@ class SharedCounter:
         self._file: str | None = None
 
     def next_values(self, n: int) -> int:
-        """The first of `n` numbers that nobody else gets."""
+        """Reserves `n` consecutive numbers and returns the first."""
         return self._update(lambda value: value + n)
 
     @property
     def value(self) -> int:
-        """How many have been taken."""
+        """The count of reserved numbers."""
         return self.next_values(0)
 
     @value.setter
@@ -222,12 +225,12 @@ class SharedCounter:
         self._update(lambda _: value)
 
     def _update(self, update: Any) -> int:
-        """Set the count to what `update` makes of it; returns what it was."""
+        """Sets the count to `update(count)` and returns the previous count."""
         if self._file is None:
             previous = self._value
             self._value = update(previous)
             return previous
-        import fcntl  # which not every system has, and most counts need not
+        import fcntl  # not on every system, and not needed by unshared counters
 
         with open(self._file, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
@@ -238,7 +241,7 @@ class SharedCounter:
         return previous
 
     def join(self, path: Path) -> None:
-        """Goes on with the count in a file, which begins with this count where it is new; no effect if it has one."""
+        """Continues with the count in a file; a new file gets this count. No effect if there is a file already."""
         if self._file is None:
             publish(path, self._write)
             self._file = str(path)

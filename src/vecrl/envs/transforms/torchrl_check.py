@@ -1,4 +1,4 @@
-"""Recognises transforms of TorchRL, which are not adapted yet. Does not import TorchRL."""
+"""Detects transforms of TorchRL, which are not supported yet. It must not import TorchRL."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from torch import nn
 
 
 def refuse_torchrl_transforms(transform: Any) -> None:
-    """Refuses TorchRL's transforms, and modules that hold any.
+    """Raises an error for transforms of TorchRL, and for modules that contain one.
 
-    Called as functions they would do nothing or, as a primer at each step, reset what they should keep.
+    Called as functions, they would do nothing, or reset entries that they should keep (a primer at each step).
 
     Raises:
-        TypeError: `transform` is or holds such a transform. Names vecrl's transforms of the same names.
+        TypeError: `transform` is or contains such a transform. The message names the transforms of vecrl with equal
+            names.
     """
-    from .. import transforms as own  # the package that imports this module
+    from .. import transforms as vecrl_transforms  # the package that imports this module
 
     parts = transform.modules() if isinstance(transform, nn.Module) else [transform]
     names = list(dict.fromkeys(name for name in map(_torchrl_name, parts) if name is not None))
     if not names:
         return
-    available = ", ".join(f"vecrl.envs.{name}" for name in names if name in own.__all__)
-    missing = ", ".join(name for name in names if name not in own.__all__)
+    available = ", ".join(f"vecrl.envs.{name}" for name in names if name in vecrl_transforms.__all__)
+    missing = ", ".join(name for name in names if name not in vecrl_transforms.__all__)
     raise TypeError(
         f"Expected transforms of vecrl, got TorchRL's {', '.join(names)}. "
         + (f"Use {available}." if available else "")
@@ -32,6 +33,6 @@ def refuse_torchrl_transforms(transform: Any) -> None:
 
 
 def _torchrl_name(part: Any) -> str | None:
-    """The name of the class of TorchRL's transforms that `part` is of; None for anything else."""
+    """Returns the class name of a transform of TorchRL, None for anything else."""
     kinds = [kind for kind in type(part).__mro__ if kind.__module__.startswith("torchrl.")]
     return kinds[0].__name__ if any(kind.__name__ == "Transform" for kind in kinds) else None

@@ -1,7 +1,7 @@
-"""`TransformedEnv`: an environment seen through a transform.
+"""`TransformedEnv`: an environment with a transform applied to its inputs, outputs and specs.
 
-Its specs are those of the environment, changed by the transform, and are derived again after every edit. Knows
-environments and transforms; which engine steps the environment is nothing to it.
+Its specs are computed from those of the base environment, and again after every change. This module knows environments
+and transforms. It must not know which engine steps the environment.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from .heterogeneous import heterogeneous_errors
 
 
 class TransformedEnv(EnvBase):
-    """An environment seen through transforms.
+    """An environment with transforms applied to its inputs and outputs.
 
-    Attributes that it does not have are those of the environment.
+    Attributes that are not found here are looked up in the base environment.
 
     Args:
-        env: the environment; it is closed with this one.
-        transform: what lies between, a function over TensorDicts too; nothing by default.
+        env: the base environment; it is closed with this one.
+        transform: a transform, or a function over TensorDicts; none by default.
+        device: the device of the environment, which is moved there; by default it is not moved.
 
     Attributes:
-        base_env: the environment.
+        base_env: the base environment.
         transform: the transform.
 
     Raises:
-        AttributeError: the transform belongs to another environment; `transform.clone()` does not.
+        AttributeError: the transform belongs to another environment. Use `transform.clone()`, which belongs to none.
+        TypeError: `env` is no environment of `vecrl.envs`.
 
     >>> from vecrl.envs import GymEnv
     >>> from vecrl.envs.transforms import RewardSum, StepCounter
     >>> env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
-    >>> rollout_at_once = env.rollout(3)
-    >>> rollout_at_once["next", "step_count"].squeeze(-1), rollout_at_once["next", "episode_reward"].squeeze(-1)
+    >>> rollout = env.rollout(3)
+    >>> rollout["next", "step_count"].squeeze(-1), rollout["next", "episode_reward"].squeeze(-1)
     (tensor([1, 2, 3]), tensor([1., 2., 3.]))
     """
 
@@ -53,7 +55,7 @@ class TransformedEnv(EnvBase):
 
     def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
         if not isinstance(env, EnvBase):
-            raise TypeError(f"Expected an environment of vecrl.envs, but {env!r} came.")
+            raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
@@ -68,24 +70,23 @@ class TransformedEnv(EnvBase):
             env.to(device)
         self._invalidate_specs()
 
-    # -- what it is made of
+    # -- parts
 
     def append_transform(self, transform: Any) -> Self:
-        """Put a transform, or a function, between this environment and the user; returns the environment."""
+        """Appends a transform, or a function, after all others. Returns the environment."""
         return self.insert_transform(len(self._as_compose()), transform)
 
     def insert_transform(self, index: int, transform: Any) -> Self:
-        """Put a transform, or a function, before the one at `index`; returns the environment."""
+        """Inserts a transform, or a function, before the one at `index`. Returns the environment."""
         self._as_compose().insert(index, transform)
         return self
 
     def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
-        """See `EnvBase.set_state`."""
         super().set_state(state, **kwargs)
-        self._parents.clear()  # which are of clones of the transforms that were
+        self._parents.clear()  # they hold clones of the transforms in the old state
 
     def _as_compose(self) -> Compose:
-        """The transform as a `Compose`."""
+        """Returns the transform as a `Compose`; a single one is replaced by a `Compose` of it."""
         if not isinstance(self.transform, Compose):
             single = self.transform
             single.reset_parent()
@@ -109,22 +110,22 @@ class TransformedEnv(EnvBase):
         self._invalidate_specs()
 
     def _parent_for(self, transform: Transform, preceding: Sequence[Transform] = ()) -> TransformedEnv:
-        """The environment up to `transform`, and those `preceding` it that come before the one that asks."""
+        """Returns the base environment with clones of the transforms `preceding` the one that asks for its parent."""
         key = tuple(map(id, preceding))
         if key not in self._parents:
             self._parents[key] = self._make_part(Compose(*[other.clone() for other in preceding]))
         return self._parents[key]
 
     def _make_part(self, transform: Compose) -> TransformedEnv:
-        """The environment with another transform, which begins as its own does; for transforms that ask."""
+        """Returns the base environment with the first transforms alone, as a parent of a later transform."""
         return TransformedEnv(self.base_env, transform)
 
     def _clear_parents(self) -> None:
-        """Make those of the transforms anew, with clones of what these are now."""
+        """Clears cached parents of transforms, so that new ones hold clones of the current transforms."""
         self._parents.clear()
 
     def _invalidate_specs(self) -> None:
-        """Derive anew what follows from the environment and the transform."""
+        """Clears cached specs and parents, and updates batch size and device from the environment and the transform."""
         self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
         self._device = self.transform.transform_env_device(self.base_env.device)
         self._specs.clear()
@@ -133,7 +134,7 @@ class TransformedEnv(EnvBase):
         super().empty_cache()
 
     def empty_cache(self) -> None:
-        """Forget what was derived from the environment and the transform."""
+        """Clears cached values that depend on the environment and the transform."""
         if "transform" in self._modules:
             self._invalidate_specs()
         else:
@@ -145,7 +146,7 @@ class TransformedEnv(EnvBase):
         return self._specs[name]
 
     def _derive(self) -> None:
-        """The specs of the environment, seen through the transform."""
+        """Computes the specs from those of the base environment and the transform."""
         base = self.base_env
         base_specs = base.input_spec.clone().unlock_(recurse=True), base.output_spec.clone().unlock_(recurse=True)
         with heterogeneous_errors(self.transform, base.specs):
@@ -154,50 +155,50 @@ class TransformedEnv(EnvBase):
                 self.transform.transform_output_spec(base_specs[1]),
             )
         for names, specs in zip((INPUTS, OUTPUTS), transformed, strict=True):
-            mine = owned(specs)
+            unlocked_specs = owned(specs)
             for name in names:
-                spec = mine[f"full_{name}_spec"]
+                spec = unlocked_specs[f"full_{name}_spec"]
                 self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
-        self._same_actions = self._specs["action"] == base.full_action_spec  # now, before masks are updated
+        self._same_actions = self._specs["action"] == base.full_action_spec  # before masks change specs
 
     def _set_full(self, name: str, spec: Any) -> None:
         raise AttributeError(
-            f"The {name} spec of a TransformedEnv follows from its environment and its transform: set it on base_env, "
-            "or append a transform that changes it."
+            f"The {name} spec of a TransformedEnv is computed from its base environment and its transform. Set it on "
+            "base_env, or append a transform that changes it."
         )
 
     def set_spec_lock_(self, mode: bool = True) -> Self:
-        """Lock or unlock the specs, the environment's too; returns this one."""
+        """Locks or unlocks the specs, also those of the base environment. Returns this environment."""
         self._locked = mode
         self.base_env.set_spec_lock_(mode)
         self._invalidate_specs()
         return self
 
     def add_truncated_keys(self) -> Self:
-        """Have a "truncated" flag wherever there is a "done"; returns the environment."""
+        """Adds a "truncated" entry beside each "done" entry. Returns the environment."""
         self.base_env.add_truncated_keys()
         self._invalidate_specs()
         return self
 
     @property
     def batch_locked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether only TensorDicts of the batch size are taken."""
+        """Whether only TensorDicts of the batch size are accepted."""
         return self.base_env.batch_locked
 
     @property
     def supports_set_state(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether `reset` can be told to begin where its TensorDict says."""
+        """Whether `reset` can start from the state in its TensorDict."""
         return self.base_env.supports_set_state
 
     def configure_parallel(self, **settings: Any) -> Self:
-        """Say how the environment runs in parallel, see `ParallelEnv`; returns this one."""
+        """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
         self.base_env.configure_parallel(**settings)
         return self
 
-    # -- what happens
+    # -- reset and step
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """See `EnvBase.reset`. Where the environment was closed and can start anew, it does."""
+        """Resets the environment as `EnvBase.reset` does. Starts a closed base environment first if it has `start`."""
         if self.is_closed:
             base: Any = self.base_env
             while isinstance(base, TransformedEnv):
@@ -218,7 +219,7 @@ class TransformedEnv(EnvBase):
             return self.transform._reset(reset_request, reset_td)
 
     def _drop_changed_keys(self, input_td: TensorDictBase) -> TensorDictBase:
-        """What the environment's reset is given: without its observations in the shape or dtype that users see."""
+        """Returns the input for the reset of the base environment, without observations of changed shape or dtype."""
         changed = self._cached("changed", self._changed_keys)
         return input_td.exclude(*changed) if changed else input_td
 
@@ -236,7 +237,7 @@ class TransformedEnv(EnvBase):
         return self._step_base(tensordict, *self._invert(tensordict))
 
     def _step_base(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor | None) -> TensorDictBase:
-        """What follows from `tensordict`, of which `_invert` has made the others."""
+        """Returns the output of a step from `tensordict`; `base_td` and `mask` are the results of `_invert`."""
         if mask is not None:
             return self._step_masked_rows(tensordict, base_td, mask)
         next_td = self.base_env._step_and_complete(base_td)
@@ -246,14 +247,14 @@ class TransformedEnv(EnvBase):
             return self.transform._step(tensordict, next_td)
 
     def _invert(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
-        """What the environment gets, and the rows that a transform asks to step, where one does."""
+        """Returns the input of the base environment, and the mask of rows to step if a transform set one, or None."""
         if not self._cached("inverts", lambda: self.transform._has_inverse):
             return tensordict, None
         base_td: Any = self.transform.inv(tensordict)
         return base_td, base_td.pop("_step", None)
 
     def _step_masked_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """A step of the rows of `mask` alone, because a transform says so."""
+        """Steps only the rows of `mask`, which a transform set."""
         masks = RowMasks({(): mask}, [()])
         if masks.none_selected:
             return self._noop_step(tensordict)
@@ -267,7 +268,7 @@ class TransformedEnv(EnvBase):
         return next_td if base_mask is None else RowMasks({(): combined_mask}, [()]).select(next_td, tensordict)
 
     def _transform_step(self, tensordict: TensorDictBase, next_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """A partial step through the transform, which finds the mask in the TensorDict that it gets."""
+        """Applies the transform to a partial step; it finds the mask under "_step" of its input."""
         return self.transform._step(tensordict.copy().set("_step", mask), next_td)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
@@ -285,7 +286,7 @@ class TransformedEnv(EnvBase):
         preprocessed = self.transform._reset_env_preprocess(root)
         reset_request = root if preprocessed is None else preprocessed
         extra_masks = {prefix: mask & ~base_done[prefix] for prefix, mask in masks.items()}
-        if any(bool(row_mask.any()) for row_mask in extra_masks.values()):  # those that the transform ended
+        if any(bool(row_mask.any()) for row_mask in extra_masks.values()):  # rows that only the transform ended
             extra_reset = self.base_env._reset_and_complete(
                 self._drop_changed_keys(_with_reset_masks(reset_request, extra_masks))
             )
@@ -305,9 +306,9 @@ class TransformedEnv(EnvBase):
         return root.set("next", next_td)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A random action for every row, written into `tensordict` (a new one by default), which is returned."""
+        """Samples an action for every row, writes them into `tensordict` (a new one by default) and returns it."""
         base, specs = self.base_env, self.full_action_spec
-        if tensordict is not None and self._cached("restricts", lambda: self.transform._masks_actions):
+        if tensordict is not None and self._cached("masks_actions", lambda: self.transform._masks_actions):
             return merge_into(tensordict, self.transform._mask_action_spec(specs, tensordict).rand())
         if self._same_actions and base._has_custom_rand_action:
             return base.rand_action(tensordict)
@@ -317,24 +318,24 @@ class TransformedEnv(EnvBase):
     def _has_custom_rand_action(self) -> bool:
         if type(self).rand_action is not TransformedEnv.rand_action or self.transform._masks_actions:
             return True
-        self._full("action")  # which also says whether they are the same
+        self._full("action")  # sets _same_actions too
         return self.base_env._has_custom_rand_action and self._same_actions
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
-        """Seed the environment; returns the seed for the next one."""
+        """Seeds the environment and returns the seed for the next one."""
         return self.base_env.set_seed(seed, static_seed)
 
     def _set_seed(self, seed: int | None) -> None:
         self.base_env._set_seed(seed)
 
     def fake_tensordict(self) -> TensorDictBase:
-        """A TensorDict that looks like one of a step, filled with zeros."""
+        """Returns a TensorDict with the entries of a step, filled with zeros."""
         return self.transform.transform_fake_tensordict(super().fake_tensordict())
 
     # -- the rest
 
     def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Have inputs and outputs on another device; returns the environment."""
+        """Moves inputs and outputs to another device. Returns the environment."""
         self.base_env.to(device)
         self.transform.to(device)
         self._invalidate_specs()
@@ -352,7 +353,7 @@ class TransformedEnv(EnvBase):
         self.base_env._check_open()
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the environment; twice is harmless unless `raise_if_closed`."""
+        """Closes the environment. A second call does nothing, or raises if `raise_if_closed`."""
         self.base_env.close(raise_if_closed=raise_if_closed)
         self.transform.close()
 
@@ -386,7 +387,7 @@ class TransformedEnv(EnvBase):
 
 
 def _with_reset_masks(root: TensorDictBase, masks: Mapping[tuple[str, ...], Tensor]) -> TensorDictBase:
-    """`root` with the masks of those that begin anew."""
+    """Sets the masks of the rows to reset as "_reset" entries of `root`, and returns it."""
     for prefix, row_mask in masks.items():
         root.set(join_key(prefix, "_reset"), row_mask)
     return root

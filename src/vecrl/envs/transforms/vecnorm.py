@@ -1,7 +1,8 @@
-"""`VecNorm`: entries normalised by the mean and deviation of all that was seen of them so far.
+"""`VecNorm`: normalizes entries by their running mean and standard deviation.
 
-The entries are the columns of one table, so that a step costs one update of `RunningStats` however many there are.
-On the CPU that happens in NumPy, elsewhere where the tensors are.
+The entries are columns of one table, so that a step needs one update of `RunningStats` for all entries. On the CPU the
+update runs in NumPy, otherwise on the device of the tensors. This module must not know how processes share statistics:
+that is in `shared_stats`.
 """
 
 from __future__ import annotations
@@ -40,25 +41,32 @@ DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 
 
 class VecNorm(Transform):
-    """Normalises entries by their running mean and deviation: `(value - mean) / max(var, eps) ** 0.5`.
+    """Normalizes entries by their running mean and standard deviation: `(value - mean) / max(var, eps) ** 0.5`.
 
-    Every reset, every step and every `forward` is taken in before it is normalised; of partial resets and steps, the
-    rows that moved alone. (TorchRL counts all rows.) A row is one environment; statistics have the shape of what one
-    gives. They are kept in float64, and the result has the dtype that came, float32 for integers.
+    Statistics are updated with the values of every reset, step and `forward` before these are normalized. Partial
+    resets and steps count only the rows that were reset or stepped. (TorchRL counts all rows.) A row is one
+    environment, and statistics have the shape of the entry of one environment. They are float64. The result has the
+    dtype of the entry, or float32 for integers.
 
-    Nothing is taken in after `freeze()`, nor while the module is in evaluation mode (`eval()`), which TorchRL
-    overlooks. Clones share the statistics, and whether they are frozen, but not the mode.
+    After `freeze()`, and in evaluation mode (`eval()`), statistics are not updated. (TorchRL updates them in evaluation
+    mode too.) Clones share the statistics and `frozen`, but not the mode.
 
     Args:
-        in_keys: what is normalised; "observation" and "reward" by default.
-        out_keys: where to; in place by default.
-        shared_td: statistics that processes share, of `VecNorm.build_td_for_shared_vecnorm`. The environments of one
-            `EnvCreator` share theirs without it.
-        lock: a context that is held while they are changed; those that the function above makes bring their own.
-        decay: what earlier rows count for with each update.
-        eps: the least variance.
-        shapes: of what one environment gives, one for each of `in_keys`; by default what the environment's specs say.
-        new_api: taken, and without effect.
+        in_keys: the keys of entries to normalize; "observation" and "reward" by default.
+        out_keys: the keys of the results; `in_keys` by default.
+        shared_td: statistics that processes share, from `VecNorm.build_td_for_shared_vecnorm`. The environments of one
+            `EnvCreator` share statistics without it.
+        lock: a context manager that is held during updates; by default a lock for statistics from the function above.
+        decay: the factor of the weight of earlier rows in each update.
+        eps: the minimum of the variance.
+        shapes: the shape of each of `in_keys` in one environment; by default as in the specs of the environment or in
+            the first data.
+        new_api: accepted and ignored.
+
+    Raises:
+        ValueError: `decay` is not in (0, 1], or `shapes` and `in_keys` have different lengths.
+        TypeError: `shared_td` is no TensorDict.
+        KeyError: `shared_td` has no statistics of an entry.
 
     >>> norm = VecNorm(in_keys=["x"], decay=1.0)
     >>> norm(TensorDict({"x": torch.tensor([[1.0], [3.0]])}, [2]))["x"].squeeze(-1)
@@ -82,11 +90,11 @@ class VecNorm(Transform):
     ):
         super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
         if not 0 < decay <= 1:
-            raise ValueError(f"Expected a decay above 0 and up to 1, which forgets nothing, but {decay} came.")
+            raise ValueError(f"Expected a decay above 0 and up to 1 (no decay), got {decay}.")
         if shared_td is not None:
             check_shared(shared_td, self.in_keys)
         if shapes is not None and len(shapes) != len(self.in_keys):
-            raise ValueError(f"Expected a shape for each of {self.in_keys}, but {shapes} came.")
+            raise ValueError(f"Expected a shape for each of {self.in_keys}, got {shapes}.")
         self.decay = decay
         self.eps = eps
         self._shared = shared_td
@@ -146,7 +154,7 @@ class VecNorm(Transform):
 
     @property
     def _current_table(self) -> StatsTable:
-        """The table, with what others have gathered meanwhile that share its statistics."""
+        """The table, after loading shared statistics."""
         if self._shared is not None:
             with self.lock:
                 state = read(self._shared, self.in_keys)
@@ -157,7 +165,7 @@ class VecNorm(Transform):
         return self._table
 
     def _open_table(self, values: Sequence[Tensor | None], batch_dims: int) -> None:
-        """Begin the statistics, now that it is known where they are to live."""
+        """Creates the statistics on the device of the first data."""
         shapes = self._table.shapes or [
             self._row_shape(key) if value is None else value.shape[batch_dims:]
             for key, value in zip(self.in_keys, values, strict=True)
@@ -174,27 +182,29 @@ class VecNorm(Transform):
         return Unbounded(spec.shape, dtype=dtype, device=spec.device)
 
     def _apply_transform(self, value: Any) -> Any:
-        raise NotImplementedError("VecNorm normalises TensorDicts, whose batch size says what a row is.")
+        raise NotImplementedError(
+            "VecNorm normalizes TensorDicts only, because it needs their batch size to find rows."
+        )
 
-    # -- what was learnt
+    # -- statistics
 
     def freeze(self) -> Self:
-        """Take nothing in any more; returns itself."""
+        """Stops updates of the statistics. Returns the transform."""
         self._table.frozen = True
         return self
 
     def unfreeze(self) -> Self:
-        """Take in again what comes; returns itself."""
+        """Resumes updates of the statistics. Returns the transform."""
         self._table.frozen = False
         return self
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing is taken in any more."""
+        """Whether statistics are not updated."""
         return self._table.frozen
 
     def frozen_copy(self) -> VecNorm:
-        """One that belongs to nobody, with a copy of the statistics that stays as it is."""
+        """Returns a frozen copy without a container, with a copy of the statistics."""
         copied = VecNorm(self.in_keys, self.out_keys, decay=self.decay, eps=self.eps)
         copied.set_extra_state(self.get_extra_state())
         return copied.freeze()
@@ -203,12 +213,12 @@ class VecNorm(Transform):
 
     @property
     def loc(self) -> TensorDict:
-        """The means, by the `in_keys`, of the shapes of what one environment gives."""
+        """The means by `in_keys`, with the shapes of entries of one environment."""
         return self._affine()[0]
 
     @property
     def scale(self) -> TensorDict:
-        """The deviations that are divided by, by the `in_keys`."""
+        """The standard deviations by `in_keys`, which values are divided by."""
         return self._affine()[1]
 
     def _affine(self) -> tuple[TensorDict, TensorDict]:
@@ -219,7 +229,7 @@ class VecNorm(Transform):
         return loc, scale
 
     def to_observation_norm(self) -> ObservationNorm | Compose:
-        """What it does now, fixed: an `ObservationNorm`, or a `Compose` of one an entry."""
+        """Returns the current normalization as an `ObservationNorm`, or a `Compose` of one per entry."""
         norms = [
             ObservationNorm(mean, scale, in_keys=[in_key], out_keys=[out_key], standard_normal=True)
             for (in_key, out_key), (_, mean, scale) in zip(self._key_pairs, self._current_table.affine(), strict=True)
@@ -227,20 +237,19 @@ class VecNorm(Transform):
         return norms[0] if len(norms) == 1 else Compose(*norms)
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        """The statistics, for `state_dict`: of each entry its "count", "mean" and "m2", float64; empty before the
-        first data."""
+        """Returns "count", "mean" and "m2" of each entry, float64, for `state_dict`; empty before the first data."""
         if self._current_table.stats is None:
             return {}
         return {_flat_name(key): torch.from_numpy(value) for key, value in self._table.state().items()}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `get_extra_state` gave."""
+        """Sets the statistics to those that `get_extra_state` returned."""
         if not state:
             return
         values = {
-            stat_key(key, column_slice): state[_flat_name(stat_key(key, column_slice))]
+            stat_key(key, stat_name): state[_flat_name(stat_key(key, stat_name))]
             for key in self.in_keys
-            for column_slice in STAT_NAMES
+            for stat_name in STAT_NAMES
         }
         if self._table.stats is None:
             self._table.open([state[_flat_name(stat_key(key, "mean"))].shape for key in self.in_keys], None)
@@ -251,21 +260,21 @@ class VecNorm(Transform):
 
     @staticmethod
     def build_td_for_shared_vecnorm(env: Any, keys: Any = None) -> TensorDictBase:
-        """Statistics for the `shared_td` of several, in this process and in others.
+        """Returns statistics for the `shared_td` of several transforms, in this process and in others.
 
-        They lie in files that are mapped into memory and go with what is returned: keep it while they are in use.
+        They are memory-mapped files that are deleted with the returned TensorDict. Keep it while they are in use.
 
         Args:
-            env: what gives the entries.
-            keys: the entries; those that VecNorm takes by default.
+            env: the environment of the entries.
+            keys: the keys of the entries; the default `in_keys` of VecNorm by default.
         """
         return memory_mapped_stats(_shapes(env, list(DEFAULT_KEYS) if keys is None else as_keys(keys)))
 
     def share_state_(self, path: Path) -> None:
-        """Keeps the statistics in files, with all others that are given this path; no effect with a `shared_td`.
+        """Shares statistics in files with all transforms that were given this path. No effect with a `shared_td`.
 
         Raises:
-            SpaceError: the specs do not say how large an entry is.
+            SpaceError: a size in the spec of an entry is dynamic.
         """
         if self._shared is not None:
             return
@@ -289,12 +298,12 @@ class StatsTable:
 
     Args:
         keys: the entries.
-        decay, eps: see `VecNorm`.
-        shapes: of what one row has of each; None where that is not known yet.
+        decay, eps: as in `VecNorm`.
+        shapes: the shape of each entry in one row; None if not known yet.
 
     Attributes:
         stats: None before `open`.
-        frozen: whether nothing is taken in any more.
+        frozen: whether statistics are not updated.
     """
 
     state_classes = (RunningStats,)  # see `vecrl.snapshot`
@@ -307,18 +316,18 @@ class StatsTable:
         self._slices: list[slice] = []
 
     def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
-        """Begin, with columns for rows of these shapes; in NumPy where `device` is None."""
+        """Creates the statistics, with columns for rows of these shapes. They are in NumPy if `device` is None."""
         self.shapes = list(shapes)
         offsets = np.cumsum([shape.numel() for shape in shapes]).tolist()
         self._slices = [slice(offset - shape.numel(), offset) for offset, shape in zip(offsets, shapes, strict=True)]
         self.stats = RunningStats((offsets[-1],), **self._options, device=device)
 
     def rows(self, values: Sequence[Tensor | None], n: int) -> Any:
-        """`[n, columns]` float64, with zeros for entries that are missing: an array where that is quicker."""
+        """Returns rows `[n, columns]` float64, zeros for missing entries; an array if that is faster, else a tensor."""
         assert self.stats is not None
         if self.stats.device is not None:
             return self._tensor_rows(values, n)
-        rows = np.zeros((self._slices[-1].stop, n)).T  # sums along memory are quicker
+        rows = np.zeros((self._slices[-1].stop, n)).T  # sums over contiguous memory are faster
         for key, value, column_slice in zip(self.keys, values, self._slices):  # noqa: B905 as strict, it takes twice as long
             if value is not None:
                 if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
@@ -335,7 +344,7 @@ class StatsTable:
         return rows
 
     def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size) -> Any:
-        """What is taken in: `[rows]` bool where that is the same for all columns, else `[rows, columns]`."""
+        """Returns the mask of values to count: `[rows]` bool if it is equal for all columns, else `[rows, columns]`."""
         n = batch.numel()
         key_masks: list[Tensor | None] = [None if masks is None else masks.for_key(key) for key in self.keys]
         complete = all(value is not None for value in values)
@@ -349,11 +358,11 @@ class StatsTable:
         return mask_table
 
     def normalize(self, rows: Any, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The entries from the rows, each in the shape and floating dtype that it came in."""
+        """Returns the normalized entries, in the shape and floating dtype of `values`."""
         assert self.stats is not None
         mean, scale = self.stats.affine()
         if not isinstance(rows, np.ndarray):
-            mean, scale = (torch.as_tensor(column_slice, device=rows.device) for column_slice in (mean, scale))
+            mean, scale = (torch.as_tensor(stat, device=rows.device) for stat in (mean, scale))
         normalized = (rows - mean) * scale
         pairs = zip(values, self._slices)  # noqa: B905 as strict, it takes twice as long
         return [
@@ -362,12 +371,10 @@ class StatsTable:
         ]
 
     def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
-        """Of each entry its key, mean and deviation, `[*shape]` in torch's default dtype."""
+        """Returns the key, mean and standard deviation of each entry, `[*shape]` in torch's default dtype."""
         if self.stats is None or self.shapes is None:
-            raise RuntimeError("VecNorm has seen nothing yet, so there is no mean and no deviation.")
-        mean, scale = (
-            torch.as_tensor(column_slice).to("cpu", torch.get_default_dtype()) for column_slice in self.stats.affine()
-        )
+            raise RuntimeError("Expected VecNorm to have statistics, got none. Reset or step the environment first.")
+        mean, scale = (torch.as_tensor(stat).to("cpu", torch.get_default_dtype()) for stat in self.stats.affine())
         column_slices = zip(self.keys, self._slices, self.shapes, strict=True)
         return [
             (key, mean[column_slice].reshape(shape), 1 / scale[column_slice].reshape(shape))
@@ -375,7 +382,7 @@ class StatsTable:
         ]
 
     def state(self) -> dict[Key, np.ndarray]:
-        """Counts, means and sums of squared deviations, `[*shape]` float64 an entry, as copies."""
+        """Returns copies of counts, means and sums of squared deviations, `[*shape]` float64 for each entry."""
         assert self.stats is not None
         assert self.shapes is not None
         state = {name: torch.as_tensor(value).numpy(force=True) for name, value in self.stats.state_dict().items()}
@@ -388,7 +395,7 @@ class StatsTable:
         }
 
     def load(self, state: dict[Key, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Sets the statistics to those that `state` returned."""
         assert self.stats is not None
         self.stats.load_state_dict(
             {
@@ -404,7 +411,7 @@ def _flatten_rows(key: Key, value: Any, n: int, column_slice: slice) -> Any:
         return value.reshape(n, width)
     except (RuntimeError, ValueError) as error:
         raise SpaceError(
-            f"Expected {n} rows of {width} numbers at {key!r}, as before, but the shape {tuple(value.shape)} came."
+            f"Expected {n} rows of {width} numbers at {key!r}, as before, got shape {tuple(value.shape)}."
         ) from error
 
 
@@ -412,14 +419,14 @@ _NUMPY_DTYPES = {torch.float16: np.float16, torch.float64: np.float64}
 
 
 def _restore_shape(values: Any, value: Tensor) -> Tensor:
-    """Columns in the shape of `value`, in its floating dtype or float32; memory of their own."""
+    """Returns columns as a new tensor in the shape of `value`, in its floating dtype or float32."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values.astype(_NUMPY_DTYPES.get(value.dtype, np.float32), "C").reshape(value.shape))
     return values.to(value.dtype if value.is_floating_point() else torch.float32).reshape(value.shape)
 
 
 def _row_mask(mask: Tensor, batch: torch.Size) -> Tensor:
-    """`[rows]` of a mask; a row of which anything is meant is meant."""
+    """Returns a mask `[rows]`, True if any element of the row is True."""
     return mask.reshape(batch.numel(), -1).any(-1)
 
 
@@ -428,12 +435,14 @@ def _flat_name(key: Key) -> str:
 
 
 def _shapes(env: Any, keys: Sequence[Key]) -> dict[Key, torch.Size]:
-    """What one row has of each entry."""
+    """Returns the shape of each entry in one row."""
     specs = (env.full_observation_spec, env.full_reward_spec)
     shapes: dict[Key, torch.Size] = {}
     for key in keys:
         containing_spec = next((spec for spec in specs if key in spec), None)
         if containing_spec is None:
-            raise KeyError(f"The environment gives no {key!r}, but {[*env.observation_keys, *env.reward_keys]}.")
+            raise KeyError(
+                f"Expected an entry of the environment, {[*env.observation_keys, *env.reward_keys]}, got {key!r}."
+            )
         shapes[key] = containing_spec[key].shape[env.batch_dims :]
     return shapes
