@@ -98,7 +98,7 @@ def test_import_errors_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 
 
 def test_unknown_tasks_and_simulators_raise() -> None:
-    with pytest.raises(ValueError, match="did you mean 'RoboschoolHopper-v1'"):
+    with pytest.raises(ValueError, match="Did you mean 'RoboschoolHopper-v1'"):
         RoboschoolEnv("RoboschoolHoper-v1")
-    with pytest.raises(ValueError, match=r"one of \['roboschool', 'pybullet', 'mujoco'\], but 'brax' came"):
+    with pytest.raises(ValueError, match=r"one of \['roboschool', 'pybullet', 'mujoco'\], got 'brax'"):
         RoboschoolEnv("RoboschoolHopper-v1", simulator="brax")
