@@ -138,7 +138,7 @@ def test_options_apply_to_nested_subclasses(own: Any) -> None:
 
 
 def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
-    with pytest.raises(ValueError, match="give one"):
+    with pytest.raises(ValueError, match="Choose one"):
         GymEnv("Pendulum-v1", fixed_normalize_states=True, running_normalize_states=True)
     with pytest.raises(ValueError, match=r"gamma in \[0, 1\], got"):
         GymEnv("Pendulum-v1", scale_reward=True, gamma=1.5)
@@ -147,7 +147,7 @@ def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
 @pytest.mark.parametrize("option", ["fixed_normalize_states", "running_normalize_states"])
 def test_discrete_states_cannot_be_normalised(option: str) -> None:
     options: Any = {option: True}
-    with pytest.raises(SpaceError, match=r"of FrozenLake-v1 they are Discrete\(16\)"):
+    with pytest.raises(SpaceError, match=r"got Discrete\(16\) for FrozenLake-v1"):
         GymEnv("FrozenLake-v1", **options)
 
 

@@ -42,7 +42,7 @@ def test_unknown_names_raise_with_a_suggestion() -> None:
     config = Config(learning_rate=1.0, seed=0)
     with pytest.raises(AttributeError, match=r"got 'learning_rte'\. Did you mean 'learning_rate'\?"):
         _ = config.learning_rte
-    with pytest.raises(KeyError, match=r"no 'x' here\. There are \['learning_rate', 'seed'\]"):
+    with pytest.raises(KeyError, match=r"one of \['learning_rate', 'seed'\], got 'x'\."):
         config["x"]
     with pytest.raises(KeyError, match="Did you mean 'seed'"):
         del config["seet"]
@@ -139,7 +139,7 @@ def test_handwritten_yaml_is_read(tmp_path: Path) -> None:
 
 
 def test_unsupported_values_raise_with_their_path(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"but model\.layers\.1 is <function .*, a function"):
+    with pytest.raises(TypeError, match=r"Expected model\.layers\.1 to consist of .*, got <function .* \(function\)"):
         Config(model={"layers": [1, test_copies_are_independent]}).save(tmp_path / "config.yaml")
     assert not (tmp_path / "config.yaml").exists()
 
@@ -162,7 +162,9 @@ def test_other_files_raise(text: str, tmp_path: Path) -> None:
 )
 def test_loading_never_creates_arbitrary_objects(evil: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(evil.replace("{here}", str(tmp_path / "made")))
-    with pytest.raises(ValueError, match=r"(?s)YAML with plain values, got an error: could not determine a constructor"):
+    with pytest.raises(
+        ValueError, match=r"(?s)YAML with plain values, got an error: could not determine a constructor"
+    ):
         Config.load(tmp_path / "config.yaml")
     assert not (tmp_path / "made").exists()
 

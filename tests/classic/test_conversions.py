@@ -148,7 +148,7 @@ def test_classic_options_apply_to_converted_environments() -> None:
 
 def test_batches_raise() -> None:
     batch = SerialEnv(2, lambda: TensorDictGymEnv("CartPole-v1"))
-    with pytest.raises(SpaceError, match=r"its batch size is \(2,\)\. .*to_vector"):
+    with pytest.raises(SpaceError, match=r"got batch size \(2,\)\. .*to_vector"):
         to_classic(batch)
     batch.close()
     with pytest.raises(SpaceError, match=r"batch size is \(4,\)"):
@@ -160,7 +160,7 @@ def test_batches_raise() -> None:
 def test_several_observations_must_be_named() -> None:
     with pytest.raises(SpaceError, match="Expected one observation"):
         to_classic(PendulumEnv())
-    with pytest.raises(SpaceError, match="got 'nothing'"):
+    with pytest.raises(SpaceError, match="but 'nothing' came"):
         to_classic(PendulumEnv(), "nothing")
 
 

@@ -167,4 +167,4 @@ def _find_source(env_name: str, simulator: str | None) -> tuple[SimulatorSource,
         if running is not None:
             return source, running
         reasons.append(reason)
-    raise VersionError(f"Expected a simulator that has {env_name}, got none: {'; '.join(reasons)}. Install one.")
+    raise VersionError(f"Expected a simulator that has {env_name}, got none. Install one: {'; '.join(reasons)}.")
