@@ -151,7 +151,7 @@ def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     assert (np.diff(levels) > 10).all()
     wrong = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
     assert wrong.code == 1
-    assert "made for Odd/Sound-v0" in wrong.out
+    assert "as Odd/Sound-v0 has" in wrong.out
 
 
 def test_rollout_reports_results_before_an_interrupt(vecrl, monkeypatch):

@@ -200,7 +200,7 @@ def test_resumed_runs_cannot_change_fixed_options(vecrl, tmp_path):
 def test_missing_environment_raises(vecrl):
     answer = vecrl("evolve")
     assert answer.code == 2
-    assert "Give an environment" in answer.out
+    assert "Expected an environment" in answer.out
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
@@ -279,7 +279,7 @@ def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
         shutil.copytree(finished, tmp_path / name)
     answer = vecrl("evolve", "--resume", tmp_path)
     assert answer.code == 1
-    assert "The runs in it: one, two." in answer.out
+    assert "Runs in this folder: one, two." in answer.out
 
 
 @pytest.mark.parametrize(
