@@ -151,9 +151,9 @@ def test_batches_raise() -> None:
     with pytest.raises(SpaceError, match=r"got batch size \(2,\)\. .*to_vector"):
         to_classic(batch)
     batch.close()
-    with pytest.raises(SpaceError, match=r"batch size is \(4,\)"):
+    with pytest.raises(SpaceError, match=r"got batch size \(4,\)"):
         to_classic(NativeEnv("CartPole-v1", 4))
-    with pytest.raises(SpaceError, match=r"batch size of \(\) for one environment, but \(2,\)"):
+    with pytest.raises(SpaceError, match=r"batch size \(\) for a single environment, got \(2,\)"):
         from_classic(GymEnv("CartPole-v1"), batch_size=[2])
 
 

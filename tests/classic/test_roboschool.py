@@ -31,7 +31,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_mujoco_is_the_fallback_with_a_warning(installed: Any) -> None:
     installed("mujoco")
     with pytest.warns(
-        UserWarning, match="RoboschoolHopper-v1 runs as Hopper-v5 on mujoco, since roboschool is not here"
+        UserWarning, match="RoboschoolHopper-v1 runs as Hopper-v5 on mujoco, since roboschool is not available"
     ):
         env = RoboschoolEnv("RoboschoolHopper-v1", seed=0)
     bare = gymnasium.make("Hopper-v5")
