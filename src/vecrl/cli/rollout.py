@@ -150,7 +150,7 @@ class RolloutCommand:
 
     def _print(self, result: Evaluation, seconds: float) -> None:
         title = f"{self._title()}: {len(result.returns)} episodes"
-        table = Table("", "mean", "std", "min", "max", title=title)
+        table = Table("", "mean", "deviation", "minimum", "maximum", title=title)
         for name, values in (("return", result.returns), ("length", result.lengths)):
             numbers = values.mean(), values.std(unbiased=False), values.min(), values.max()
             table.add_row(name, *(f"{number:.5g}" for number in numbers))
