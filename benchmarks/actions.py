@@ -1,4 +1,4 @@
-"""Actions made beforehand, and the loop that plays them: the part that all contestants share."""
+"""Actions sampled before the measurement, and the loop over them: the part that all implementations share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def continuous(num_envs: int, size: int, dtype: type = np.float32) -> np.ndarray
 
 
 def play(step: Callable[[Any], Any], batches: Sequence[Any]) -> Callable[[int], None]:
-    """A run that calls `step` once a unit, going round and round the batches."""
+    """Returns a run that calls `step` once per unit and cycles through the batches."""
 
     def run(units: int) -> None:
         for i in range(units):

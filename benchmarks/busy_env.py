@@ -1,4 +1,4 @@
-"""An environment that only burns time: what is left of a vector step beside it is the library's own cost."""
+"""An environment that only uses CPU time: the rest of a vector step is the cost of the library."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SHAPES = {"floats": ((16,), np.float32), "image": ((84, 84, 4), np.uint8)}
 
 
 def burn(microseconds: float) -> None:
-    """Keep a core busy for so long."""
+    """Keeps a core busy for this time."""
     end = time.perf_counter_ns() + int(microseconds * 1000)
     while time.perf_counter_ns() < end:
         pass
 
 
 class BusyEnv(gymnasium.Env):
-    """Burns `microseconds` a step and gives out 16 floats or an image; its only episode never ends.
+    """Uses `microseconds` of a core per step and returns 16 floats or an image; its episode never ends.
 
-    The observation counts the steps in its first element, so that a library that hands out stale rows shows.
+    The first element of the observation counts the steps, so that stale rows are detected.
     """
 
     def __init__(self, microseconds: float = 0.0, out: str = "floats"):
@@ -33,7 +33,7 @@ class BusyEnv(gymnasium.Env):
         self._obs = np.zeros(shape, dtype)
 
     def reset(self, *, seed=None, options=None):
-        self._obs = np.zeros_like(self._obs)  # Ray's copies of what it is sent cannot be written to
+        self._obs = np.zeros_like(self._obs)  # objects that Ray sent are read-only
         self._first = self._obs.reshape(-1)
         self._steps = 0
         return self._obs, {}
@@ -47,12 +47,12 @@ class BusyEnv(gymnasium.Env):
 
 
 def burners(num_envs: int, microseconds: float, out: str) -> list[partial[BusyEnv]]:
-    """One factory an environment."""
+    """Returns one factory per environment."""
     return [partial(BusyEnv, microseconds, out)] * num_envs
 
 
 class WaitEnv(BusyEnv):
-    """The same, but a step sleeps for a time that is drawn anew each: exponential, with this mean."""
+    """A `BusyEnv` with steps that sleep for a random time: exponentially distributed with this mean."""
 
     def __init__(self, milliseconds: float, seed: int | None):
         super().__init__()
@@ -65,5 +65,5 @@ class WaitEnv(BusyEnv):
 
 
 def waiters(num_envs: int, milliseconds: float) -> list[partial[WaitEnv]]:
-    """One factory an environment."""
+    """Returns one factory per environment."""
     return [partial(WaitEnv, milliseconds, seed) for seed in range(num_envs)]

@@ -1,7 +1,7 @@
-"""The Python environment of each contestant: built once with pip, pinned, kept between runs.
+"""The Python environment of each implementation: built once with pip, with pinned versions, and reused.
 
-torch is held at the version of the project's own constraints, so that no peer is timed on another. What a peer's
-metadata asks for and the work does not need is left out; what it pins (PufferLib: an old NumPy) it gets.
+torch has the version of the project's constraints in all of them. Requirements of a library that the work does not need
+are not installed; versions that it pins (PufferLib: an old NumPy) are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SCRATCH = ROOT / ".scratch"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A virtual environment: the arguments of each `pip install`, and the packages whose versions matter."""
+    """A virtual environment: the arguments of each `pip install`, and the packages with versions to report."""
 
     installs: tuple[tuple[str, ...], ...]
     reported: tuple[str, ...]
 
     def fingerprint(self) -> str:
-        """Changes when what is to be installed changes."""
+        """Returns a hash of the requirements."""
         return hashlib.sha256(repr((self.installs, _torch_pin(), sys.version)).encode()).hexdigest()[:12]
 
 
@@ -53,11 +53,11 @@ ENVIRONMENTS = {
     "torchrl-vision": Environment(
         (
             ("torchrl==0.14.1", "gymnasium[classic-control]==1.4.0", "numpy==2.4.6", "torch", "pillow==13.0.0"),
-            ("--no-deps", "torchvision==0.28.0"),  # which asks for a CUDA build of torch
+            ("--no-deps", "torchvision==0.28.0"),  # it requires a CUDA build of torch
         ),
         ("torchrl", "torchvision", "tensordict", "torch", "numpy"),
     ),
-    "pufferlib": Environment(  # 2.0 and 3.0 fetch binaries while they build, so 1.0.1 is the newest that pip can build
+    "pufferlib": Environment(  # 2.0 and 3.0 download binaries when they build; 1.0.1 is the newest that pip can build
         (
             ("pufferlib==1.0.1", "psutil==7.2.2", "filelock", "rich"),
             ("--no-deps", "gymnasium==1.4.0", "cloudpickle", "typing-extensions"),
@@ -82,11 +82,11 @@ ENVIRONMENTS = {
 
 
 class BuildError(RuntimeError):
-    """pip could not build an environment; the message carries the end of its log."""
+    """pip could not build an environment; the message contains the end of its log."""
 
 
 def python_of(name: str) -> Path:
-    """The interpreter of the environment called `name`, which is built first where it is missing or out of date."""
+    """Returns the interpreter of the environment `name`; builds it first if it is missing or out of date."""
     environment = ENVIRONMENTS[name]
     if not environment.installs:
         return Path(sys.executable)
@@ -101,7 +101,7 @@ def python_of(name: str) -> Path:
 
 
 def versions_of(name: str) -> dict[str, str]:
-    """The installed versions of the packages that matter."""
+    """Returns the installed versions of the packages to report."""
     code = "import sys, importlib.metadata as m; [print(n, m.version(n)) for n in sys.argv[1:]]"
     command = [str(python_of(name)), "-c", code, *ENVIRONMENTS[name].reported]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Environments whose workers are killed or stopped, and the time until whoever steps them is told or goes on."""
+"""Environments for faults: times the steps after a worker is killed or stopped."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gymnasium.spaces import Box, Discrete
 
 from benchmarks.implementation import Measurement
 
-RECOVERY_TIMEOUT_S = 10.0  # seconds after which a step is taken for one that hangs
+RECOVERY_TIMEOUT_S = 10.0  # seconds after which a step counts as hanging
 
 
 class FaultEnv(gymnasium.Env):
-    """Observes the id of its process, and its count; its only episode never ends."""
+    """Observes the id of its process and the number of steps; its episode never ends."""
 
     observation_space = Box(0, 1e9, (2,), np.float64)
     action_space = Discrete(2)
@@ -35,16 +35,16 @@ class FaultEnv(gymnasium.Env):
 
 
 class RecoveryFailedError(Exception):
-    """A step did not come back."""
+    """A step did not return in time."""
 
 
 def fault_runs(build: Callable[[], Any], number: int, goes_on: bool) -> Callable[[int], Measurement]:
-    """A run that sends a signal to the worker of environment 0 once a unit, and times the step after it.
+    """Returns a run that sends a signal to the worker of environment 0 once per unit, and times the next two steps.
 
     Args:
-        build: makes a vector environment whose `step` returns observations first.
+        build: creates a vector environment; its `step` returns observations first.
         number: the signal.
-        goes_on: whether the step is to succeed, and the one after it too, which is timed as well.
+        goes_on: whether both steps must succeed. If not, the first exception ends the measurement.
     """
 
     def run(units: int) -> Measurement:
@@ -78,7 +78,7 @@ def _trigger_fault(env: Any, number: int, goes_on: bool) -> float:
 
 
 def _end_process(env: Any, worker_pid: int) -> None:
-    """Close what can be closed. Peers may wait for the dead: their processes end with this one."""
+    """Closes the environment if possible. Other libraries may wait for ended workers, so it has a time limit."""
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     arguments = {"terminate": True} if isinstance(env, gymnasium.vector.AsyncVectorEnv) else {}
     with suppress(Exception), warnings.catch_warnings(action="ignore"):

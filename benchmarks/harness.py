@@ -1,6 +1,6 @@
-"""Runs the contestants of one workload in turn, round after round, and says what a unit of the work cost each.
+"""Runs the implementations of one workload in turns, for several rounds, and returns the time per unit of each.
 
-It knows processes, lines and medians, and nothing of what is timed, of libraries or of targets.
+Knows processes, lines and medians, but no workloads, libraries or targets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.implementation import ONE_THREAD, Measurement
 
 ROOT = Path(__file__).resolve().parents[1]
-REPLY_TIMEOUT_S = 600.0  # seconds: 64 actors that import torch take their time
+REPLY_TIMEOUT_S = 600.0  # 64 actors that import torch are slow to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Implementation:
     """One library doing one piece of work.
 
     Attributes:
-        name: how the tables call it.
+        name: its name in the tables.
         environment: the key of its Python environment.
         entry: "module:function" below `benchmarks.implementations`.
-        parameters: keyword arguments of that function, beside the workload's own.
-        fresh: a process of its own each round, for work that is only done once in a process and for libraries
-            whose background processes cannot be stopped while others are timed.
-        units: how many of them such a process does in its turn; if more than one, after as many to warm up.
-        cores: how many cores it may use.
-        source: the folder that vecrl is imported from.
+        parameters: keyword arguments of that function, in addition to the workload's.
+        fresh: whether each round has a new process: for work that a process does only once, and for libraries with
+            background processes that cannot be stopped during the turns of others.
+        units: the number of units in a turn of such a process; if above 1, it first does as many as a warm-up.
+        cores: the number of cores it may use.
+        source: the folder from which vecrl is imported.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Implementation:
 
 @dataclass(slots=True)
 class Result:
-    """What one contestant took: microseconds a unit, one number a round, and how busy others kept the machine."""
+    """Measurements of one implementation: microseconds per unit, and the load by other programs, for each round."""
 
     implementation: str
     environment: str
@@ -67,14 +67,14 @@ class Result:
 
 
 class ImplementationError(RuntimeError):
-    """A contestant failed, died or did not answer in time; the message carries the end of its error output."""
+    """An implementation failed, crashed or timed out; the message contains the end of its error output."""
 
 
 class Process:
-    """A contestant's process and all that it starts: one process group, stopped except when it is its turn."""
+    """The process group of an implementation, which is stopped except during its turns."""
 
     def __init__(self, python: Path, implementation: Implementation, parameters: Mapping[str, Any]):
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the process is)
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`kill` closes it)
         command = [python, "-m", "benchmarks.implementation", f"benchmarks.implementations.{implementation.entry}"]
         self._process = subprocess.Popen(
             [*command, json.dumps({**parameters, **implementation.parameters}), str(implementation.cores)],
@@ -92,20 +92,20 @@ class Process:
         self._read_reply()
 
     def run(self, units: int) -> Measurement:
-        """Do so many units."""
-        with suppress(BrokenPipeError):  # where it is dead, the missing answer tells why
+        """Runs `units` units in the process."""
+        with suppress(BrokenPipeError):  # if the process ended, `_read_reply` raises
             print(units, file=self._requests, flush=True)
         return Measurement(**self._read_reply())
 
     def pause(self) -> None:
-        """Stop the whole group, spinning workers included."""
+        """Stops the whole group, including workers that spin."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Let it tidy up, then make sure that nothing of it is left."""
+        """Lets the process clean up, then kills what is left of the group."""
         if self._log.closed:
             return
         self.resume()
@@ -115,7 +115,7 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """End the whole group at once."""
+        """Kills the whole group."""
         if self._log.closed:
             return
         with suppress(ProcessLookupError):
@@ -130,8 +130,8 @@ class Process:
         line = self._replies.readline() if ready else ""
         if line:
             return json.loads(line)
-        reason = "it ended" if ready else f"no answer within {REPLY_TIMEOUT_S:.0f} s"
-        with suppress(subprocess.TimeoutExpired):  # its last words come after its last answer
+        reason = "it ended" if ready else f"no reply within {REPLY_TIMEOUT_S:.0f} s"
+        with suppress(subprocess.TimeoutExpired):  # it may still write errors
             self._process.wait(5)
         self._log.seek(0)
         text = self._log.read()[-1500:]
@@ -180,7 +180,7 @@ def compete(
 
 
 class Turn:
-    """How one contestant is asked: how many units, and in which process."""
+    """The turns of one implementation: its process and the number of units."""
 
     def __init__(self, implementation: Implementation, python: Path, parameters: Mapping[str, Any], seconds: float):
         self._start = python, implementation, parameters
@@ -190,7 +190,7 @@ class Turn:
         self._units = implementation.units
 
     def prepare(self) -> None:
-        """Start, warm up, and find how many units fill a turn."""
+        """Starts the process, warms up, and determines how many units fill a turn."""
         if self._fresh:
             return
         process = self._process = Process(*self._start)
@@ -205,7 +205,7 @@ class Turn:
         process.pause()
 
     def measure(self) -> float:
-        """One turn: microseconds a unit."""
+        """Runs one turn; returns microseconds per unit."""
         if self._fresh:
             with running_process(*self._start) as process:
                 if self._units > 1:
@@ -223,7 +223,7 @@ class Turn:
 
 
 def foreign_load(window: float = 0.2) -> float:
-    """How many cores are busy while all contestants are stopped: what others take from the run."""
+    """Returns how many cores are busy while all implementations are stopped: the load by other programs."""
 
     def busy() -> int:
         with open("/proc/stat") as f:
@@ -248,7 +248,7 @@ def _recording_errors(result: Result) -> Iterator[None]:
 
 
 def _environment(source: Path) -> dict[str, str]:
-    """One thread a process, vecrl and this repository on the path, and caches that outlive the process."""
+    """Returns environment variables: one thread per process, vecrl and this repository in the path, and caches."""
     scratch = ROOT / ".scratch"
     quiet = {"SDL_VIDEODRIVER": "dummy", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "bench-inductor"), "JAX_PLATFORMS": "cpu"}

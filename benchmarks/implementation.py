@@ -1,10 +1,10 @@
-"""The process of one contestant: builds what is timed, then does as many units of it as it is asked for.
+"""The process of one implementation: builds the work to time, then runs the requested numbers of units.
 
     python -m benchmarks.implementation benchmarks.implementations.by_hand:loop_cartpole '{"num_envs": 64}' 2
 
-The last number is that of the cores it may use: the only word for it that some libraries take. It says one JSON
-line when it is ready, then answers each line of its input, a number of units, with the seconds they took. It must
-run in any environment: standard library only, and nothing of the harness.
+The last number is the number of cores it may use; for some libraries there is no other way to limit their threads. It
+writes one JSON line when it is ready. Then it replies to each input line, a number of units, with the seconds that they
+took. It must run in any environment, so it imports only the standard library, and nothing of the harness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 
 class Measurement(NamedTuple):
-    """What a run took: the seconds that count and the units done in them."""
+    """The seconds of a run that count, and the units done in them."""
 
     seconds: float
     units: float
@@ -30,17 +30,17 @@ class Measurement(NamedTuple):
 
 Run = Callable[[int], Measurement | None]
 RunFactory = Iterator[Run]
-"""What the functions in `benchmarks.implementations` return: they yield one `Run`."""
+"""The return type of functions in `benchmarks.implementations`, which yield one `Run`."""
 
 
 def resolve(entry: str) -> Callable[..., RunFactory]:
-    """The function that "package.module:function" names."""
+    """Returns the function "package.module:function"."""
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def timed(run: Run, units: int) -> Measurement:
-    """Do `units` of the work and say what they took."""
+    """Runs `units` units and returns their measurement."""
     start = time.perf_counter()
     measurement = run(units)
     seconds = time.perf_counter() - start
@@ -48,7 +48,7 @@ def timed(run: Run, units: int) -> Measurement:
 
 
 def main(entry: str, parameters: str) -> None:
-    """Answer until the input ends. What the library prints goes to the error stream, never among the answers."""
+    """Replies until the input ends. Prints of the library go to the error stream, so they do not mix with replies."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         with contextmanager(resolve(entry))(**json.loads(parameters)) as run:

@@ -1,4 +1,4 @@
-"""The policy of the workloads that have one in the loop: the same network and weights for every library."""
+"""The policy of the workloads with a policy in the loop: the same network and weights for every library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Greedy(nn.Module):
 
 
 class OnArrays:
-    """The same for NumPy arrays, without gradients."""
+    """`Greedy` for NumPy arrays, without gradients."""
 
     def __init__(self) -> None:
         self.module = Greedy()

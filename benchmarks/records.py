@@ -1,4 +1,4 @@
-"""What a workload is, and what vecrl must reach in it."""
+"""Records of workloads and of the targets for vecrl."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """vecrl must take no more than this beyond the workload's parts: microseconds a row."""
+    """vecrl must take no more than this beyond the workload's parts: microseconds per row."""
 
     most: float
 
@@ -39,18 +39,18 @@ class Workload:
     """A piece of work.
 
     Attributes:
-        name: what `--only` matches.
-        title: what a unit of it is, for the table.
+        name: the name that `--only` matches.
+        title: the description of a unit, for the table.
         implementations: the libraries that do it, vecrl first if it is one of them.
-        parameters: keyword arguments of every contestant's function.
-        targets: what vecrl must reach.
+        parameters: keyword arguments of every implementation's function.
+        targets: the targets for vecrl.
         rows: environment steps (or rows) in a unit.
-        core_micros: microseconds of a core that a unit must take whatever the library does, for the efficiency.
-        rounds: how many turns each has, where the usual number would take too long.
+        core_micros: microseconds of a core that a unit takes with any library, for the efficiency.
+        rounds: the number of rounds, if the default would take too long.
         quick: whether `--quick` runs it.
-        unit: what is measured, as written behind a number.
-        parts: contestants that do a part of the work by itself (the policy, the simulator). What the others take
-            beyond their sum is reported.
+        unit: the unit of measurement, as written after a number.
+        parts: implementations of a part of the work (the policy, the simulator). The report contains the time of the
+            others minus the sum of the parts.
     """
 
     name: str

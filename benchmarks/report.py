@@ -18,11 +18,11 @@ REPORT_FOLDER = Path(__file__).resolve().parent
 RESULTS = REPORT_FOLDER / "results"
 Outcome = tuple[Workload, Sequence[Result]]
 AGAINST = ", against"
-"""Behind the name of a contestant that imports another checkout's vecrl."""
+"""Suffix of the name of an implementation that imports vecrl from another checkout."""
 
 
 def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str, str]]) -> None:
-    """Add one JSON line a result."""
+    """Appends one JSON line per result."""
     workload, results = outcome
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as out:
@@ -42,24 +42,18 @@ def write_lines(path: Path, outcome: Outcome, versions: Mapping[str, Mapping[str
 
 
 def with_earlier(outcomes: Sequence[Outcome], path: Path, versions: dict[str, dict[str, str]]) -> list[Outcome]:
-    """These outcomes and, of the workloads that are not among them, those that an earlier run wrote to `path`."""
+    """Returns these outcomes and, for other workloads, those that an earlier run wrote to `path`."""
     earlier_results: dict[str, list[Result]] = {}
     environments = {(w.name, c.name): c.environment for w in workloads() for c in w.implementations}
     for line in path.read_text().splitlines():
-        message_text = json.loads(line)
-        environment = environments.get((message_text["workload"], message_text["contestant"]))
-        if environment is None:  # nobody runs it any more
+        entry = json.loads(line)
+        environment = environments.get((entry["workload"], entry["contestant"]))
+        if environment is None:  # it was removed from the workloads
             continue
-        micros = (
-            []
-            if message_text["median_us"] is None
-            else [message_text["min_us"], message_text["median_us"], message_text["median_us"]]
-        )
-        result = Result(
-            message_text["contestant"], environment, micros, [message_text["load"]], message_text["error"] or ""
-        )
-        earlier_results.setdefault(message_text["workload"], []).append(result)
-        versions.setdefault(environment, message_text["versions"])
+        micros = [] if entry["median_us"] is None else [entry["min_us"], entry["median_us"], entry["median_us"]]
+        result = Result(entry["contestant"], environment, micros, [entry["load"]], entry["error"] or "")
+        earlier_results.setdefault(entry["workload"], []).append(result)
+        versions.setdefault(environment, entry["versions"])
     now = {outcome[0].name: outcome for outcome in outcomes}
     return [
         now.get(w.name) or (w, earlier_results[w.name])
@@ -69,7 +63,7 @@ def with_earlier(outcomes: Sequence[Outcome], path: Path, versions: dict[str, di
 
 
 def beyond(result: Result, outcome: Outcome) -> float | None:
-    """Microseconds a row beyond the parts, median over the rounds; None where a part's result is missing."""
+    """Returns microseconds per row beyond the parts, median over the rounds; None if a part's result is missing."""
     workload, results = outcome
     parts = [r.micros for r in results if r.implementation in workload.parts]
     if not parts or len(parts) < len(workload.parts) or {len(p) for p in parts} != {len(result.micros)}:
@@ -79,7 +73,7 @@ def beyond(result: Result, outcome: Outcome) -> float | None:
 
 
 def compared(result: Result, results: Sequence[Result]) -> str | None:
-    """How long another checkout takes in relation to this one, round by round; None where it was not run."""
+    """Returns the ratio of the times of the other checkout and this one, over the rounds; None if it was not run."""
     expected = next((r for r in results if r.implementation == result.implementation + AGAINST), None)
     if expected is None or not expected.micros or len(expected.micros) != len(result.micros):
         return None
@@ -88,14 +82,14 @@ def compared(result: Result, results: Sequence[Result]) -> str | None:
 
 
 def evaluate_targets(target: Target | Limit | Beyond, outcome: Outcome) -> tuple[str, bool | None]:
-    """What was asked and seen, as text, and whether it holds: None where a result is missing."""
+    """Returns the target and the result as text, and whether the target is met: None if a result is missing."""
     workload, results = outcome
     unit = workload.unit
     if isinstance(target, Beyond):
         actual = next((r for r in results if r.implementation == OURS), None)
         seen = None if actual is None else beyond(actual, outcome)
-        message_text = "" if seen is None else f"{seen:.1f} µs of "
-        return f"{message_text}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
+        seen_text = "" if seen is None else f"{seen:.1f} µs of "
+        return f"{seen_text}≤ {target.most:g} µs beyond {' and '.join(workload.parts)}", seen and seen <= target.most
     medians = {r.implementation: r.median for r in results if r.micros}
     actual = medians.get(OURS)
     if isinstance(target, Limit):
@@ -115,7 +109,7 @@ def evaluate_targets(target: Target | Limit | Beyond, outcome: Outcome) -> tuple
 
 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, str]], command: str) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     verdicts = [
         (w, text, is_met)
         for w, results in outcomes
@@ -128,9 +122,9 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "",
         f"Made by `{command}` on {datetime.now(UTC):%Y-%m-%d}. {machine()}",
         "",
-        "Every contestant of a workload runs in a process of its own with one thread a process, and they take turns,",
-        "round after round; those that wait are stopped. A time is the median over the rounds. Other programs took at",
-        f"most {load:.1f} cores meanwhile. A ratio is a contestant's time over vecrl's: above 1, vecrl is the faster.",
+        "Every implementation of a workload runs in its own process, with one thread per process. They take turns for",
+        "several rounds; the others are stopped meanwhile. A time is the median over the rounds. Other programs used",
+        f"at most {load:.1f} cores. A ratio is an implementation's time divided by vecrl's: above 1, vecrl is faster.",
         "",
         "## Targets",
         "",
@@ -145,16 +139,13 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, Mapping[str, st
         "",
         "## Versions",
         "",
-        *(
-            f"- {name}: {', '.join(f'{p} {v}' for p, v in earlier_results.items())}"
-            for name, earlier_results in versions.items()
-        ),
+        *(f"- {name}: {', '.join(f'{p} {v}' for p, v in packages.items())}" for name, packages in versions.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
 def machine() -> str:
-    """One sentence about where this runs."""
+    """Returns one sentence that describes the machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     model = models[0] if models else platform.machine()
@@ -169,7 +160,7 @@ def _times(workload: Workload, results: Sequence[Result]) -> list[str]:
     actual = next((r.median for r in results if r.implementation == OURS and r.micros), None)
     efficient = workload.core_micros > 0
     micro = workload.unit == " s"
-    head = ["contestant", "µs a unit" if micro else "taken", "fastest", *(["steps/s"] if micro else []), "ratio"]
+    head = ["implementation", "µs a unit" if micro else "taken", "fastest", *(["steps/s"] if micro else []), "ratio"]
     head += ["of two cores"] if efficient else []
     head += ["µs a step beyond"] if workload.parts else []
     lines = ["", f"### {workload.name}", "", workload.title + ".", ""]
@@ -202,17 +193,17 @@ def _format_number(micros: float, workload: Workload) -> str:
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """A few lines for the terminal."""
+    """Returns some lines for the terminal."""
     workload, results = outcome
     lines = [f"\n{workload.name}: {workload.title}"]
     for r in results:
         shown = [_format_number(value, workload) for value in (r.median, min(r.micros))] if r.micros else []
-        message_text = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
+        text = f"{shown[0]:>12}  (fastest {shown[1]})" if shown else f"FAILED: {r.error}"
         if more := _rest(r, outcome):
-            message_text += f"  {more} µs a step beyond the parts"
+            text += f"  {more} µs a step beyond the parts"
         if ratio := compared(r, results):
-            message_text += f"  against: × {ratio}"
-        lines.append(f"  {r.implementation:28} {message_text}")
+            text += f"  against: × {ratio}"
+        lines.append(f"  {r.implementation:28} {text}")
     for target in workload.targets:
         text, is_met = evaluate_targets(target, outcome)
         lines.append(f"  -> {text}: {_describe_target(is_met)}")

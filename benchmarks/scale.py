@@ -1,14 +1,14 @@
-"""How throughput and starting grow with environments and workers: measured here, fitted, and drawn.
+"""Measures throughput and start time over the numbers of environments and workers, fits a model, and plots both.
 
-    python -m benchmarks.scale            # measure, and write docs/scale.md and its pictures
-    python -m benchmarks.scale --draw     # from the latest measurements
+    python -m benchmarks.scale            # measures, and writes docs/scale.md and its figures
+    python -m benchmarks.scale --draw     # uses the latest measurements
 
-A step of n environments over w workers on c cores is taken to cost
+The model of the time of a step of n environments over w workers on c cores is
 
     t(n, w) = a + d·w + n·(b + (e + s) / min(w, c))
 
-where s is what the environment itself takes; a, b and d are the caller's, e is the worker's. The four are fitted to
-what was measured, so that the page can say what a machine of more cores would do.
+where s is the time of the environment itself. a, b and d are times in the caller, e is one in the worker. These four
+are fitted to the measurements, to predict the times on a machine with more cores.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TURNS = 3
 
 
 def main() -> None:
-    """Measure what was not, then write the page."""
+    """Measures (unless `--draw` is given), then writes the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     if not parser.parse_args().draw:
@@ -59,17 +59,17 @@ def main() -> None:
 
 
 def measure() -> dict[str, Any]:
-    """Seconds of everything; medians of some turns each."""
+    """Returns all measurements in seconds; each is the median of `TURNS` turns."""
     data: dict[str, Any] = {"when": f"{datetime.now(UTC):%Y-%m-%d}", "load": os.getloadavg()}
     data["kinds"] = {
-        name: [[n, _parse_output(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()
+        name: [[n, _print_time(name, n, per_step(build, n))] for n in COUNTS] for name, build in KINDS.items()
     }
     data["steps"] = [
-        [n, w, _parse_output(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
+        [n, w, _print_time(f"{w} workers", n, per_step(partial(_burning, workers=w), n))]
         for n in (8, 64, 512, 4096)
         for w in WORKERS
     ]
-    data["starts"] = [[w, _parse_output("start", w, _median(partial(_start, w)))] for w in STARTED]
+    data["starts"] = [[w, _print_time("start", w, _median(partial(_start, w)))] for w in STARTED]
     return data
 
 
@@ -125,7 +125,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 
 def per_step(build: Callable[[int], Any], n: int) -> float:
-    """Seconds of a step of n environments."""
+    """Returns the seconds of a step of n environments."""
     step, close, *more = build(n)
     step()
     start = time.perf_counter()
@@ -156,7 +156,7 @@ def _median(turn: Callable[[], float]) -> float:
     return float(np.median([turn() for _ in range(TURNS)]))
 
 
-def _parse_output(name: str, n: int, seconds: float) -> float:
+def _print_time(name: str, n: int, seconds: float) -> float:
     print(f"{name:28} {n:6,}  {seconds * 1e6:12,.1f} µs", flush=True)
     return seconds
 
@@ -165,11 +165,11 @@ def _parse_output(name: str, n: int, seconds: float) -> float:
 
 
 def fit(steps: list[list[float]]) -> dict[str, float]:
-    """a, b, d and e in seconds, none of them below 0, by least squares of the relative errors."""
+    """Returns a, b, d and e in seconds, all at least 0, by least squares of the relative errors."""
     n, w, t = np.array(steps).T
     terms = np.stack([np.ones_like(n), n, w, n / np.minimum(w, CORES)], 1) / t[:, None]
     saved = list(range(4))
-    while True:  # drop what would have to be below 0
+    while True:  # drop terms with a negative coefficient
         results = np.linalg.lstsq(terms[:, saved], np.ones_like(t), rcond=None)[0]
         if (results >= 0).all():
             break
@@ -180,7 +180,7 @@ def fit(steps: list[list[float]]) -> dict[str, float]:
 
 
 def predicted(model: dict[str, float], n: Any, w: Any, cores: Any, s: float) -> Any:
-    """Seconds of a step."""
+    """Returns the seconds of a step."""
     return model["a"] + model["d"] * w + n * (model["b"] + (model["e"] + s) / np.minimum(w, cores))
 
 
@@ -206,7 +206,7 @@ def _store(figure: Any, axes: Any, name: str) -> None:
 
 
 def draw_throughput(data: dict[str, Any]) -> None:
-    """Steps a second by the number of environments."""
+    """Plots steps per second over the number of environments."""
     figure, axes = _axes("environments", "steps of an environment a second")
     for name, points in data["kinds"].items():
         n, t = np.array(points).T
@@ -215,7 +215,7 @@ def draw_throughput(data: dict[str, Any]) -> None:
 
 
 def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
-    """Steps a second by the number of workers, each on a core of its own, 32 environments a worker."""
+    """Plots steps per second over the number of workers, with one core and 32 environments per worker."""
     figure, axes = _axes("workers, each on a core of its own, 32 environments each", "steps of an environment a second")
     w = np.geomspace(1, 1000, 100)
     for color, s in zip(("C0", "C1", "C2"), (1e-5, 1e-4, 1e-3), strict=True):
@@ -227,10 +227,10 @@ def draw_model(data: dict[str, Any], model: dict[str, float]) -> None:
 
 
 def draw_starts(data: dict[str, Any]) -> None:
-    """Seconds to start by the number of workers."""
+    """Plots the seconds to start over the number of workers."""
     figure, axes = _axes("worker processes", "seconds until all have reset")
     w, t = np.array(data["starts"]).T
-    axes.plot(w, t, "o-", label="CartPole, an environment a worker, the zygote stands", markersize=4)
+    axes.plot(w, t, "o-", label="CartPole, one environment per worker, fork server running", markersize=4)
     _store(figure, axes, "scale-start")
 
 
@@ -238,7 +238,7 @@ def draw_starts(data: dict[str, Any]) -> None:
 
 
 def write(data: dict[str, Any], model: dict[str, float]) -> None:
-    """Put the figures into the page, between its marks."""
+    """Writes the figures into the page, between its marks."""
     head, _, remaining = PAGE.read_text().partition("<!-- figures -->\n")
     tail = remaining.partition("<!-- end of figures -->")[2]
     PAGE.write_text(f"{head}<!-- figures -->\n{_figures(data, model)}\n<!-- end of figures -->{tail}")

@@ -1,4 +1,4 @@
-"""Stopwatches for the work where a unit is not simply a call."""
+"""Timers for work in which a unit is not one call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.implementation import Measurement
 
 
 def watch(work: Callable[[], Any], times: int) -> float:
-    """The seconds that so many calls take."""
+    """Returns the seconds of `times` calls."""
     start = time.perf_counter()
     for _ in range(times):
         work()
@@ -18,7 +18,7 @@ def watch(work: Callable[[], Any], times: int) -> float:
 
 
 def starts(build: Callable[[], Any]) -> Callable[[int], Measurement]:
-    """A run that builds a vector environment and resets it once a unit; closing is not counted."""
+    """Returns a run that builds a vector environment and resets it, once per unit; closing is not timed."""
 
     def run(units: int) -> Measurement:
         seconds = 0.0

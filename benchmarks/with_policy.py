@@ -1,7 +1,7 @@
-"""Workloads with a policy in the loop: what a library adds to the policy and to the simulator.
+"""Workloads with a policy in the loop: the time that a library adds to the policy and to the simulator.
 
-Both are timed by themselves in the same turns, and subtracted. And, beside the time, the number of Python calls that
-vecrl itself makes in a step, which no other program on the machine can change.
+Both are timed alone in the same rounds, and subtracted. Two more workloads count the Python calls that vecrl makes in a
+step, since the load of the machine does not change that number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TENSORDICTS = "on_tensordict_policy"
 
 
 def with_policies() -> list[Workload]:
-    """All of them, in the order of the table."""
+    """Returns the workloads in the order of the table."""
     return [
         _gym_env(1000, False),
         _gym_env(1000, True),
@@ -68,7 +68,7 @@ def _serial_env(n: int, steps: int) -> Workload:
 
 
 def _rollout_workers(n: int, steps: int) -> Workload:
-    """The parts are those of one worker, which does half of the rows while the other does the other half."""
+    """The parts are those of one worker, which does half of the rows."""
     half = {"num_envs": n // 2}
     return Workload(
         name=f"acting-rolloutworkers-{n}",

@@ -1,6 +1,6 @@
-"""What is timed, by whom, and how good vecrl must be: the table of workloads.
+"""The table of workloads: the work, its implementations, and the targets for vecrl.
 
-It names the functions in `benchmarks.implementations` and never imports them: most live in other environments.
+It names the functions in `benchmarks.implementations` and never imports them: most need other environments.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.with_policy import with_policies
 
 
 def workloads() -> list[Workload]:
-    """All of them, in the order of the table."""
+    """Returns the workloads in the order of the table."""
     return [
         _serial_cartpole(64),
         *(_burn(n, micros, out) for out in ("floats", "image") for n in (8, 64) for micros in (0, 100, 1000)),
@@ -102,7 +102,7 @@ def _burn(n: int, micros: int, out: str) -> Workload:
 def _first_pool(n: int) -> Workload:
     return Workload(
         name="startup-first",
-        title=f"starting {n} workers whose module takes 0.5 s to import, the first time",
+        title=f"starting {n} workers with a module that takes 0.5 s to import, the first time",
         implementations=[
             C(OURS, "main", "on_vecrl:startup", fresh=True),
             *(
@@ -200,7 +200,7 @@ def _rollout(n: int, steps: int) -> Workload:
 
 def _gym_env(steps: int, way: str) -> Workload:
     entry = "on_tensordict:rollout_cartpole"
-    title = {"": "random actions", "ready": "actions made beforehand", "transformed": "through five transforms"}[way]
+    title = {"": "random actions", "ready": "given actions", "transformed": "through five transforms"}[way]
     options = {way: True} if way else {}
     targets = {"": [("TorchRL", 7.0), ("bare loop", 1 / 3.5)], "ready": [("TorchRL", 10.0)]}
     return Workload(
@@ -360,7 +360,7 @@ def _memory(n: int, steps: int) -> Workload:
 
 def _killed(on_failure: str) -> Workload:
     reported = on_failure == "raise"
-    what = "the caller is told" if reported else "two more steps are done"
+    what = "the caller gets the error" if reported else "two more steps are done"
     peers = _struck(signal.SIGKILL) if reported else []
     return Workload(
         name=f"killed-{on_failure}",
@@ -382,7 +382,7 @@ def _stuck(timeout: float) -> Workload:
 
 
 def _struck(number: int) -> list[C]:
-    """Peers whose worker gets a signal; those that hang are given up after ten seconds."""
+    """Returns the other libraries, with a worker that gets a signal; a step that hangs ends after ten seconds."""
     kinds = {"gymnasium Async": "gymnasium", "Tianshou Subproc": "tianshou", "SB3 Subproc": "sb3"}
     homes = {"gymnasium": "main"}
     return [
@@ -429,7 +429,7 @@ def _waiting(n: int, milliseconds: float) -> Workload:
     entry = "on_venv:waiting"
     return Workload(
         name=f"venv-async-{n}",
-        title=f"a transition of {n} environments, half of which are waited for; steps sleep {milliseconds:g} ms or so",
+        title=f"a transition of {n} environments, waiting for half of them; steps sleep {milliseconds:g} ms on average",
         implementations=[
             C(OURS, "main", entry, {"library": "vecrl", "kind": "shmem"}),
             C("Tianshou", "tianshou", entry, {"library": "tianshou", "kind": "shmem"}),
@@ -501,8 +501,10 @@ def _population(n: int) -> Workload:
 
 
 def _ray(n: int, micros: int) -> Workload:
-    """Tianshou has an actor an environment, each of which imports torch: minutes, and 20 GB of memory, for 64. Ray's
-    processes cannot be paused, and so many idle ones slow down whoever is beside them: each turn has its own."""
+    """Ray's processes cannot be stopped, and many idle ones slow down other turns, so each turn has new processes.
+
+    Tianshou has one actor per environment, and each imports torch: minutes, and 20 GB of memory, for 64.
+    """
     return Workload(
         name=f"ray-{n}-{micros}us",
         title=f"{n} environments on Ray over 2 actors (Tianshou: {n}), a step burns {micros} µs, 16 floats out",

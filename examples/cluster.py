@@ -1,7 +1,7 @@
-"""Environments and a population over the nodes of a Ray cluster, and what becomes of them when a node goes.
+"""Environments and a population on the nodes of a Ray cluster, which continue if a node is lost.
 
-python examples/cluster.py --here            # two nodes on this machine, one of which is killed on the way
-python examples/cluster.py --address auto    # the cluster that this machine is a node of (docs/clusters.md)
+python examples/cluster.py --here            # two nodes on this machine; one is killed during the run
+python examples/cluster.py --address auto    # the cluster of this machine (docs/clusters.md)
 """
 
 import argparse
@@ -20,7 +20,7 @@ from vecrl.vector import RayOptions, VectorEnv
 
 
 class Placed(gymnasium.Wrapper):
-    """CartPole that knows which node it is on. A class of the script itself travels to the nodes by value."""
+    """CartPole with a method that returns its node. Classes of the script are pickled by value."""
 
     def __init__(self):
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -33,7 +33,7 @@ class Placed(gymnasium.Wrapper):
 
 @contextmanager
 def two_nodes_here():
-    """A cluster of two nodes on this machine: its address, and a function that kills one of them."""
+    """Starts a cluster of two nodes on this machine; yields its address, and a function that kills one node."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # keeps Ray to the loopback address
     from ray.cluster_utils import Cluster
 
@@ -45,7 +45,7 @@ def two_nodes_here():
 
 
 def step_environments(options, num_envs=8, num_workers=2, steps=300):
-    """Steps over all nodes, beside the same steps in this process."""
+    """Runs the same steps on all nodes and in this process."""
     totals = {}
     for place in ({"backend": "ray", "num_workers": num_workers, "ray_options": options}, {"backend": "serial"}):
         with VectorEnv([Placed] * num_envs, **place) as envs:
@@ -55,11 +55,11 @@ def step_environments(options, num_envs=8, num_workers=2, steps=300):
             started = time.perf_counter()
             totals[place["backend"]] = sum(envs.step(np.arange(num_envs) % 2)[1].sum() for _ in range(steps))
             print(f"{place['backend']}: {num_envs * steps / (time.perf_counter() - started):,.0f} steps/s")
-    assert totals["ray"] == totals["serial"], "the same seeds give the same rewards, wherever"
+    assert totals["ray"] == totals["serial"], "equal seeds give equal rewards on every backend"
 
 
 def evaluate(kill=None, popsize=16, generations=12, **place):
-    """Mean returns of a population, again and again; `kill` is called on the way."""
+    """Returns the mean returns of a population in each generation; calls `kill` before the third."""
     net = "Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)"
     with PopulationEvaluator(Placed, net, popsize, num_episodes=3, seed=1, **place) as evaluator:
         population = 0.3 * torch.randn(popsize, evaluator.parameter_length, generator=torch.Generator().manual_seed(0))
@@ -74,10 +74,10 @@ def evaluate(kill=None, popsize=16, generations=12, **place):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--address", help="of a cluster: auto, or host:port")
+    parser.add_argument("--address", help="address of a cluster: auto, or host:port")
     parser.add_argument("--here", action="store_true", help="make a cluster of two nodes on this machine")
     arguments = parser.parse_args()
-    logging.basicConfig(format="%(name)s: %(message)s")  # where a lost worker is told
+    logging.basicConfig(format="%(name)s: %(message)s")  # lost workers are logged
     if arguments.here:
         with two_nodes_here() as (address, kill):
             run(address, kill)
@@ -89,7 +89,7 @@ def run(address, kill):
     options = RayOptions(address=address, placement_strategy="SPREAD")
     step_environments(options)
     means = evaluate(kill, backend="ray", num_workers=2, ray_options=options)
-    assert means == evaluate(backend="serial"), "a node that goes costs time, and changes nothing"
+    assert means == evaluate(backend="serial"), "a lost node does not change the results"
     print("mean returns:", *[round(mean, 2) for mean in means])
 
 

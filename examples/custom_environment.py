@@ -1,4 +1,4 @@
-"""An environment of your own: a walker on a line that is to stay near the origin. Any number, on any device."""
+"""A custom environment: a batch of walkers on a line that should stay near the origin, on any device."""
 
 import torch
 from tensordict import TensorDict
@@ -28,6 +28,6 @@ if __name__ == "__main__":
     env = Walk(walkers=8)
     check_env_specs(env)
     home = env.rollout(100, lambda data: data.set("action", -data["position"].clamp(-1, 1)))
-    lost = env.rollout(100, break_when_any_done=False)  # random steps; who is too far away begins anew
+    lost = env.rollout(100, break_when_any_done=False)  # random steps; walkers that are too far away are reset
     print(f"return going home: {home['next', 'reward'].sum(-2).mean():.1f}")
     print(f"return at random: {lost['next', 'reward'].sum(-2).mean():.1f}, {int(lost['next', 'done'].sum())} ends")

@@ -1,4 +1,4 @@
-"""Agents that learn to meet: groups, rewards and actions of their own, one done flag for all."""
+"""Agents that learn to meet: observations, rewards and actions for each agent, one done flag for all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from vecrl.specs import Bounded, Composite, Unbounded
 
 
 class Meeting(EnvBase):
-    """Points on a plane, many games at once. Each sees where the others' centre is from its own place, moves, and is
-    paid for being near it; after 20 steps the game is over for all."""
+    """A batch of games with points on a plane. Each agent observes the vector to the centre of all agents, moves, and
+    gets a higher reward the nearer it is. The game ends after 20 steps."""
 
     def __init__(self, games: int, agents: int = 3):
         super().__init__(batch_size=[games])
@@ -37,7 +37,7 @@ class Meeting(EnvBase):
         return data.set("done", torch.full((*self.batch_size, 1), self.step_count >= 20))
 
     def seen(self) -> TensorDict:
-        """How far the centre is."""
+        """Returns the vectors from the agents to their centre."""
         away = self.place.mean(-2, keepdim=True) - self.place
         return TensorDict({"agents": TensorDict({"observation": away}, self.shape_of_all)}, self.batch_size)
 
@@ -46,7 +46,7 @@ class Meeting(EnvBase):
 
 
 def main() -> None:
-    """Random search over one linear policy that all agents share; the games are those of one seed."""
+    """Runs a random search over one linear policy that all agents share; all trials have the same seed."""
     env = Meeting(games=64)
     check_env_specs(env)
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ KEYS = ["pixels"]
 
 
 def make(envs: int) -> TransformedEnv:
-    """Environments whose observations are the last four frames, `[envs, 4, 84, 84]` float32 in [0, 1]."""
+    """Creates environments that observe the last four frames, `[envs, 4, 84, 84]` float32 in [0, 1]."""
     item = partial(GymEnv, "CartPole-v1", from_pixels=True, pixels_only=True)
     shown = Compose(
         ToTensorImage(in_keys=KEYS),
@@ -29,7 +29,7 @@ def make(envs: int) -> TransformedEnv:
 
 
 def main() -> None:
-    """Play at random, and write the last frames of each environment into a picture."""
+    """Steps with random actions, and writes the last frames of each environment to an image."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--envs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)

@@ -1,4 +1,4 @@
-"""PPO on a MuJoCo task over worker processes, in one file: `python examples/ppo.py --env InvertedPendulum-v5`."""
+"""PPO on a MuJoCo task with worker processes, in one file: `python examples/ppo.py --env InvertedPendulum-v5`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _mlp(inputs: int, outputs: int, last_gain: float) -> nn.Sequential:
 
 
 def advantages(rollout: TensorDict, agent: Agent, gamma: float = 0.99, decay: float = 0.95) -> Tensor:
-    """Generalised advantage estimates `[envs, time, 1]`; the true successors are under "next", final ones included."""
+    """Returns generalised advantage estimates `[envs, time, 1]`; "next" has the true successors, also final ones."""
     next_td = rollout["next"]
     with torch.no_grad():
         next_value = agent.value(next_td["observation"]) * ~next_td["terminated"]
@@ -57,7 +57,7 @@ def advantages(rollout: TensorDict, agent: Agent, gamma: float = 0.99, decay: fl
 
 
 def learn(agent: Agent, optimizer: torch.optim.Optimizer, rollout: TensorDict, epochs: int = 10) -> None:
-    """Several passes over what was played, in minibatches."""
+    """Runs several epochs over a rollout, in minibatches."""
     gain = advantages(rollout, agent)
     rollout = rollout.select("observation", "action", "log_prob", "value")
     data = rollout.set("gain", gain).set("target", gain + rollout["value"]).reshape(-1)
@@ -75,11 +75,11 @@ def learn(agent: Agent, optimizer: torch.optim.Optimizer, rollout: TensorDict, e
 
 
 def main() -> None:
-    """Train, and print the returns of the episodes that ended."""
+    """Trains the agent, and prints the returns of the episodes that ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", default="InvertedPendulum-v5")
     parser.add_argument("--envs", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=128, help="of each environment between two updates")
+    parser.add_argument("--steps", type=int, default=128, help="steps of each environment between two updates")
     parser.add_argument("--updates", type=int, default=50)
     options = parser.parse_args()
 

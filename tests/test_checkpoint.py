@@ -234,11 +234,11 @@ def test_a_subset_of_objects_can_be_loaded(file):
 def test_unknown_names_raise(file):
     net = torch.nn.Linear(2, 2)
     before = net.weight.clone()
-    with pytest.raises(CheckpointError, match=r"a\.ckpt holds no 'policy'; it holds x, net, envs"):
+    with pytest.raises(CheckpointError, match=r"a\.ckpt to contain 'policy', got x, net, envs"):
         checkpoint.load(file, net=net, policy=net)
-    with pytest.raises(CheckpointError, match="holds 'x' as a value, which load returns"):
+    with pytest.raises(CheckpointError, match=r"'x' in .* to be the state of an object, got a value"):
         checkpoint.load(file, net=net, x=2)
-    reported = "'envs' in .* is the state of something that has set_state, but TimeLimit came, which has not"
+    reported = "Expected an object with set_state for 'envs' in .*, got TimeLimit"
     with pytest.raises(StateError, match=reported):
         checkpoint.load(file, net=net, envs=gymnasium.make("CartPole-v1"))
     assert torch.equal(net.weight, before)
@@ -276,7 +276,7 @@ def test_mismatching_objects_raise(file):
         (b"", "is empty"),
         (b"VECRL", "is cut short"),
         (pickle.dumps({"x": 1}), "is no checkpoint of vecrl"),
-        (None, "holds other data than objects by name"),
+        (None, "to contain objects by name, got other data"),
     ],
 )
 def test_invalid_files_raise(tmp_path, content, text):
@@ -303,10 +303,10 @@ def test_unsaveable_objects_raise_and_keep_the_old_file(tmp_path, file):
     with pytest.raises(StateError, match=r"'odd' cannot be saved: The state of Enemy cannot be taken: at env\.place"):
         checkpoint.save(file, odd=Enemy(iter([1])))
     with pytest.raises(
-        StateError, match=r"'pair' cannot be saved as a value, since it holds .*Enemy: give that by a name"
+        StateError, match=r"'pair' to be plain data, got a value that contains .*Enemy\. Save that object"
     ):
         checkpoint.save(file, pair=[1, Enemy(Place(1.0, 2.0))])
-    with pytest.raises(StateError, match="cannot be held"):
+    with pytest.raises(StateError, match="The objects cannot be saved"):
         checkpoint.save(file, odd=type("Odd", (), {"state_dict": lambda s: {"x": len}, "load_state_dict": print})())
     with pytest.raises(ClosedError):
         checkpoint.save(file, env=_closed())
@@ -322,6 +322,6 @@ def _closed():
 
 @pytest.mark.parametrize("nothing", [len, lambda: 1, dict, object()], ids=["builtin", "function", "class", "object"])
 def test_objects_without_state_raise(nothing, tmp_path):
-    with pytest.raises(StateError, match=r"'a' cannot be saved: .* has no state"):
+    with pytest.raises(StateError, match="Expected 'a' to have a state, got"):
         checkpoint.save(tmp_path / "f", a=nothing)
     assert not list(tmp_path.iterdir())

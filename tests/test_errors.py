@@ -67,7 +67,7 @@ def test_messages_name_environment_command_cause_and_advice() -> None:
         "environment 2 (worker 1, pid 77) in 'step' number 5: ValueError: bad",
         "    Traceback: line 1",
         "    line 2",
-        "The other environments are unharmed; reset the failed ones (or all) to go on.",
+        "The other environments are unaffected. Reset the failed ones, or all, to continue.",
     ]
     assert str(WorkerCrash([CRASHED])).startswith("environments 0, 1 (worker 0, pid 76) in 'reset': its worker")
 

@@ -52,7 +52,9 @@ def test_nothing_is_imported_before_the_call(libraries: Any) -> None:
         return x + y
 
     assert fun.__doc__ == "A text."
-    with pytest.raises(VersionError, match=r"fun is written for latelib \[1, …\) \(here: not installed\)"):
+    with pytest.raises(
+        VersionError, match=r"fun to have a variant that matches, got only latelib \[1, …\) \(here: not installed\)"
+    ):
         fun(1, y=2)
     libraries(latelib="1.2")
     assert fun(1, y=2) == 3

@@ -59,7 +59,7 @@ def test_a_list_gives_each_environment_its_own_first_seed():
     assert rule([0, 1, 2], 0).tolist() == [5, 6, 5]
     later = rule([0, 1, 2], 1).tolist()
     assert later[0] == later[2] != later[1]
-    with pytest.raises(ValueError, match="up to 3, but 3 came"):
+    with pytest.raises(ValueError, match="up to 3, got 3 seeds"):
         rule([3], 0)
 
 
@@ -88,5 +88,5 @@ def test_invalid_seeds_raise():
         for kind in (ListedSeeds, SeedSet):
             with pytest.raises(ValueError, match=r"at least 0 and less than 2\*\*64"):
                 kind(wrong)
-    with pytest.raises(ValueError, match="at least one seed, but none came"):
+    with pytest.raises(ValueError, match="at least one seed, got none"):
         SeedSet(())

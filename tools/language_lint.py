@@ -1,13 +1,13 @@
 """Finds phrases that the style of this project forbids, in prose and in names.
 
-    python tools/language_lint.py                      everything, a line a use
-    python tools/language_lint.py src/vecrl/engine     one package
-    python tools/language_lint.py --count              how many uses each package has
+    python tools/language_lint.py                      checks everything; prints one line per use
+    python tools/language_lint.py src/vecrl/engine     checks one package
+    python tools/language_lint.py --count              prints the number of uses in each package
 
-It reads comments, strings (docstrings and messages) and names in Python files, and the text of Markdown files. Names
-are read word by word: `begin_anew` has "anew" in it, and so has `BeginAnew`. A phrase may go over the end of a line or
-over several strings that are written one after another. Quotations are left alone: block quotes in Markdown, and every
-line with "lint: quote" in it.
+It reads comments, strings (docstrings and messages) and names in Python files, and the whole text of other files. Names
+are split into words: `begin_anew` contains "anew", and so does `BeginAnew`. A phrase may cross the end of a line or the
+border between adjacent string literals. Quotations are skipped: block quotes in Markdown, and lines that contain
+"lint: quote".
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERYTHING = ("src", "tests", "benchmarks", "examples", "tools", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
-ABOUT_PHRASES = ("tools/language_lint.py", "tests/test_language_lint.py")  # which name them to forbid them
+FOLDERS = ("src", "tests", "benchmarks", "examples", "tools", "docs")
+FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "mkdocs.yml", ".ci/run")
+ABOUT_PHRASES = ("tools/language_lint.py", "tests/test_language_lint.py")  # they contain the phrases
 GENERATED = ("benchmarks/results/",)
 MARK = "lint: quote"
 
-# Phrases as regular expressions; a space is any white space, or an underscore.
+# Regular expressions; a space matches any white space, or underscores.
 PHRASES = (
     "anew",
     "begun",
@@ -42,25 +43,36 @@ PHRASES = (
     "somebody",
     "everybody",
     "told",
-    "tells of",
-    "made good",
+    "t(ells?|old) of",
+    "ma(de|kes?) good",
     "mend(s|ed|ing)?",
     "left out",
     "under way",
     "what is late",
     "c[oa]mes? to an end",
-    "stands? on",
-    "hangs? on",
+    "st(ands?|ood) on",
+    "h(angs?|ung) on",
     "puts? by",
     "likewise",
     "for good",
     "of its own accord",
     "as it is",
-    "there is nothing to",
+    "there (is|was) nothing to",
+    # metaphors
+    "arenas?",
+    "crews?",
+    "in flight",
+    "freights?",
+    "nursery",
+    "rosters?",
+    "tenants?",
+    "zygotes?",
 )
+VAGUE_NAMES = ("some", "told", "tried", "unlike", "whom")  # participles and pronouns, of functions and classes
 _ANY = "|".join(PHRASES).replace(" ", r"[\s_]+")
 _FORBIDDEN = re.compile(rf"(?<![^\W_])({_ANY})(?![^\W_])", re.IGNORECASE)
-_BUT_CAME = re.compile(r"\bbut\b[^.]*?\b(came)\b")  # "Expected ..., got ..." is how a message says it
+_COMPARISON = re.compile(r"\b(far|long|many|much|often|soon|well)[\s_]+$", re.IGNORECASE)  # "as long as it is open"
+_BUT_CAME = re.compile(r"\bbut\b[^.]*?\b(came)\b")  # messages say "Expected ..., got ..."
 _ESCAPES = re.compile(r"\\[nrt]")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OPENING = re.compile(r"""^[a-zA-Z]*('''|\"\"\"|'|")""")
@@ -82,14 +94,14 @@ class Use:
 
 @dataclass(slots=True)
 class Text:
-    """Pieces of a file that are read as one, with the line on which each begins."""
+    """Pieces of a file that form one text, with the line of each."""
 
     kind: str
     pieces: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
 
     def add(self, piece: str, line: int) -> None:
-        """Appends a piece; one of several lines is taken apart."""
+        """Appends a piece; splits it into lines."""
         for number, part in enumerate(piece.splitlines(keepends=True)):
             self.pieces.append(part)
             self.lines.append(line + number)
@@ -99,9 +111,15 @@ class Text:
         text, starts = "".join(self.pieces), [0]
         for piece in self.pieces:
             starts.append(starts[-1] + len(piece))
-        found = [(match.start(), match.group()) for match in _FORBIDDEN.finditer(text)]
+        found = [
+            (match.start(), match.group())
+            for match in _FORBIDDEN.finditer(text)
+            if not (match.group().lower().startswith("as") and _COMPARISON.search(text, 0, match.start()))
+        ]
         if self.kind == "string":
             found += [(match.start(1), "but ... came") for match in _BUT_CAME.finditer(text)]
+        if self.kind == "vague name":
+            found = [(0, text.strip("_"))]
         for start, phrase in sorted(found):
             yield self.lines[bisect_right(starts, start) - 1], " ".join(re.split(r"[\s_]+", phrase))
 
@@ -110,8 +128,11 @@ def uses_in(path: str, source: str) -> list[Use]:
     """Finds the forbidden phrases in a file.
 
     Args:
-        path: how it is called in the result; ".py" files are read as Python, others as Markdown.
+        path: its name in the result; ".py" files are read as Python, others as Markdown.
         source: its text.
+
+    Returns:
+        The uses, sorted by line.
     """
     quoted = {number for number, line in enumerate(source.splitlines(), 1) if MARK in line}
     texts = _of_python(source) if path.endswith(".py") else [_of_markdown(source)]
@@ -120,8 +141,8 @@ def uses_in(path: str, source: str) -> list[Use]:
 
 
 def _of_python(source: str) -> Iterator[Text]:
-    """The runs of comments and of strings, and the names."""
-    comments, strings = Text("comment"), Text("string")
+    """Yields adjacent comments as one text, adjacent strings as one text, and each name."""
+    comments, strings, last_name = Text("comment"), Text("string"), ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         kind, string, (line, _), *_ = token
         if kind == tokenize.COMMENT:
@@ -135,12 +156,14 @@ def _of_python(source: str) -> Iterator[Text]:
             yield strings
             strings = Text("string")
         if kind == tokenize.NAME:
-            yield Text("name", [_CAMEL.sub("_", string)], [line])
+            vague = last_name in ("def", "class") and string.strip("_").lower() in VAGUE_NAMES
+            yield Text("vague name" if vague else "name", [_CAMEL.sub("_", string)], [line])
+            last_name = string
     yield from (comments, strings)
 
 
 def _unquoted(string: str) -> str:
-    """What is between the quotes, escapes as spaces."""
+    """Returns the text between the quotes, with escapes as spaces."""
     opening = _OPENING.match(string)
     if opening is None:
         return string
@@ -155,10 +178,10 @@ def _of_markdown(source: str) -> Text:
 
 
 def files_in(paths: Iterable[Path]) -> list[Path]:
-    """The Python and Markdown files below some paths, sorted.
+    """Returns the files among `paths`, and the Python and Markdown files in folders among them, sorted.
 
     Raises:
-        FileNotFoundError: a path that does not exist.
+        FileNotFoundError: a path does not exist.
     """
     found: set[Path] = set()
     for path in paths:
@@ -179,10 +202,10 @@ def _shown(path: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the uses; returns 1 if there are any, else 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("paths", nargs="*", type=Path, help="files and folders; everything by default")
-    parser.add_argument("--count", action="store_true", help="print only how many uses each package has")
+    parser.add_argument("paths", nargs="*", type=Path, help="files and folders; default: everything")
+    parser.add_argument("--count", action="store_true", help="print only the number of uses in each package")
     options = parser.parse_args(argv)
-    paths = options.paths or [ROOT / name for name in EVERYTHING if (ROOT / name).exists()]
+    paths = options.paths or [ROOT / name for name in (*FOLDERS, *FILES) if (ROOT / name).exists()]
     uses = [use for path in files_in(paths) for use in uses_in(_shown(path), path.read_text())]
     if options.count:
         packages = Counter(str(Path(use.path).parent) for use in uses)

@@ -1,5 +1,5 @@
-"""What each library does for each workload: one module a library, imported only in that library's environment.
+"""The implementations of the workloads: one module per library, imported only in that library's environment.
 
-Every public function here builds what it needs, yields `run`, and tidies up afterwards. `run(k)` does k units of
-the work; it may return a `Lap` where only a part of the time counts or the units are not k.
+Every public function builds what it needs, yields `run`, and cleans up afterwards. `run(k)` does k units. It
+returns a `Measurement` if only a part of the time counts or the units are not k.
 """

@@ -1,4 +1,4 @@
-"""The floors: the least that the work can cost in Python, with no library between."""
+"""Lower bounds: the minimum that the work costs in Python, without a library."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from benchmarks.implementation import RunFactory
 
 
 def loop_cartpole(num_envs: int, keep: bool = True) -> RunFactory:
-    """One after another, reset at once when an episode is over; the rows are kept in arrays, or dropped."""
+    """Steps environments one after another, with same-step auto-reset; rows are stored in arrays, or dropped."""
     yield from _loop([gymnasium.make("CartPole-v1") for _ in range(num_envs)], discrete(num_envs), keep)
 
 
 def loop_cheetah(num_envs: int) -> RunFactory:
-    """The same with HalfCheetah-v5, rows kept."""
+    """`loop_cartpole` with HalfCheetah-v5, rows stored."""
     yield from _loop([gymnasium.make("HalfCheetah-v5") for _ in range(num_envs)], continuous(num_envs, 6), True)
 
 
 def rollout_cartpole(steps: int) -> RunFactory:
-    """One environment, actions made beforehand, reset when an episode is over, nothing kept."""
+    """Steps one environment with given actions and same-step auto-reset; stores nothing."""
     env = gymnasium.make("CartPole-v1")
     actions = np.random.default_rng(0).integers(0, 2, steps)
 
@@ -43,18 +43,18 @@ def rollout_cartpole(steps: int) -> RunFactory:
 
 
 def pipes_burn(num_envs: int, microseconds: float, out: str, num_workers: int = 2) -> RunFactory:
-    """Workers that take a byte, step their rows into shared memory and give a byte back."""
+    """Workers that read a byte, step their rows into shared memory and write a byte."""
     yield from _pipes(burners(num_envs, microseconds, out), discrete(num_envs), num_workers)
 
 
 def pipes_cheetah(num_envs: int, num_workers: int = 2) -> RunFactory:
-    """The same with HalfCheetah-v5."""
+    """`pipes_burn` with HalfCheetah-v5."""
     make = lambda: gymnasium.make("HalfCheetah-v5")  # noqa: E731
     yield from _pipes([make] * num_envs, continuous(num_envs, 6), num_workers)
 
 
 def normed(num_envs: int) -> RunFactory:
-    """Mean and variance of all rows so far, taken in a batch at a time, and the batch normalised by them."""
+    """Updates the mean and variance of all rows so far with a batch, and normalises the batch."""
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
     count, mean, var = 1e-4, np.zeros(4), np.ones(4)
 

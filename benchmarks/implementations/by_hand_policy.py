@@ -1,4 +1,4 @@
-"""The parts of a loop with a policy, each by itself, and gymnasium's own loop."""
+"""The parts of a loop with a policy, each alone, and the loop with gymnasium's vector environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 
 def replayed_cartpole(steps: int, num_envs: int = 1) -> RunFactory:
-    """The environments alone, with the actions that the policy took in as many steps from the same seeds."""
+    """The environments alone, with the actions of the policy, recorded from the same seeds."""
     envs = [gymnasium.make("CartPole-v1") for _ in range(num_envs)]
     act, used = OnArrays(), []
     obs = np.stack([env.reset(seed=i)[0] for i, env in enumerate(envs)])

@@ -39,7 +39,7 @@ def policy(members: int) -> RunFactory:
 
 
 def population_cartpole(members: int, actors: int = 0) -> RunFactory:
-    """One episode a member; a unit is an evaluation, and environment steps are what is counted."""
+    """Runs one episode per member; counts environment steps."""
     problem = VecGymNE("CartPole-v1", NETWORK, num_actors=actors or None, env_config={})
     batch = SolutionBatch(problem, popsize=members)
     values = torch.from_numpy(parameters(members))
@@ -53,6 +53,6 @@ def population_cartpole(members: int, actors: int = 0) -> RunFactory:
         seconds = watch(evaluate, units)
         return Measurement(seconds, int(problem.status["total_interaction_count"]) - before)
 
-    evaluate()  # the actors and their environments are built by the first one
+    evaluate()  # the first evaluation builds the actors and their environments
     yield run
     problem.kill_actors()

@@ -23,7 +23,7 @@ def serial_cartpole(num_envs: int) -> RunFactory:
 
 
 def processes_burn(num_envs: int, microseconds: float, out: str) -> RunFactory:
-    """`AsyncVectorEnv` with shared memory, a process an environment: it knows no other way."""
+    """`AsyncVectorEnv` with shared memory and one process per environment, its only mode."""
     yield from _stepping(AsyncVectorEnv(burners(num_envs, microseconds, out), shared_memory=True), discrete(num_envs))
 
 
@@ -34,13 +34,13 @@ def processes_cheetah(num_envs: int) -> RunFactory:
 
 
 def batch_cartpole(num_envs: int) -> RunFactory:
-    """The CartPole that gymnasium ships written in NumPy over the batch."""
+    """gymnasium's own batched CartPole in NumPy."""
     env = gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
     yield from _stepping(env, discrete(num_envs))
 
 
 def rollout_cartpole(num_envs: int, steps: int) -> RunFactory:
-    """`steps` steps of `SyncVectorEnv` with same-step auto-reset, from a reset on."""
+    """A reset and `steps` steps of `SyncVectorEnv` with same-step auto-reset."""
     makers = [partial(gymnasium.make, "CartPole-v1")] * num_envs
     env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     batches = discrete(num_envs)
@@ -56,7 +56,7 @@ def rollout_cartpole(num_envs: int, steps: int) -> RunFactory:
 
 
 def normed(num_envs: int) -> RunFactory:
-    """What `NormalizeObservation` does with a step's observations."""
+    """`NormalizeObservation` on the observations of a step."""
     env = NormalizeObservation(SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * num_envs))
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
     yield play(env.observations, batches)

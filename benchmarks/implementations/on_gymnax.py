@@ -1,4 +1,4 @@
-"""gymnax: CartPole in JAX, jitted over the batch; to be run on one core, where it is faster than on two."""
+"""gymnax: CartPole in JAX, jitted over the batch. It runs on one core, since two are slower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.stopwatch import watch
 
 
 def batch_cartpole(num_envs: int) -> RunFactory:
-    """A step at a time, auto-reset inside, the caller waiting for each result."""
+    """One step at a time, with auto-reset; waits for each result."""
     env, params = gymnax.make("CartPole-v1")
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -66,7 +66,7 @@ def rollout_cartpole(num_envs: int, steps: int) -> RunFactory:
 
 
 def population_cartpole(members: int) -> RunFactory:
-    """One episode a member in one `while_loop`; environment steps are what is counted."""
+    """Runs one episode per member in one `while_loop`; counts environment steps."""
     env, params = gymnax.make("CartPole-v1")
     weights = jnp.asarray(parameters(members))
 

@@ -1,4 +1,4 @@
-"""PufferLib's vector environments, which reset in the step after an episode's last."""
+"""PufferLib's vector environments, with next-step auto-reset."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def processes_burn(num_envs: int, microseconds: float, out: str, num_workers: in
 
 
 def waiting(num_envs: int, milliseconds: float, num_workers: int = 2) -> RunFactory:
-    """Its asynchronous mode: batches of half of the environments, those of the workers that are ready first.
+    """The asynchronous mode: batches of half of the environments, from the workers that are ready first.
 
-    Its workers spin while they have nothing to do, so that there can be no more of them than cores.
+    Idle workers spin, so there are no more workers than cores.
     """
     env = pufferlib.vector.make(
         partial(_emulated, partial(WaitEnv, milliseconds, None)),

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's vector environments, which reset in the same step."""
+"""Stable-Baselines3's vector environments, with same-step auto-reset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def serial_cartpole(num_envs: int) -> RunFactory:
 
 
 def processes_burn(num_envs: int, microseconds: float, out: str) -> RunFactory:
-    """Forked, since its default start method would import torch in each of 64 processes before the first step."""
+    """Forks, since the default start method would import torch in each of 64 processes."""
     makers = burners(num_envs, microseconds, out)
     yield from _stepping(SubprocVecEnv(makers, start_method="fork"), discrete(num_envs))
 

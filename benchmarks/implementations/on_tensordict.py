@@ -1,4 +1,4 @@
-"""TensorDict environments, vecrl's and TorchRL's: the same code, since the names are the same."""
+"""TensorDict environments of vecrl and TorchRL: the same code for both, since the names are equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 
 
 def rollout_cartpole(library: str, steps: int, ready: bool = False, transformed: bool = False) -> RunFactory:
-    """Past ends, with random actions or `ready` ones, plain or through five transforms."""
+    """A rollout over several episodes, with random or given (`ready`) actions, and with five transforms or none."""
     envs = import_module(f"{library}.envs")
     env = envs.GymEnv("CartPole-v1")
     if transformed:
@@ -44,7 +44,7 @@ def rollout_cartpole(library: str, steps: int, ready: bool = False, transformed:
 
 
 def serial_cartpole(library: str, num_envs: int, steps: int) -> RunFactory:
-    """A rollout of `steps` vector steps past ends with random actions."""
+    """A rollout of `steps` vector steps over several episodes with random actions."""
     envs = import_module(f"{library}.envs")
     env = envs.SerialEnv(num_envs, partial(envs.GymEnv, "CartPole-v1"))
 
@@ -60,7 +60,7 @@ def serial_cartpole(library: str, num_envs: int, steps: int) -> RunFactory:
 def processes_burn(
     library: str, num_envs: int, microseconds: float, out: str, processes: int | None = None
 ) -> RunFactory:
-    """Steps with actions made beforehand, over two workers; TorchRL has a `SerialEnv` in each of its `processes`."""
+    """Steps with given actions over two workers; TorchRL has a `SerialEnv` in each of its `processes`."""
     envs = import_module(f"{library}.envs")
     make: Callable[[], Any] = partial(_burner, library, microseconds, out)
     actions = torch.from_numpy(discrete(num_envs))
@@ -125,7 +125,7 @@ def _rollouts(env: Any, steps: int) -> Callable[[int], None]:
 
 
 def native_dialect_1(name: str, num_envs: int, steps: int) -> RunFactory:
-    """The same steps by dialect 1, rows kept."""
+    """The same steps by dialect 1, rows stored."""
     from vecrl.vector import make_vector_env
 
     env = make_vector_env(f"native::{name}", num_envs=num_envs)
@@ -169,7 +169,7 @@ def normed(library: str, num_envs: int, way: str = "VecNorm") -> RunFactory:
 
 
 class _Still:
-    """An environment of some library whose observations are given."""
+    """An environment of either library with given observations."""
 
     def __init__(self, library: str, first: dict[str, torch.Tensor], num_envs: int):
         self.library, self.first, self.num_envs = library, first, num_envs
@@ -201,7 +201,7 @@ class _Still:
 
 
 def _through(library: str, base: Any, transform: Any, key: str, values: torch.Tensor) -> Callable[[int], Measurement]:
-    """A run that passes what a step gave through the transform of an environment; making the TensorDict is left out."""
+    """Returns a run that applies a transform to the results of steps; creating the TensorDict is not timed."""
     env = import_module(f"{library}.envs").TransformedEnv(base, transform)
     root = env.rand_action(env.reset())
     env.step(root.copy())
@@ -221,7 +221,7 @@ def _through(library: str, base: Any, transform: Any, key: str, values: torch.Te
 
 
 def _let_torchvision_in() -> None:
-    """Name the operators that torchvision, built for CUDA alone, expects to find; none of them is called."""
+    """Defines the operators that torchvision, built for CUDA, needs on import; none of them is called."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -237,7 +237,7 @@ def _frames(num_envs: int) -> torch.Tensor:
 
 
 def peak(library: str, num_envs: int, steps: int) -> RunFactory:
-    """How many times its own size a rollout of images takes at its peak."""
+    """The peak of memory in a rollout of images, divided by the size of the rollout."""
     envs = import_module(f"{library}.envs")
     make = [partial(envs.GymWrapper, make()) for make in burners(num_envs, 0.0, "image")]
     env = envs.SerialEnv(num_envs, make)
@@ -254,7 +254,7 @@ def peak(library: str, num_envs: int, steps: int) -> RunFactory:
 
 
 def _peak_bytes(reset: bool = False) -> int:
-    """The most memory that this process held so far; from now on, where `reset`."""
+    """Returns the peak of this process's memory so far; `reset` first sets it to the present value."""
     if reset:
         with open("/proc/self/clear_refs", "w") as f:
             f.write("5")

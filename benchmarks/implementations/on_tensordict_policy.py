@@ -1,4 +1,4 @@
-"""TensorDict environments under a policy, vecrl's and TorchRL's: the same code, since the names are the same."""
+"""TensorDict environments with a policy, of vecrl and TorchRL: the same code for both, since the names are equal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cartpole(library: str, transformed: bool) -> Any:
 
 
 def rollout_cartpole(library: str, steps: int, transformed: bool, num_envs: int | None = None) -> RunFactory:
-    """Rollouts past ends: of one environment, or of a `SerialEnv`."""
+    """Rollouts over several episodes, of one environment or of a `SerialEnv`."""
     make, policy = partial(_cartpole, library, transformed), _policy()
     env = make() if num_envs is None else import_module(f"{library}.envs").SerialEnv(num_envs, make)
 
@@ -61,7 +61,7 @@ def policy_alone(steps: int, num_envs: int | None = None) -> RunFactory:
 
 
 def collected_cartpole(num_envs: int, steps: int, num_workers: int = 2) -> RunFactory:
-    """TorchRL's collector, in which each worker has the policy too."""
+    """TorchRL's collector, with a copy of the policy in each worker."""
     from torchrl.collectors import MultiSyncCollector
     from torchrl.envs import SerialEnv
 
@@ -80,7 +80,7 @@ def collected_cartpole(num_envs: int, steps: int, num_workers: int = 2) -> RunFa
 
 
 def calls(library: str, what: str) -> RunFactory:
-    """How many calls of the library's own Python functions a step takes; what sets a rollout up is not counted."""
+    """The number of calls of the library's Python functions per step, without the setup of a rollout."""
     count = {"rollout": _rollout_calls, "serial": _serial_calls}[what](library)
 
     def run(units: int) -> Measurement:
@@ -94,7 +94,7 @@ def _rollout_calls(library: str) -> float:
 
     def play(steps: int) -> None:
         env.set_seed(0)
-        env.rollout(steps, policy)  # which ends with the first episode
+        env.rollout(steps, policy)  # ends with the first episode
 
     play(2)
     few, many = (own_calls(library, partial(play, steps)) for steps in (3, 8))
@@ -116,7 +116,7 @@ def _serial_calls(library: str) -> float:
 
 
 def own_calls(library: str, work: Callable[[], Any]) -> int:
-    """How often Python functions of a library are called meanwhile, generators that go on included."""
+    """Returns how often `work` calls Python functions of a library, including resumed generators."""
     home = str(Path(import_module(library).__file__ or "").parent)
     count = 0
 

@@ -1,4 +1,4 @@
-"""Tianshou's vector environments, which leave the reset of ended episodes to the caller."""
+"""Tianshou's vector environments, without auto-reset: the caller resets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def processes_burn(num_envs: int, microseconds: float, out: str, kind: str) -> R
 
 
 def ray_burn(num_envs: int, microseconds: float, out: str) -> RunFactory:
-    """An actor an environment, as it has it."""
+    """One actor per environment, its only mode."""
     import ray
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
@@ -43,7 +43,7 @@ def struck(number: int) -> RunFactory:
 
 
 def normed(num_envs: int) -> RunFactory:
-    """What its running statistics do with a step's observations."""
+    """`RunningMeanStd` on the observations of a step."""
     stats = RunningMeanStd()
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
 

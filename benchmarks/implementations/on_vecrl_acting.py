@@ -1,4 +1,4 @@
-"""vecrl's vector environments and rollout workers under a policy."""
+"""vecrl's vector environments and rollout workers with a policy."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 
 def batch_cartpole(num_envs: int, compiled: bool) -> RunFactory:
-    """A step at a time, same-step auto-reset, actions as tensors."""
+    """One step at a time, with same-step auto-reset and actions as tensors."""
     simulator = make_native("CartPole-v1", num_envs, compile=compiled)
     env = BatchedVectorEnv(simulator, autoreset_mode="same_step")
     env.reset(seed=0)

@@ -30,12 +30,12 @@ def policy(members: int) -> RunFactory:
 
 
 def population_cartpole(members: int, backend: str, num_workers: int | None = None) -> RunFactory:
-    """One episode a member in Python environments; environment steps are what is counted."""
+    """Runs one episode per member in Python environments; counts environment steps."""
     yield from _evaluating("CartPole-v1", members, backend=backend, num_workers=num_workers)
 
 
 def population_native(members: int, compiled: bool = True) -> RunFactory:
-    """The same in one batched simulator."""
+    """Runs one episode per member in one batched simulator; counts environment steps."""
     yield from _evaluating("native::CartPole-v1", members, compile=compiled)
 
 

@@ -1,4 +1,4 @@
-"""vecrl's checkpoints: what a training job needs to go on, in one file."""
+"""vecrl's checkpoints: everything that a training job needs to resume, in one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 def save_and_load(num_envs: int, what: str) -> RunFactory:
     """A checkpoint of native environments, statistics, a policy of two layers of 256 and its optimiser.
 
-    A unit of "save" is a save less what the disk takes for as many bytes; of "disk", that; of "load", a load.
+    A unit of "save" is a save minus the time of the disk for as many bytes; of "disk", that time; of "load", a load.
     """
     objects = _job(num_envs)
     with tempfile.TemporaryDirectory(dir=Path(__file__).parents[2]) as folder:

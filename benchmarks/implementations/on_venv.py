@@ -1,4 +1,4 @@
-"""Environments with ids, vecrl's and Tianshou's by the same code: the names are the same."""
+"""Environments with ids of vecrl and Tianshou: the same code for both, since the names are equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stepping(library: str, kind: str, num_envs: int, num_workers: int | None = N
 
 
 def waiting(library: str, kind: str, num_envs: int, milliseconds: float) -> RunFactory:
-    """A unit is a transition; environments sleep for a random time in a step, and half of them are waited for."""
+    """A unit is a transition. Steps sleep for a random time, and the caller waits for half of the environments."""
     env = _make(library, kind, waiters(num_envs, milliseconds), wait_num=num_envs // 2)
     env.reset()
     ready = np.arange(num_envs)
@@ -50,14 +50,14 @@ def waiting(library: str, kind: str, num_envs: int, milliseconds: float) -> RunF
 
 
 def normed(library: str, num_envs: int) -> RunFactory:
-    """What `VectorEnvNormObs` does with a step's observations."""
+    """`VectorEnvNormObs` on the observations of a step."""
     batches = np.random.default_rng(0).normal(2, 3, (BATCHES, num_envs, 4)).astype(np.float32)
     env = import_module(HOMES[library]).VectorEnvNormObs(_Given())
     yield play(env.step, batches)
 
 
 class _Given:
-    """A vector environment that observes its actions, at once."""
+    """A vector environment that returns its actions as observations."""
 
     is_async = False
 

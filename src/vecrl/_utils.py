@@ -1,6 +1,6 @@
-"""`implement_for`: one function in several versions, for several versions of another library.
+"""`implement_for`: one function with several variants, one for each version range of another library.
 
-Knows no library: they are named by those who use it, and imported when such a function is first called.
+Knows no library: the decorated functions name them, and they are imported at the first call.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _IGNORED_MODULES: set[str] = set()
 
 
 class implement_for:
-    """Decorator: this is what the function does where a library's version is in [from_version, to_version).
+    """Decorator for the variant of a function that is used if a library's version is in [from_version, to_version).
 
-    Functions of one module and name that are decorated so become one. Which of them is meant is found when it is
-    called; of several that fit, it is the one that was written last.
+    Decorated functions with the same module and name become one function. The variant is selected at each call; if
+    several match, the one that is defined last is called.
 
     Args:
         module_name: the library's name, or a function that imports and returns it.
-        from_version: the first version that it is for; None for all up to `to_version`.
-        to_version: the first version that it is not for any more; None for all from `from_version` on.
-        class_method: make a class method of it.
+        from_version: the first version that matches; None for no lower bound.
+        to_version: the first version that no longer matches; None for no upper bound.
+        class_method: whether the result is a class method.
 
     Raises:
-        VersionError: when called, where no version fits.
+        VersionError: no variant matches (raised by the call, not by the decorator).
 
     >>> @implement_for("numpy", None, "1.0")
     ... def era():
@@ -75,19 +75,19 @@ class implement_for:
         return self.module_name, self.from_version, self.to_version
 
     def _module(self) -> Any:
-        """The library; None where it is not installed."""
+        """Imports and returns the library; None if it is not installed."""
         try:
             return self.module_name() if callable(self.module_name) else import_module(self.module_name)
         except ImportError:
             return None
 
     def is_ignored(self) -> bool:
-        """Whether `ignore_modules` says to pass it over."""
+        """Returns whether `ignore_modules` excludes this variant."""
         name = getattr(self._module(), "__name__", "") if callable(self.module_name) else self.module_name
         return name.partition(".")[0] in _IGNORED_MODULES
 
     def version(self) -> str | None:
-        """The library's version here; None where it is not installed."""
+        """Returns the installed version of the library; None if it is not installed."""
         module = self._module()
         if module is None:
             return None
@@ -95,13 +95,13 @@ class implement_for:
         return match if match is not None else metadata.version(module.__name__)
 
     def matches(self) -> bool:
-        """Whether the library is here, in a version of the range."""
+        """Returns whether the library is installed, in a version of the range."""
         version = self.version()
         return version is not None and self.check_version(version, self.from_version, self.to_version)
 
     @staticmethod
     def check_version(version: str, from_version: str | None, to_version: str | None) -> bool:
-        """Whether a version is in [from_version, to_version); what comes before a release counts as the release.
+        """Returns whether a version is in [from_version, to_version); a pre-release counts as its release.
 
         >>> implement_for.check_version("0.26.2", "0.26", None), implement_for.check_version("1.0.0", None, "1.0")
         (True, False)
@@ -117,7 +117,7 @@ class implement_for:
 
 
 def ignore_modules(modules: Iterable[str]) -> None:
-    """Have `implement_for` pass over what is for these libraries, where there is something for others."""
+    """Makes `implement_for` skip variants for these libraries, unless a function has no other variants."""
     _IGNORED_MODULES.clear()
     _IGNORED_MODULES.update(modules)
 
@@ -129,13 +129,13 @@ def _select_variant(name: str, variants: list[implement_for]) -> Callable[..., A
             assert variant.fn is not None
             return variant.fn
     descriptions = ", ".join(f"{variant} (here: {variant.version() or 'not installed'})" for variant in variants)
-    raise VersionError(f"{name} is written for {descriptions}; none of these is here. Install one of them.")
+    raise VersionError(f"Expected {name} to have a variant that matches, got only {descriptions}. Install one of them.")
 
 
 def _number(version: str) -> tuple[int, ...]:
     match = re.match(r"v?(\d+(?:\.\d+)*)", version)
     if match is None:
-        raise ValueError(f"Expected a version such as '0.26.2', but {version!r} came.")
+        raise ValueError(f"Expected a version such as '0.26.2', got {version!r}.")
     parts = [int(part) for part in match[1].split(".")]
     while len(parts) > 1 and parts[-1] == 0:
         parts.pop()

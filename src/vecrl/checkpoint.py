@@ -1,7 +1,7 @@
 """Saves environments, policies, optimisers, statistics, searches and values in one file, and restores them.
 
-What is in the file is data and nothing else: reading it imports, unpickles and calls nothing that the file names. A
-file is written whole or not at all.
+The file contains data only: reading it imports, unpickles and calls nothing that the file names. Writing is atomic.
+This module does not know how states are captured.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .snapshot.serialization import dump, parse
 __all__ = ["GlobalGenerators", "load", "save"]
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, np.ndarray, np.generic)
-_NEEDS_OBJECT = ("object", "own", "enum", "left", "method")  # what only an object that is there can be put back into
+_NEEDS_OBJECT = ("object", "own", "enum", "left", "method")  # nodes that need an existing object to be restored into
 
 
 def save(path: str | os.PathLike[str], /, **objects: Any) -> None:
-    """Write the state of `objects`, each by its name, to one file, which is replaced as a whole or stays as it is.
+    """Writes the states of `objects`, by name, to one file; an existing file is replaced atomically or not at all.
 
     Args:
-        path: the file. Drafts lie beside it while they are written.
-        objects: of each of these kinds what it has:
+        path: the file. A temporary file in the same folder is written first.
+        objects: what is saved depends on the kind:
             environments of any dialect, `gymnasium` environments and wrappers: their states;
-            what has `state_dict` and `load_state_dict` (modules, optimisers, statistics, searches): that;
-            generators of NumPy, torch and `random`: where they are;
-            numbers, text, arrays, tensors, TensorDicts and containers of these: themselves.
+            objects with `state_dict` and `load_state_dict` (modules, optimisers, statistics, searches): that dict;
+            generators of NumPy, torch and `random`: their states;
+            numbers, text, arrays, tensors, TensorDicts and containers of these: their values.
 
     Raises:
-        StateError: something has no state that can be had; names it and says what to do.
-        OSError: the file cannot be written; what was there is unharmed.
+        StateError: an object's state cannot be captured; the message names the object and says what to do.
+        OSError: the file cannot be written; an existing file is unchanged.
 
     >>> import tempfile
     >>> import gymnasium
@@ -59,27 +59,28 @@ def save(path: str | os.PathLike[str], /, **objects: Any) -> None:
     try:
         pieces = dump(entries)
     except StateError as error:
-        raise StateError(f"What was to be saved cannot be held: {error}") from error
+        raise StateError(f"The objects cannot be saved: {error}") from error
     write_atomically(path, pieces)
 
 
 def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any) -> dict[str, Any]:
-    """Restore `objects` to what the file says by their names.
+    """Restores the states of `objects` from a file, by name, and returns all entries of the file.
 
     Args:
         path: a file that `save` wrote.
-        allow: classes (or their full names) that environments may have objects of, beside those that they have.
-        objects: made as those were that were saved. Some of them will do.
+        allow: classes (or their full names) that may be instantiated in environments, in addition to the classes that
+            their objects already have.
+        objects: created in the same way as the objects that were saved. A subset of them is enough.
 
     Returns:
-        All that is in the file, by name: `objects` as they are given, and of everything else the value or the plain
-        data of its state.
+        All entries of the file by name: for each name in `objects` that object, for the others the value or the state
+        as plain data.
 
     Raises:
-        CheckpointError: the file is none of `save`'s, of another version, cut short or damaged, or has nothing of that
-            name; nothing was changed.
-        StateError: an object of another kind; nothing was changed. Or a state does not fit the object, which was made
-            otherwise; those named before it are restored.
+        CheckpointError: the file was not written by `save`, has another version, is truncated or damaged, or has no
+            entry of that name; no object was changed.
+        StateError: an object is of another kind; no object was changed. Or a state does not fit its object; objects
+            before it are restored already.
         OSError: the file cannot be opened.
     """
     path, allow = Path(path), list(allow)
@@ -103,12 +104,15 @@ def _entry(name: str, value: Any) -> dict[str, Any]:
         raise StateError(f"{name!r} cannot be saved: {error}") from error
     if not _is_value(value):
         if isinstance(value, FunctionType | BuiltinFunctionType | type) or type(value) is object:
-            raise StateError(f"{name!r} cannot be saved: {value!r:.80} has no state. Leave it out, and make it again.")
+            raise StateError(
+                f"Expected {name!r} to have a state, got {value!r:.80}. Do not save it; create it again instead."
+            )
         return {"kind": "object", "data": state}
     if unsupported := next((node for node in state["nodes"] if node["is"] in _NEEDS_OBJECT), None):
         description = unsupported.get("of", "something that is code, a file or a window")
         raise StateError(
-            f"{name!r} cannot be saved as a value, since it holds {description}: give that by a name of its own."
+            f"Expected {name!r} to be plain data, got a value that contains {description}. "
+            "Save that object under its own name."
         )
     return {"kind": "value", "data": state}
 
@@ -126,18 +130,26 @@ def _check(entries: Any, objects: Mapping[str, Any], path: Path) -> None:
     if not isinstance(entries, dict) or not all(
         isinstance(entry, dict) and entry.get("kind") in kinds and "data" in entry for entry in entries.values()
     ):
-        raise CheckpointError(f"{path} holds other data than objects by name, as vecrl.checkpoint.save writes them.")
+        raise CheckpointError(
+            f"Expected {path} to contain objects by name, got other data. Give a file that vecrl.checkpoint.save wrote."
+        )
     for name in objects:
         if name not in entries:
-            raise CheckpointError(f"{path} holds no {name!r}; it holds {', '.join(entries) or 'nothing'}.")
+            raise CheckpointError(
+                f"Expected {path} to contain {name!r}, got {', '.join(entries) or 'no entries'}. "
+                "Give only names that it has."
+            )
         if entries[name]["kind"] == "value":
-            raise CheckpointError(f"{path} holds {name!r} as a value, which load returns: do not give it.")
+            raise CheckpointError(
+                f"Expected {name!r} in {path} to be the state of an object, got a value. "
+                "Do not give it to load, which returns values."
+            )
         method = {"state": "set_state", "state_dict": "load_state_dict"}.get(entries[name]["kind"])
         if method is not None and not hasattr(objects[name], method):
             kind = type(objects[name]).__name__
             raise StateError(
-                f"{name!r} in {path} is the state of something that has {method}, but {kind} came, which has not: give "
-                "an object like the one that was saved."
+                f"Expected an object with {method} for {name!r} in {path}, got {kind}. "
+                "Give an object like the one that was saved."
             )
 
 
@@ -149,13 +161,13 @@ def _restore(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, pa
     try:
         if entry["kind"] == "object":
             if restore(value, entry["data"], allow=allow) is not value:
-                raise StateError(f"it is of another kind, but {type(value).__name__} came.")
+                raise StateError(f"expected an object of the kind that was saved, got {type(value).__name__}.")
             return value
         if entry["kind"] == "state":
             value.set_state(entry["data"], allow=allow)
         else:
             value.load_state_dict(entry["data"])
-    except Exception as error:  # whatever others' load_state_dict raise
+    except Exception as error:  # load_state_dict of other libraries may raise anything
         if isinstance(error, VecrlError) and not isinstance(error, StateError):
             raise
         raise StateError(f"{name!r} in {path} does not fit the object given: {error}") from error
@@ -163,10 +175,10 @@ def _restore(name: str, entry: Mapping[str, Any], value: Any, allow: Allowed, pa
 
 
 class GlobalGenerators:
-    """The generators that belong to nobody: those of `random`, `numpy.random` and torch, on all its devices.
+    """The global generators of the process: those of `random`, `numpy.random` and torch on all its devices.
 
-    What is drawn from them (by `torch.randn`, say, or a policy that samples) goes on after a `load` as it would have.
-    They are the process's, so no environment saves them.
+    After a `load`, numbers drawn from them (by `torch.randn` or a policy that samples, for example) continue as after
+    the `save`. No environment saves them, since they belong to the process.
 
     >>> state = GlobalGenerators().state_dict()
     >>> number = random.random()
@@ -176,7 +188,7 @@ class GlobalGenerators:
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all of them are, as plain data."""
+        """Returns the states of all generators as plain data."""
         version, words, gauss = random.getstate()
         state: dict[str, Any] = {
             "random": [version, np.array(words, np.uint64), gauss],
@@ -188,7 +200,7 @@ class GlobalGenerators:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; generators of devices that are not there are passed over."""
+        """Restores what `state_dict` returned; generators of devices that do not exist here are skipped."""
         version, words, gauss = state["random"]
         random.setstate((version, tuple(words.tolist()), gauss))
         np.random.set_state(state["numpy"])  # noqa: NPY002

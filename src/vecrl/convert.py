@@ -1,6 +1,6 @@
-"""Ways between the dialects: an environment of one seen as one of another.
+"""Converts environments of one dialect to another.
 
-Nothing is copied on the way: rows are the same tensors, seen through other names.
+Rows are not copied: the same tensors get other names. This module does not know how either dialect steps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,24 @@ from .venv.batch_pool import BatchedVenv, BatchPool
 
 
 class EnvBatch:
-    """An environment over TensorDicts as a `BatchSimulator`: one observation, one action, one reward a row.
+    """A TensorDict environment as a `BatchSimulator` with one observation, one action and one reward a row.
 
     Args:
-        env: of batch size (n,).
-        observation: which entry the observation is, where there are several.
+        env: an environment with batch size (n,).
+        observation: the key of the observation, if there are several entries.
+
+    Raises:
+        SpaceError: `env` has not exactly one batch dimension, or has several observations, actions or groups.
+        TypeError: `env` is no `EnvBase`.
     """
 
     def __init__(self, env: EnvBase, observation: Key | None = None):
         if not isinstance(env, EnvBase):
-            raise TypeError(f"Expected an environment over TensorDicts, an EnvBase, but {env!r:.80} came.")
+            raise TypeError(f"Expected a TensorDict environment (EnvBase), got {env!r:.80}.")
         if env.ndim != 1:
             raise SpaceError(
-                f"Expected an environment of one batch dimension, but its batch size is {tuple(env.batch_size)}. "
-                "Put a single one into a SerialEnv(1, ...)."
+                f"Expected an environment with one batch dimension, got batch size {tuple(env.batch_size)}. "
+                "Wrap a single environment in SerialEnv(1, ...)."
             )
         self.render_mode: str | None = None
         self.metadata: dict[str, Any] = {"render_modes": []}
@@ -63,13 +67,14 @@ class EnvBatch:
         self._root: TensorDictBase = TensorDict({}, env.batch_size)
 
     def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
-        """Begin an episode in every row; the first seed is enough, those of other rows follow from it.
+        """Resets all rows and returns their observations `[n, ...]`. The seeds of other rows follow from the first.
 
         Raises:
-            ValueError: options; seeds other than those that an int gives, of a vector or of a `GymWrapper` around one.
+            ValueError: there are options, or the seeds are not those that one int gives (in a vector environment or in
+                a `GymWrapper` around one).
         """
         if options:
-            raise ValueError(f"Expected no options, since environments over TensorDicts take none, but {options} came.")
+            raise ValueError(f"Expected no options for a TensorDict environment, got {options}.")
         if seeds is not None:
             _check_seed_chain(seeds)
             self.env.set_seed(seeds[0])
@@ -77,13 +82,13 @@ class EnvBatch:
         return self._root.get(self._obs)
 
     def reset_where(self, mask: Tensor) -> Tensor:
-        """Begin an episode in the rows of `mask`; the observations of all rows."""
+        """Resets the rows of `mask` `[n]` and returns the observations of all rows."""
         if bool(mask.any()):
             self._root = self.env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
         return self._root.get(self._obs)
 
     def step(self, actions: Tensor) -> BatchStep:
-        """Advance every row but those that are over, which stay as they are."""
+        """Steps all rows except those that are done, which stay unchanged."""
         done = self._root.get("done")
         action_tensordict = self._with_actions(actions)
         step_result = self.env.step(action_tensordict.set("_step", ~done) if bool(done.any()) else action_tensordict)
@@ -91,7 +96,11 @@ class EnvBatch:
         return self._to_batch_step(step_result.get("next"))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
-        """Advance every row and begin anew where that ended an episode: the step, who ended, and all observations."""
+        """Steps all rows and resets those that are done.
+
+        Returns:
+            The step; the done flags `[n]`; the observations of all rows after the resets.
+        """
         step_result, self._root = self.env.step_and_maybe_reset(self._with_actions(actions))
         next_td = step_result.get("next")
         return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._root.get(self._obs)
@@ -108,28 +117,29 @@ class EnvBatch:
         return BatchStep(next_td.get(self._obs), next_td.get(self._reward).squeeze(-1), *flags)
 
     def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
-        """Advance the rows of `mask` `[n]`; the others stay as they are."""
+        """Steps the rows of `mask` `[n]`; the others stay unchanged."""
         step_mask = (mask & ~self._root.get("done").squeeze(-1)).unsqueeze(-1)
         step_result = self.env.step(self._with_actions(actions).set("_step", step_mask))
         self._root = self.env.step_mdp(step_result)
         return self._to_batch_step(step_result.get("next"))
 
     def render(self, row: int) -> np.ndarray | None:
-        """Nothing: environments over TensorDicts show themselves in entries of their own."""
+        """Returns None: TensorDict environments render into entries, not by a call."""
         return None
 
     def get_state(self) -> dict[str, Any]:
-        """Raises: environments over TensorDicts do not say their states."""
-        raise NotImplementedError("An environment over TensorDicts does not say its rows' states.")
+        """Raises NotImplementedError: TensorDict environments do not return the states of rows."""
+        raise NotImplementedError("A TensorDict environment does not return the states of its rows.")
 
-    get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess] -- but it has one as a whole, see `vecrl.snapshot`
+    # `vecrl.snapshot` captures the environment as a whole instead.
+    get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess]
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Raises: environments over TensorDicts do not take states."""
-        raise NotImplementedError("An environment over TensorDicts does not take a state.")
+        """Raises NotImplementedError: TensorDict environments do not take the states of rows."""
+        raise NotImplementedError("A TensorDict environment does not take the states of its rows.")
 
     def close(self) -> None:
-        """Close the environment."""
+        """Closes the environment."""
         self.env.close()
 
 
@@ -142,24 +152,25 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
     )
     if list(seeds) not in valid:
         raise ValueError(
-            f"Expected one seed, from which an environment over TensorDicts draws those of its rows, but {list(seeds)} "
-            "came: give an int (with ids, to `seed`)."
+            "Expected one seed, from which a TensorDict environment derives those of its rows, "
+            f"got {list(seeds)}. Give an int (with ids, to `seed`)."
         )
 
 
 def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any) -> Any:
-    """An environment over TensorDicts, or one with ids, as a vector environment (dialect 1).
+    """Converts a TensorDict environment, or one of `vecrl.venv`, to a vector environment (dialect 1).
 
     Args:
-        env: an environment over TensorDicts of batch size (n,), with done flags at the root, whose tensors are the
-            rows; or one of `vecrl.venv`, whose workers go on under a `VectorEnv`, and which is not used any more.
-        observation: which entry the observation is, where there are several.
+        env: a TensorDict environment with batch size (n,) and done flags at the root; its tensors become the rows. Or
+            an environment of `vecrl.venv`; the `VectorEnv` takes over its workers, so do not use `env` any more.
+        observation: the key of the observation, if there are several entries.
         kwargs: those of `BatchedVectorEnv`: `autoreset_mode`, `num_episodes`, `empty_info`, `episode_stats`; for the
-            workers of a `vecrl.venv` `autoreset_mode`.
+            workers of a `vecrl.venv` only `autoreset_mode`.
 
     Raises:
-        SpaceError: several observations, actions or groups, of which a vector environment has one; spaces that differ.
-        TypeError: something else.
+        SpaceError: `env` has several observations, actions or groups, of which a vector environment has one; or its
+            environments have different spaces.
+        TypeError: `env` is none of these.
 
     >>> from vecrl.envs import GymEnv, SerialEnv
     >>> vector = to_vector(SerialEnv(2, lambda: GymEnv("CartPole-v1")))
@@ -181,31 +192,32 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     if heterogeneous or any(
         worker_info.observation_space != pool.worker_info.observation_space for worker_info in pool.worker_infos
     ):
-        raise SpaceError("Expected environments of equal spaces, which a vector environment's are, but theirs differ.")
+        raise SpaceError("Expected environments with equal spaces for a vector environment, got different ones.")
     return VectorEnv.from_pool(pool, **kwargs)
 
 
 def _pool_of(env: BaseVenv) -> Pool | BatchPool:
     if isinstance(env, VectorEnvWrapper):
-        raise SpaceError(f"Expected a vector environment without wrappers, but {env!r} came: give its `venv`.")
+        raise SpaceError(f"Expected a vector environment without wrappers, got {env!r}. Give its `venv`.")
     return env._pool
 
 
 def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
-    """An environment of another dialect as one with ids (dialect 2), on the same workers or the same tensors.
+    """Converts an environment of another dialect to one with ids (dialect 2), on the same workers or tensors.
 
-    Nothing is copied on the way; `env` itself is not used any more, and is closed by what is returned.
+    Nothing is copied. Do not use `env` any more; closing the result closes it.
 
     Args:
-        env: a `VectorEnv`, `AsyncVectorEnv` or `SyncVectorEnv`, whose workers may go asynchronous; a
-            `BatchedVectorEnv`, a `BatchSimulator` or a batch over TensorDicts; a `TorchWrapper` around any of these; a
-            single environment of gymnasium's; or one of `vecrl.venv`, which is returned as it is.
-        observation: of a batch over TensorDicts, which entry the observation is, where there are several.
-        kwargs: for workers `wait_num`, `timeout` and `stack_dicts`, see `BaseVectorEnv`.
+        env: a `VectorEnv`, `AsyncVectorEnv` or `SyncVectorEnv` (which can then be stepped asynchronously); a
+            `BatchedVectorEnv`, a `BatchSimulator` or a TensorDict environment with batch size (n,); a `TorchWrapper`
+            around any of these; a single gymnasium environment; or an environment of `vecrl.venv`, which is returned
+            unchanged.
+        observation: the key of the observation of a TensorDict environment, if there are several entries.
+        kwargs: `wait_num`, `timeout` and `stack_dicts` for environments with workers, see `BaseVectorEnv`.
 
     Raises:
-        SpaceError: several observations, actions or groups; a `TorchWrapper` that changes actions.
-        TypeError: something else.
+        SpaceError: `env` has several observations, actions or groups, or is a `TorchWrapper` that changes actions.
+        TypeError: `env` is none of these.
 
     >>> from vecrl.vector import make_vector_env
     >>> venv = to_venv(make_vector_env("native::CartPole-v1", num_envs=4))
@@ -228,13 +240,13 @@ def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseV
     if isinstance(env, BatchSimulator):
         return BatchedVenv(env, **kwargs)
     raise TypeError(
-        f"Expected an environment of gymnasium or vecrl, but {env!r:.80} came. Give the functions that make the "
-        "environments of another library's vector environment to one of vecrl.venv."
+        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. For another library's vector environment, "
+        "pass the functions that create its environments to a class of vecrl.venv."
     )
 
 
 class PoolVenv(BaseVenv):
-    """Environments with ids on a pool that there is; see `BaseVectorEnv`."""
+    """Environments with ids over an existing pool; see `BaseVectorEnv`."""
 
     def __init__(
         self, pool: Pool, wait_num: int | None = None, timeout: float | None = None, stack_dicts: bool = False
@@ -243,31 +255,31 @@ class PoolVenv(BaseVenv):
 
 
 class TensorToNumpyWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment that speaks tensors, in arrays and numbers."""
+    """Wraps a single environment that takes and returns tensors into one that takes and returns arrays and numbers."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As gymnasium's."""
+        """Resets the environment and returns the observation as an array, and the info."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs.numpy(force=True), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As gymnasium's."""
+        """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
         obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
         return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info
 
 
 def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
-    """Any environment of another dialect as one over TensorDicts (dialect 3).
+    """Converts an environment of any other dialect to a TensorDict environment (dialect 3).
 
     Args:
-        env: a gymnasium environment, a vector environment (dialect 1, or gymnasium's own), a `TorchWrapper` around
-            any of these, an environment with ids (dialect 2), which is not used any more, a classic one (dialect 4), or
-            an `EnvBase`, which is returned as it is.
+        env: a gymnasium environment, a vector environment (of dialect 1 or of gymnasium), a `TorchWrapper` around any
+            of these, an environment with ids (dialect 2; do not use it any more), a classic one (dialect 4), or an
+            `EnvBase`, which is returned unchanged.
         kwargs: those of `GymWrapper`, or of `ClassicWrapper`.
 
     Raises:
-        SpaceError: a `TorchWrapper` that changes actions, which TensorDicts would carry past it.
-        TypeError: something else.
+        SpaceError: `env` is a `TorchWrapper` that changes actions, which actions from TensorDicts would bypass.
+        TypeError: `env` is none of these.
 
     >>> import gymnasium
     >>> to_tensordict(gymnasium.make("CartPole-v1")).rollout(2).shape
@@ -292,4 +304,4 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
         from .classic import from_classic
 
         return from_classic(env, **kwargs)
-    raise TypeError(f"Expected an environment of gymnasium or vecrl, but {env!r} came.")
+    raise TypeError(f"Expected an environment of gymnasium or vecrl, got {env!r}.")

@@ -1,21 +1,21 @@
-"""Every error that vecrl raises of its own accord, in one tree.
+"""The exceptions that vecrl defines, in one tree. Knows no other module of the library.
 
     VecrlError
-    ├── SpaceError (TypeError, ValueError)   a space, spec, shape, dtype or device that does not fit
-    │   └── OutOfSpecError (AssertionError)  a value that a spec does not allow
-    ├── LockedError (RuntimeError)           a change of something that is locked
-    ├── ClosedError (ValueError)             a call on something that was closed
-    ├── PendingError (RuntimeError)          a call that must wait for one under way, or has none to wait for
-    ├── SerializationError (ValueError)               a factory that cannot be sent to a worker process
-    ├── VersionError (ModuleNotFoundError)   a library that is missing, or in a version that nothing here is for
-    ├── StateError (ValueError)              a state that cannot be taken, or put back where it is to go
-    │   └── CheckpointError                  a file that is no checkpoint, or not a whole one
-    ├── NetParsingError (ValueError)         a network description that is not in the grammar
+    ├── SpaceError (TypeError, ValueError)   a space, spec, shape, dtype or device does not fit
+    │   └── OutOfSpecError (AssertionError)  a value is not allowed by its spec
+    ├── LockedError (RuntimeError)           a locked object is changed
+    ├── ClosedError (ValueError)             a closed object is used
+    ├── PendingError (RuntimeError)          another command is pending, or none is
+    ├── SerializationError (ValueError)      a factory cannot be sent to a worker process
+    ├── VersionError (ModuleNotFoundError)   a library is missing, or its version is not supported
+    ├── StateError (ValueError)              a state cannot be captured, or cannot be restored into the object
+    │   └── CheckpointError                  a file is no checkpoint, or is incomplete
+    ├── NetParsingError (ValueError)         a network description is not in the grammar
     └── WorkerError (RuntimeError)           one or more environments failed
-        ├── WorkerCrash                      their worker process is gone
-        └── StepTimeout (TimeoutError)       their answer is late
+        ├── WorkerCrash                      their worker process ended
+        └── StepTimeout (TimeoutError)       they did not reply within the timeout
 
-A message says which environments, what was expected, what came, and what to do.
+A message names the environments, says what was expected and what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ import cloudpickle
 
 
 class VecrlError(Exception):
-    """Base of all errors raised by vecrl itself."""
+    """Base class of the errors that vecrl defines."""
 
 
 class SpaceError(VecrlError, TypeError, ValueError):
-    """A space, shape or dtype that does not fit what was declared."""
+    """A space, spec, shape, dtype or device does not fit what was declared."""
 
 
 class OutOfSpecError(SpaceError, AssertionError):
-    """A value that is not in the spec it was held against."""
+    """A value is not in the spec that it was checked against."""
 
 
 class LockedError(VecrlError, RuntimeError):
-    """A change of something that is locked against changes."""
+    """A locked object was to be changed."""
 
 
 class ClosedError(VecrlError, ValueError):
-    """Something was used after it had been closed."""
+    """An object was used after it was closed."""
 
 
 class PendingError(VecrlError, RuntimeError):
-    """A call came while another was under way, or asked for an answer to none."""
+    """A call was made while another command was pending, or waited for a reply while none was pending."""
 
 
 class SerializationError(VecrlError, ValueError):
-    """A factory that cannot be pickled, so that no worker process can have it."""
+    """A factory cannot be pickled, so it cannot be sent to a worker process."""
 
 
 class VersionError(VecrlError, ModuleNotFoundError):
-    """A library that is not installed, or in a version that nothing here was written for."""
+    """A library is not installed, or its version is not supported."""
 
 
 class StateError(VecrlError, ValueError):
-    """A state that cannot be taken, or that is none of the object that it is put into."""
+    """A state cannot be captured, or does not fit the object that it is restored into."""
 
 
 class CheckpointError(StateError):
-    """A file that is no checkpoint, is of another version, cut short or damaged, or lacks what is asked of it."""
+    """A file is no checkpoint, has another version, is truncated or damaged, or lacks a requested entry."""
 
 
 class NetParsingError(VecrlError, ValueError):
-    """A network description that is not in the network language.
+    """A network description is not in the network language.
 
     Attributes:
         line: 1-based line of the offending text, or None.
@@ -85,17 +85,17 @@ class NetParsingError(VecrlError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What one worker reports of one thing that went wrong.
+    """One failure, as a worker reports it.
 
     Attributes:
-        env_ids: the environments it concerns.
-        command: what was being done: "construct", "reset", "step", "render", "call", "close", …
+        env_ids: the environments that failed.
+        command: the command that failed: "construct", "reset", "step", "close", "invoke" or the name of a method, …
         error: the type and text of the exception, on one line.
-        traceback: the worker's own traceback as text ("" where there is none).
+        traceback: the worker's traceback as text ("" if there is none).
         worker: the worker's index.
         pid: the worker's process id.
-        step: how many steps the worker had been asked for.
-        exception: the exception itself where it could be brought over, else None.
+        step: how many step commands the worker had received.
+        exception: the exception itself if it could be sent to the caller, else None.
         kind: "raised", "crashed" or "timed_out".
     """
 
@@ -111,27 +111,28 @@ class Failure:
 
 
 _ENDINGS = {
-    "construct": "Nothing was made, and nothing is left running.",
-    "close": "Everything is closed all the same.",
+    "construct": "No environment was created, and no worker is left running.",
+    "close": "All environments and workers are closed nevertheless.",
 }
 
 
 class WorkerError(VecrlError, RuntimeError):
-    """One or more environments failed; the message carries each one's own traceback.
+    """One or more environments failed; the message contains the traceback of each.
 
     Attributes:
-        failures: one `Failure` a thing that went wrong, in the order of the environments.
-        env_ids: all environments concerned.
-        transition: what the other environments yielded, where the command was a step or a reset.
-        results: what the other environments gave, None for those that failed, where the command was a call.
+        failures: the failures, ordered by environment.
+        env_ids: the ids of all environments that failed.
+        transition: the transition of the other environments if the command was a step or a reset, else None.
+        results: the results of the other environments if the command was a call, with None for each that failed;
+            else None.
     """
 
     results: list[Any] | None = None
-    advice = "The other environments are unharmed; reset the failed ones (or all) to go on."
+    advice = "The other environments are unaffected. Reset the failed ones, or all, to continue."
 
     def __init__(self, failures: Sequence[Failure], transition: Any = None, advice: str | None = None):
         self.transition = transition
-        unique = {id(failure): failure for failure in failures}  # a crash is told to all who waited for the worker
+        unique = {id(failure): failure for failure in failures}  # a crash fails all commands of its worker
         self.failures = tuple(sorted(unique.values(), key=lambda f: f.env_ids))
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         if advice is None:
@@ -146,37 +147,37 @@ class WorkerError(VecrlError, RuntimeError):
 
 
 class WorkerCrash(WorkerError):
-    """A worker process is gone: it exited or was killed."""
+    """A worker process exited or was killed."""
 
     advice = (
-        "The environments of that worker are lost: close this object and make a new one, "
-        'or have them made anew by on_failure="restart".'
+        "The environments of that worker are lost. Close this object and create a new one, "
+        'or use on_failure="restart", which creates them again.'
     )
 
 
 class StepTimeout(WorkerError, TimeoutError):
-    """Environments did not answer within the timeout; they are still under way."""
+    """Environments did not reply within the timeout; their commands are still pending."""
 
     advice = (
-        "They stay pending, and no other is out of step: reset, which waits for them first, wait again where there is "
-        "a call for it (step_wait, step(None)), or cancel them, or close. "
-        'on_failure="restart" replaces those who are late.'
+        "They stay pending, and the other environments stay in sync. Reset (which waits for them first), wait again "
+        "(step_wait, step(None)), cancel them, or close. "
+        'on_failure="restart" replaces environments that time out.'
     )
 
 
 def failures_to_error(failures: Sequence[Failure], transition: Any = None, advice: str | None = None) -> WorkerError:
-    """The error that fits the worst of `failures`: a crash before a timeout before an exception."""
+    """Returns the error for the worst of `failures`: a crash is worse than a timeout, a timeout than an exception."""
     kinds = {f.kind for f in failures}
     cls = WorkerCrash if "crashed" in kinds else StepTimeout if "timed_out" in kinds else WorkerError
     return cls(failures, transition, advice)
 
 
 class remap_failures:
-    """Around calls: what they raise of failures is told as other ones, with the same cause and results.
+    """Context manager that replaces the failures of a `WorkerError` raised in its block; cause and results stay.
 
     Args:
-        remap: what a failure is told as.
-        advice: what to do now, where it is not what usually helps.
+        remap: returns the failures that replace one failure.
+        advice: replaces the default advice of the error.
     """
 
     def __init__(self, remap: Callable[[Failure], Iterable[Failure]], advice: str | None = None):
@@ -193,12 +194,12 @@ class remap_failures:
 
 
 def pickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
-    """Failures that can travel: their exceptions in bytes, if they can be pickled and rebuilt."""
+    """Returns the failures with their exceptions pickled; None for each that cannot be pickled and unpickled."""
     return [replace(failure, exception=_pickle_exception(failure.exception)) for failure in failures]
 
 
 def unpickle_exceptions(failures: Iterable[Failure]) -> list[Failure]:
-    """Failures that travelled, with the exceptions that this process can rebuild."""
+    """Returns the failures with their exceptions unpickled; None for each that this process cannot unpickle."""
     return [replace(failure, exception=_unpickle_exception(failure.exception)) for failure in failures]
 
 
@@ -212,7 +213,7 @@ def _pickle_exception(error: BaseException | None) -> Any:
     try:
         body = cloudpickle.dumps(error)
         pickle.loads(body)
-    except BaseException:  # odd constructors raise anything
+    except BaseException:  # constructors may raise anything
         return None
     return body
 

@@ -1,8 +1,9 @@
 """Random streams of a worker: the global generators of `random`, NumPy and torch, seeded and switched together.
 
-Policies and environments draw from global generators. Forked processes begin with equal ones, and workers in one
-process share them. `seed_streams` gives a process generators of its own; `RandomStreams` gives a piece of code its own
-within a process. torch is not imported for it: its generators are included if somebody else has imported it.
+Policies and environments draw from global generators. These have equal states in forked processes, and workers in one
+process share them. `seed_streams` seeds those of a process; `RandomStreams` replaces them for a block of code. This
+module does not import torch: torch's generators are included if torch is already imported. Knows no workers and no
+policies.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .seeding import stream_for
 
 
 def seed_streams(seed: int) -> None:
-    """Seeds the global generators of `random`, NumPy and torch (all its devices), each with a seed of its own.
+    """Seeds the global generators of `random`, NumPy and torch (all its devices), each with a different seed.
 
     Args:
         seed: 0 <= seed < 2**64. Equal seeds give equal numbers, whatever was drawn before.
@@ -36,11 +37,11 @@ def seed_streams(seed: int) -> None:
 
 
 class RandomStreams:
-    """Global generators of its own for the code in a `with` block; those of the process are restored after it.
+    """Replaces the global generators within a `with` block, and restores those of the process after it.
 
     The next block continues where the last one ended. Blocks of different objects may be nested. If torch is first
-    imported within a block, its generators stay seeded after it. Only one thread at a time may be in such a block, as
-    the generators are the process's.
+    imported within a block, its generators stay seeded after it. Only one thread at a time may be in such a block,
+    since the generators belong to the process.
 
     >>> streams = RandomStreams(1)
     >>> with streams:
@@ -52,12 +53,12 @@ class RandomStreams:
     True
 
     Args:
-        seed: of the streams, 0 <= seed < 2**64; see `seed_streams`.
+        seed: the seed of the streams, 0 <= seed < 2**64; see `seed_streams`.
     """
 
     def __init__(self, seed: int):
         self._seed = seed
-        self._bit_generator = np.random.MT19937(0)  # switched as a whole, which is quicker than copying its state
+        self._bit_generator = np.random.MT19937(0)  # switched as an object, which is faster than copying its state
         self._states: list[Any] | None = None  # of the streams, from the end of the last block
         self._process_states: list[Any] = []  # of the process, while a block runs
 
@@ -77,11 +78,11 @@ class RandomStreams:
 
 def _torch() -> Any:
     torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "manual_seed") else None  # not while another thread imports it
+    return torch if hasattr(torch, "manual_seed") else None  # absent while another thread is importing torch
 
 
 def _get_states() -> list[Any]:
-    """The states of all global generators: `random`, NumPy (the bit generator itself), torch's CPU and CUDA devices."""
+    """Returns the states of all global generators: `random`, NumPy (its bit generator), torch on CPU and CUDA."""
     states: list[Any] = [random.getstate(), get_bit_generator()]
     if (torch := _torch()) is not None:
         states.append(torch.get_rng_state())
@@ -91,7 +92,7 @@ def _get_states() -> list[Any]:
 
 
 def _set_states(states: list[Any]) -> None:
-    """Restores what `_get_states` returned; generators that did not exist then are left alone."""
+    """Restores what `_get_states` returned; generators that did not exist then stay unchanged."""
     random.setstate(states[0])
     set_bit_generator(states[1])
     if len(states) > 2:

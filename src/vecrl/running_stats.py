@@ -1,10 +1,10 @@
-"""Running mean and variance: the one implementation behind every normaliser of the library.
+"""Running mean and variance: the one implementation that every normaliser of the library uses.
 
-`RunningMeanStd` (arrays), `RunningNorm` (tensors), `RunningStat` and `VecNorm` (TensorDicts) are thin forms of
-`RunningStats`. It keeps a count, a mean and a sum of squared deviations in float64 and takes in whole batches by the
-parallel form of Welford's recurrence (Chan, Golub and LeVeque, 1979), so that long runs with a large mean and a tiny
-variance stay exact. It knows nothing of environments, policies or training, and imports torch only when statistics
-are to live on a torch device: processes that step environments use it without torch.
+`RunningMeanStd` (arrays), `RunningNorm` (tensors), `RunningStat` and `VecNorm` (TensorDicts) are thin layers over
+`RunningStats`. It keeps a count, a mean and a sum of squared deviations in float64. Batches are added by the parallel
+form of Welford's recurrence (Chan, Golub and LeVeque, 1979), so long runs with a large mean and a small variance stay
+exact. This module knows nothing of environments, policies or training. It imports torch only for statistics on a torch
+device, since processes that step environments use it without torch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Array = Any
 
 
 class RunningStats:
-    """Count, mean and variance of the rows seen so far, one of each an element of a row.
+    """Count, mean and variance of the rows so far, for each element of a row.
 
-    Statistics live at one home: NumPy arrays, or tensors on one torch device. Batches of either kind are welcome at
-    any home; `normalize` answers in the kind, device and floating dtype of what it was given.
+    The statistics are NumPy arrays, or tensors on one torch device. Batches may be arrays or tensors on any device;
+    `normalize` returns the kind, device and floating dtype of its input.
 
     Args:
         shape: shape of one row, without batch dimensions; `()` for scalars such as rewards.
-        epsilon: added to the variance before the root is taken.
-        min_variance: smaller variances count as this one.
-        clip: normalised values are clipped to `[-clip, clip]`, or to `(low, high)`; None leaves them.
-        decay: what rows of before count for, each time that new ones come; 1 for as much as new ones.
-        device: None for NumPy, else the torch device ("cpu", "cuda:0", …) that holds the statistics.
+        epsilon: added to the variance before the square root.
+        min_variance: lower bound of the variance that `normalize` uses.
+        clip: normalised values are clipped to `[-clip, clip]`, or to `(low, high)`; None for no clipping.
+        decay: factor on the weight of the earlier rows at each update; 1 for equal weights.
+        device: None for NumPy, else the torch device ("cpu", "cuda:0", …) of the statistics.
 
     Attributes:
         training: False while frozen; `update` then does nothing.
-        empty: True until the first rows came; unlike `count` it is known without waiting for a device.
+        empty: True before the first rows; unlike `count`, it needs no synchronisation with a device.
 
     >>> stats = RunningStats((2,), clip=5.0)
     >>> stats.update(np.array([[0.0, 10.0], [2.0, 30.0]]))
@@ -58,7 +58,7 @@ class RunningStats:
         device: Any = None,
     ):
         if not 0 < decay <= 1:
-            raise ValueError(f"Expected a decay above 0, up to 1, but {decay} came.")
+            raise ValueError(f"Expected a decay in (0, 1], got {decay}.")
         self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
         self.epsilon = float(epsilon)
         self.min_variance = float(min_variance)
@@ -69,47 +69,47 @@ class RunningStats:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all rows."""
+        """Resets the statistics to those of no rows."""
         self._set(0, np.zeros(self.shape), np.zeros(self.shape))
 
-    # ------------------------------------------------------------------ what was learnt
+    # ------------------------------------------------------------------ statistics
 
     @property
     def count(self) -> int:
-        """How many rows were seen, as far as they still count; where elements were masked, of the element with most."""
+        """The number of rows, weighted by `decay`; if elements were masked, the largest number of any element."""
         return int(self._count if _ndim(self._count) == 0 else self._count.max())
 
     @property
     def weight(self) -> Array:
-        """What the rows seen count for: a number, or `[*shape]` where elements were masked."""
+        """The weight of the rows: a number, or `[*shape]` if elements were masked."""
         return self._count
 
     @property
     def mean(self) -> Array:
-        """Mean of the rows, `[*shape]` float64; zeros before the first row. Later updates never change it."""
+        """The mean of the rows, `[*shape]` float64; zeros before the first row. Updates do not change the array."""
         return self._mean
 
     @property
     def var(self) -> Array:
-        """Population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
+        """The population variance of the rows (divided by the count), `[*shape]` float64; ones before the first row."""
         if self._all_counted:
             return self._m2 / self._count
         return self._m2 / _at_least_one(self._count) + (self._count == 0)
 
     @property
     def std(self) -> Array:
-        """Square root of `var`, `[*shape]` float64."""
+        """The square root of `var`, `[*shape]` float64."""
         return self.var**0.5
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ updates
 
     def update(self, batch: Array, mask: Array | None = None) -> None:
-        """Take in the rows of `batch` `[*batch_shape, *shape]` (any number of leading dimensions, none included).
+        """Adds the rows of `batch` `[*batch_shape, *shape]` (any number of leading dimensions, also none).
 
         Args:
             batch: numbers of any dtype. Gradients do not flow into the statistics.
-            mask: bool `[*batch_shape]`; rows where it is False are left out, whatever they hold (nan included). Or
-                `[*batch_shape, *shape]`, which leaves out single elements, each of which then has a count of its own.
+            mask: bool `[*batch_shape]`; rows where it is False are ignored, whatever they contain (also nan). Or
+                `[*batch_shape, *shape]`, which ignores single elements; each element then has its own count.
 
         Raises:
             SpaceError: the shape of `batch` does not end in `shape`, or `mask` does not have the leading shape.
@@ -132,44 +132,44 @@ class RunningStats:
         self._merge_moments(*moments)
 
     def merge(self, other: RunningStats) -> RunningStats:
-        """Take in all rows that `other` has seen, as if they had been seen here; returns itself.
+        """Adds all rows of `other`, as if `update` had been called with them; returns itself.
 
         Raises:
             SpaceError: the shapes of the rows differ.
             ValueError: these statistics are frozen.
         """
         if other.shape != self.shape:
-            raise SpaceError(f"cannot merge statistics of rows of shape {other.shape} into those of {self.shape}")
+            raise SpaceError(f"Expected statistics of rows of shape {self.shape}, got {other.shape}.")
         if not self.training:
-            raise ValueError("these statistics are frozen: call train() before merging others into them")
+            raise ValueError("Expected statistics that can change, got frozen ones. Call train() before merge().")
         if other.empty:
             return self
         self._merge_moments(self._scalar(other._count), self._as_own_array(other._mean), self._as_own_array(other._m2))
         return self
 
     def train(self, mode: bool = True) -> RunningStats:
-        """Let `update` learn (True) or ignore what it is given (False); returns itself."""
+        """Makes `update` add rows (True) or do nothing (False); returns itself."""
         self.training = bool(mode)
         return self
 
     def freeze(self) -> RunningStats:
-        """The same as `train(False)`: from now on `update` does nothing."""
+        """Makes `update` do nothing, as `train(False)` does; returns itself."""
         return self.train(False)
 
     def eval(self) -> RunningStats:
-        """The same as `freeze`, by the name that torch's modules use."""
+        """Makes `update` do nothing, as `freeze` does; returns itself. This is the name that torch's modules use."""
         return self.train(False)
 
     # ------------------------------------------------------------------ use
 
     def normalize(self, x: Array, *, clip: float | tuple[float, float] | None = None) -> Array:
-        """`(x - mean) / sqrt(max(var, min_variance) + epsilon)`, clipped.
+        """Returns `(x - mean) / sqrt(max(var, min_variance) + epsilon)`, clipped.
 
-        The difference is taken in float64, so that a large mean costs no digits.
+        The difference is computed in float64, so a large mean loses no digits.
 
         Args:
             x: `[..., *shape]`; an array or a tensor on any device.
-            clip: used instead of the constructor's.
+            clip: replaces the constructor's.
 
         Returns:
             A new array or tensor like `x`: its floating dtype, or float32 if `x` holds integers or bools.
@@ -198,7 +198,7 @@ class RunningStats:
         return out.to(x.dtype if x.is_floating_point() else torch.float32)
 
     def affine(self) -> tuple[Array, Array]:
-        """`mean` and `scale`, `[*shape]` float64 each, so that `(x - mean) * scale` is normalised."""
+        """Returns `mean` and `scale`, `[*shape]` float64; the normalised values are `(x - mean) * scale`."""
         if self._scale is None:
             var = self.var
             if self.min_variance:
@@ -206,23 +206,23 @@ class RunningStats:
             self._scale = (var + self.epsilon if self.epsilon else var) ** -0.5
         return self._mean, self._scale
 
-    # ------------------------------------------------------------------ keeping and moving
+    # ------------------------------------------------------------------ states and devices
 
     def state_dict(self) -> dict[str, Array]:
-        """`count`, `mean` and `m2` (the sum of squared deviations) as copies of the home's kind, float64."""
+        """Returns copies of `count`, `mean` and `m2` (the sum of squared deviations), float64, on the same device."""
         state = {"count": self._count, "mean": self._mean, "m2": self._m2}
         return {k: np.array(v, np.float64) if self.device is None else v.clone() for k, v in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave, at whichever home that was."""
+        """Restores what `state_dict` returned, for NumPy or any device."""
         for name in ("count", "mean", "m2"):
             shape = tuple(getattr(state[name], "shape", ()))
             if shape != self.shape and not (name == "count" and not shape):
-                raise SpaceError(f"{name!r} should have the shape {self.shape}, not {shape}")
+                raise SpaceError(f"Expected {name!r} to have the shape {self.shape}, got {shape}.")
         self._set(state["count"], state["mean"], state["m2"])
 
     def to(self, device: Any) -> RunningStats:
-        """A copy of these statistics at another home: a torch device, or None for NumPy."""
+        """Returns a copy of these statistics on a torch device, or as NumPy arrays if `device` is None."""
         options = {"epsilon": self.epsilon, "min_variance": self.min_variance}
         other = RunningStats(self.shape, **options, clip=self.clip, decay=self.decay, device=device)
         other.load_state_dict(self.state_dict())
@@ -232,13 +232,13 @@ class RunningStats:
         location = "numpy" if self.device is None else str(self.device)
         return (
             f"RunningStats(shape={self.shape}, count={self.count}, "
-            f"home={location}{'' if self.training else ', frozen'})"
+            f"device={location}{'' if self.training else ', frozen'})"
         )
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _merge_moments(self, count: Any, mean: Array, m2: Array) -> None:
-        """Join the moments of other rows to these. New arrays each time: those handed out stay as they were."""
+        """Adds the moments of other rows. Creates new arrays, so arrays returned earlier do not change."""
         total = self._count + count
         self._all_counted = self._all_counted or (isinstance(count, int | float) and count > 0)
         weight = count / (total if self._all_counted else _at_least_one(total))
@@ -250,9 +250,9 @@ class RunningStats:
         self.empty = self.device is None and self.empty and not np.any(total)
 
     def _merge_rows(self, rows: np.ndarray) -> None:
-        """Join no more rows than there were before: by their deviations from the mean so far, in half the operations.
+        """Adds no more rows than there are already, by their deviations from the mean so far: half the operations.
 
-        What is subtracted is at most half of what it is subtracted from, so no digits are lost.
+        The subtrahend is at most half of the minuend, so no digits are lost.
         """
         decayed_count = self._count * self.decay
         total = decayed_count + len(rows)
@@ -273,9 +273,9 @@ class RunningStats:
         self._scale: Array | None = None
 
     def _scalar(self, count: Any) -> Any:
-        """A count at home: for NumPy a Python number, or one an element; a tensor on a device, where reading waits."""
+        """Returns a count: a Python number or an array for NumPy; a tensor on a device, as reading a number waits."""
         array = self._as_own_array(count)
-        if self.device is None and array.size and (array == array.flat[0]).all():  # the same for all is one number
+        if self.device is None and array.size and (array == array.flat[0]).all():  # equal for all elements
             return array.flat[0].item()
         return array.copy() if array.ndim else array
 
@@ -299,12 +299,12 @@ class RunningStats:
         if shape == (*batch_shape, *self.shape):
             return mask.reshape(-1, *self.shape)
         raise SpaceError(
-            f"the mask should have the batch's leading shape {batch_shape}, or all of its shape, not {shape}"
+            f"Expected a mask of shape {batch_shape} (one value a row) or {(*batch_shape, *self.shape)}, got {shape}."
         )
 
 
 def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] | None:
-    """`(low, high)` of a clip given as one positive number or as a pair; None stays None.
+    """Returns `(low, high)` of a clip that is one positive number or a pair; None for None.
 
     >>> bounds_of(5), bounds_of((-1, 2)), bounds_of(None)
     ((-5.0, 5.0), (-1.0, 2.0), None)
@@ -313,7 +313,7 @@ def bounds_of(clip: float | tuple[float, float] | None) -> tuple[float, float] |
         return None
     low, high = clip if isinstance(clip, tuple | list) else (-clip, clip)
     if not low < high:
-        raise ValueError(f"clip should be a positive number or a pair (low, high) with low < high, not {clip!r}")
+        raise ValueError(f"Expected clip to be a positive number or a pair (low, high) with low < high, got {clip!r}.")
     return float(low), float(high)
 
 
@@ -332,7 +332,10 @@ def _moments_numpy(rows: np.ndarray, mask: Any | None) -> tuple[Any, Array, Arra
 
 
 def _moments_torch(rows: Any, mask: Any | None) -> tuple[Any, Any, Any]:
-    """Without reading a tensor on the host, so that a device is never waited for and `torch.compile` can take it."""
+    """Returns count, mean and squared deviations without reading a tensor on the host.
+
+    So there is no synchronisation with a device, and `torch.compile` can trace it.
+    """
     torch = _torch()
     if mask is None:
         count = rows.new_full((), len(rows))
@@ -359,10 +362,10 @@ def _copy(x: Array) -> Array:
 
 
 def _batch_shape(actual: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The leading dimensions of something whose shape should end in `shape`."""
+    """Returns the leading dimensions of a shape that should end in `shape`."""
     num_batch_dims = len(actual) - len(shape)
     if num_batch_dims < 0 or actual[num_batch_dims:] != shape:
-        raise SpaceError(f"expected an array whose shape ends in {shape} (one row), got one of shape {actual}")
+        raise SpaceError(f"Expected an array with a shape that ends in {shape} (one row), got shape {actual}.")
     return actual[:num_batch_dims]
 
 

@@ -1,11 +1,11 @@
-"""Seeds as a pure function of (root, environment, episode), so that results hang on nothing else.
+"""Seeds as a pure function of (root, environment, episode), so that results depend on nothing else.
 
-Which worker runs an environment, how many workers there are and who finishes first must not matter; neither must how
-many other environments there are. So no generator is drawn from: each episode's seed is a hash of its own name. There
-is no default seed anywhere: None means entropy from the operating system.
+They must not depend on the number of workers, the worker that runs an environment, the order in which workers finish,
+or the number of other environments. So the seeds are not drawn from a generator: each is a hash of (root, environment,
+episode). There is no default seed: None means entropy from the operating system.
 
-A `SeedRule` says which seed an episode begins with. `own_seeds`, `shared_seeds`, `listed_seeds` and `SeedSet` are the
-usual ones. Knows NumPy only.
+A `SeedRule` determines the seed of each episode: `OwnSeeds`, `SharedSeeds`, `ListedSeeds` or `SeedSet`. Knows NumPy
+only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _WORD = 2**64 - 1
 
 
 def seed_for(root: int, env_id: int, episode: int = 0) -> int:
-    """The seed of one episode of one environment, in [0, 2**32); the same on every machine and in every version.
+    """Returns the seed of one episode of one environment, in [0, 2**32); equal on all machines and in all versions.
 
     Args:
-        root: what the user calls the seed, 0 <= root < 2**64.
-        env_id: the environment's number, or a population member's.
-        episode: how many episodes it began before.
+        root: the seed that the user gives, 0 <= root < 2**64.
+        env_id: the index of the environment, or of a population member.
+        episode: the number of earlier episodes of the environment.
+
+    Raises:
+        ValueError: a number is below 0 or at least 2**64.
 
     >>> seed_for(1, 0, 0), seed_for(1, 0, 1), seed_for(1, 1, 0)
     (2978611956, 4173706796, 2665212349)
@@ -39,13 +42,13 @@ def seed_for(root: int, env_id: int, episode: int = 0) -> int:
 
 
 def seeds_for(root: int, env_ids: Numbers, episodes: Numbers = 0) -> np.ndarray[Any, Any]:
-    """`seed_for` for many environments and episodes at once, which broadcast; uint32.
+    """Returns the seeds of many environments and episodes, which broadcast; uint32. See `seed_for`.
 
     >>> seeds_for(1, [0, 1]).tolist()
     [2978611956, 2665212349]
 
     Raises:
-        ValueError: a number below 0 or of 2**64 and above.
+        ValueError: a number is below 0 or at least 2**64.
     """
     word = _mix(_words("root", root) + np.uint64(_GOLDEN))
     for name, numbers in (("env_id", env_ids), ("episode", episodes)):
@@ -54,7 +57,7 @@ def seeds_for(root: int, env_ids: Numbers, episodes: Numbers = 0) -> np.ndarray[
 
 
 def stream_for(root: int, name: str) -> int:
-    """Another root, in [0, 2**64), for what must not share its random numbers with the episodes: "actions", "test".
+    """Returns another root, in [0, 2**64), for random numbers that differ from the episodes': "actions", "test".
 
     >>> stream_for(1, "actions") == stream_for(1, "test")
     False
@@ -64,54 +67,51 @@ def stream_for(root: int, name: str) -> int:
 
 
 class SeedRule(Protocol):
-    """Says which seed each episode begins with."""
+    """Determines the seed of each episode."""
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-        """Seeds `[m]` of the environments `[m]` and their episodes `[m]` (or one for all)."""
+        """Returns the seeds `[m]` of the environments `[m]` and their episodes `[m]` (or one number for all)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSeeds:
-    """Every environment and every episode has a seed of its own."""
+    """A different seed for every environment and every episode."""
 
     root: int
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-        """See `SeedRule`."""
         return seeds_for(self.root, env_ids, episodes)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSeeds:
-    """All environments begin their k-th episodes alike: members of a population are judged on the same tasks."""
+    """The same seed for the k-th episodes of all environments, so that members of a population get the same tasks."""
 
     root: int
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-        """See `SeedRule`."""
         return seeds_for(self.root, np.zeros_like(env_ids), episodes)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSeeds:
-    """Environment i begins its first episode with `seeds[i]` itself, later ones with seeds that follow from it."""
+    """`seeds[i]` for the first episode of environment i, and seeds derived from it for its later episodes."""
 
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """See that they are seeds.
+        """Checks the seeds.
 
         Raises:
-            ValueError: one is below 0 or of 2**64 and above.
+            ValueError: a seed is below 0 or at least 2**64.
         """
         _words("seeds", self.seeds)
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-        """See `SeedRule`."""
         ids, episode_numbers = np.broadcast_arrays(env_ids, episodes)
         if ids.max(initial=-1) >= len(self.seeds):
-            raise ValueError(f"Expected a seed for each environment up to {ids.max()}, but {len(self.seeds)} came.")
+            raise ValueError(f"Expected a seed for each environment up to {ids.max()}, got {len(self.seeds)} seeds.")
         pairs: list[tuple[int, int]] = np.stack([ids.ravel(), episode_numbers.ravel()], 1).tolist()
         seeds = [seed_for(self.seeds[i], 0, episode) if episode else self.seeds[i] for i, episode in pairs]
         return np.array(seeds, np.uint64).reshape(ids.shape)
@@ -119,7 +119,7 @@ class ListedSeeds:
 
 @dataclass(frozen=True, slots=True)
 class SeedSet:
-    """Only these seeds, such as the levels to train on: environment i begins with the i-th and takes them in turn.
+    """A fixed set of seeds, such as training levels: environment i starts with the i-th seed and cycles through all.
 
     >>> SeedSet((7, 8, 9))([0, 1, 2, 0], [0, 0, 0, 1]).tolist()
     [7, 8, 9, 8]
@@ -128,25 +128,24 @@ class SeedSet:
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """See that they are seeds.
+        """Checks the seeds.
 
         Raises:
-            ValueError: there are none, or one is below 0 or of 2**64 and above.
+            ValueError: there are no seeds, or one is below 0 or at least 2**64.
         """
         if not len(self.seeds):
-            raise ValueError("Expected at least one seed, but none came.")
+            raise ValueError("Expected at least one seed, got none.")
         _words("seeds", self.seeds)
 
     def __call__(self, env_ids: Numbers, episodes: Numbers) -> np.ndarray[Any, Any]:
-        """See `SeedRule`."""
         return np.array(self.seeds, np.uint64)[np.add(env_ids, episodes) % len(self.seeds)]
 
 
 def seed_rule(seed: int | Sequence[int] | SeedRule | None) -> SeedRule:
-    """The rule that `seed` means: an int gives every episode its own, a sequence one an environment, None entropy.
+    """Returns the rule for `seed`: `OwnSeeds` for an int, `ListedSeeds` for a sequence, a random `OwnSeeds` for None.
 
     Raises:
-        ValueError: an int below 0 or of 2**64 and above.
+        ValueError: an int is below 0 or at least 2**64.
 
     >>> seed_rule([5, 6])([0, 1], 0).tolist()
     [5, 6]
@@ -161,7 +160,10 @@ def seed_rule(seed: int | Sequence[int] | SeedRule | None) -> SeedRule:
 
 
 def split_seeds(root: int, *sizes: int) -> list[SeedSet]:
-    """Sets of seeds that share none: to train on one and to test on another.
+    """Returns disjoint sets of seeds, one for training and one for testing, for example.
+
+    Raises:
+        ValueError: there is no size, or one is below 1.
 
     >>> train, test = split_seeds(1, 200, 50)
     >>> len(train.seeds), len(test.seeds), set(train.seeds) & set(test.seeds)
@@ -169,23 +171,23 @@ def split_seeds(root: int, *sizes: int) -> list[SeedSet]:
     """
     count = sum(sizes)
     if min(sizes, default=0) < 1:
-        raise ValueError(f"Expected the sizes of sets of seeds, 1 or more each, but {sizes} came.")
+        raise ValueError(f"Expected sizes of 1 or more, got {sizes}.")
     candidates = seeds_for(stream_for(root, "split"), np.arange(count + count // 8 + 8))
-    unique = list(dict.fromkeys(candidates.tolist()))[:count]  # 32-bit hashes meet now and then
+    unique = list(dict.fromkeys(candidates.tolist()))[:count]  # 32-bit hashes collide now and then
     parts = np.split(np.array(unique), np.cumsum(sizes)[:-1])
     return [SeedSet(tuple(part.tolist())) for part in parts]
 
 
 def _words(name: str, numbers: Numbers) -> np.ndarray[Any, Any]:
-    """As uint64, an array even where it is one number: NumPy's scalars warn where arrays wrap around."""
+    """Returns a uint64 array, also for one number: NumPy warns if a scalar overflows, but not if an array does."""
     array = np.asarray(numbers)
     if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-        raise ValueError(f"Expected {name} to be at least 0 and less than 2**64, but {numbers!r} came.")
+        raise ValueError(f"Expected {name} to be at least 0 and less than 2**64, got {numbers!r}.")
     return np.atleast_1d(array).astype(np.uint64)
 
 
 def _mix(word: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that spreads every bit over all."""
+    """Applies the finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that mixes all bits."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])
     word = (word ^ (word >> np.uint64(27))) * np.uint64(_MULTIPLIERS[1])
     return word ^ (word >> np.uint64(31))

@@ -40,32 +40,32 @@ def test_attributes_items_and_sections_are_equivalent() -> None:
 
 def test_unknown_names_raise_with_a_suggestion() -> None:
     config = Config(learning_rate=1.0, seed=0)
-    with pytest.raises(AttributeError, match=r"no 'learning_rte' here: did you mean 'learning_rate'\?"):
+    with pytest.raises(AttributeError, match=r"got 'learning_rte'\. Did you mean 'learning_rate'\?"):
         _ = config.learning_rte
-    with pytest.raises(KeyError, match=r"no 'x' here\. There are \['learning_rate', 'seed'\]"):
+    with pytest.raises(KeyError, match=r"one of \['learning_rate', 'seed'\], got 'x'\."):
         config["x"]
-    with pytest.raises(KeyError, match="did you mean 'seed'"):
+    with pytest.raises(KeyError, match="Did you mean 'seed'"):
         del config["seet"]
     assert not hasattr(config, "empty_result")
 
 
 @pytest.mark.parametrize("name", ["save", "load", "new_section", "__dict__"])
 def test_reserved_names_raise(name: Any) -> None:
-    with pytest.raises(ValueError, match=r"cannot be the name of a setting.*'new_section', 'save', 'load'"):
+    with pytest.raises(ValueError, match=r"reserved name .*'new_section', 'save', 'load'"):
         Config()[name] = 1
-    with pytest.raises(ValueError, match="cannot be the name"):
+    with pytest.raises(ValueError, match="got the reserved name"):
         Config(model={name: 1})
 
 
 def test_names_that_are_not_strings_raise(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("yes: 1")
-    with pytest.raises(ValueError, match=r"True cannot be the name of a setting: only strings can .*need quotes"):
+    with pytest.raises(ValueError, match=r"setting to be a string, got True .*need quotes"):
         Config.load(tmp_path / "config.yaml")
 
 
 def test_existing_sections_are_not_overwritten() -> None:
     config = Config(model=1)
-    with pytest.raises(ValueError, match="'model' is there already, as 1"):
+    with pytest.raises(ValueError, match="got 'model', which is 1"):
         config.new_section("model", layers=3)
 
 
@@ -139,7 +139,7 @@ def test_handwritten_yaml_is_read(tmp_path: Path) -> None:
 
 
 def test_unsupported_values_raise_with_their_path(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"but model\.layers\.1 is <function .*, a function"):
+    with pytest.raises(TypeError, match=r"Expected model\.layers\.1 to consist of .*, got <function .* \(function\)"):
         Config(model={"layers": [1, test_copies_are_independent]}).save(tmp_path / "config.yaml")
     assert not (tmp_path / "config.yaml").exists()
 
@@ -147,7 +147,7 @@ def test_unsupported_values_raise_with_their_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[1, 2]", "3", "just text"])
 def test_other_files_raise(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match="to hold settings by their names"):
+    with pytest.raises(ValueError, match="to contain settings by name"):
         Config.load(tmp_path / "config.yaml")
 
 
@@ -162,7 +162,9 @@ def test_other_files_raise(text: str, tmp_path: Path) -> None:
 )
 def test_loading_never_creates_arbitrary_objects(evil: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(evil.replace("{here}", str(tmp_path / "made")))
-    with pytest.raises(ValueError, match=r"(?s)YAML of plain values, but: could not determine a constructor"):
+    with pytest.raises(
+        ValueError, match=r"(?s)YAML with plain values, got an error: could not determine a constructor"
+    ):
         Config.load(tmp_path / "config.yaml")
     assert not (tmp_path / "made").exists()
 

@@ -148,12 +148,12 @@ def test_classic_options_apply_to_converted_environments() -> None:
 
 def test_batches_raise() -> None:
     batch = SerialEnv(2, lambda: TensorDictGymEnv("CartPole-v1"))
-    with pytest.raises(SpaceError, match=r"its batch size is \(2,\)\. .*to_vector"):
+    with pytest.raises(SpaceError, match=r"got batch size \(2,\)\. .*to_vector"):
         to_classic(batch)
     batch.close()
-    with pytest.raises(SpaceError, match=r"batch size is \(4,\)"):
+    with pytest.raises(SpaceError, match=r"got batch size \(4,\)"):
         to_classic(NativeEnv("CartPole-v1", 4))
-    with pytest.raises(SpaceError, match=r"batch size of \(\) for one environment, but \(2,\)"):
+    with pytest.raises(SpaceError, match=r"batch size \(\) for a single environment, got \(2,\)"):
         from_classic(GymEnv("CartPole-v1"), batch_size=[2])
 
 

@@ -128,7 +128,7 @@ def test_wrappers_apply_in_order_and_appear_in_the_config() -> None:
 
 
 def test_wrappers_that_return_none_raise_with_their_name() -> None:
-    with pytest.raises(TypeError, match=r"wrapper .*<lambda> to return an environment, but None came"):
+    with pytest.raises(TypeError, match=r"wrapper .*<lambda> to return an environment, got None"):
         GymEnv("CartPole-v1", [lambda env: None])
 
 

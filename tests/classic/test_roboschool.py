@@ -31,7 +31,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_mujoco_is_the_fallback_with_a_warning(installed: Any) -> None:
     installed("mujoco")
     with pytest.warns(
-        UserWarning, match="RoboschoolHopper-v1 runs as Hopper-v5 on mujoco, since roboschool is not here"
+        UserWarning, match="RoboschoolHopper-v1 runs as Hopper-v5 on mujoco, since roboschool is not available"
     ):
         env = RoboschoolEnv("RoboschoolHopper-v1", seed=0)
     bare = gymnasium.make("Hopper-v5")
@@ -98,7 +98,7 @@ def test_import_errors_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 
 
 def test_unknown_tasks_and_simulators_raise() -> None:
-    with pytest.raises(ValueError, match="did you mean 'RoboschoolHopper-v1'"):
+    with pytest.raises(ValueError, match="Did you mean 'RoboschoolHopper-v1'"):
         RoboschoolEnv("RoboschoolHoper-v1")
-    with pytest.raises(ValueError, match=r"one of \['roboschool', 'pybullet', 'mujoco'\], but 'brax' came"):
+    with pytest.raises(ValueError, match=r"one of \['roboschool', 'pybullet', 'mujoco'\], got 'brax'"):
         RoboschoolEnv("RoboschoolHopper-v1", simulator="brax")

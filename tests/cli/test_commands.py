@@ -46,7 +46,7 @@ def test_the_script_finds_modules_in_the_working_directory(tmp_path):
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, "-c", script], **options)
     assert done.returncode == 0, done.stderr
-    assert "Nothing wrong was found" in done.stdout
+    assert "All checks passed" in done.stdout
 
 
 # ---------------------------------------------------------------------- envs
@@ -72,23 +72,23 @@ def test_envs_lists_a_prefix(vecrl):
 def test_check_passes_valid_environments(vecrl, odd, env):
     answer = vecrl("check", env, "--render")
     assert answer.code == 0, answer.out
-    assert "Nothing wrong was found" in answer.out
+    assert "All checks passed" in answer.out
     assert "uint8" in answer.out
 
 
 @pytest.mark.parametrize(
     ("env", "texts"),
     [
-        ("WrongDtype", ["float32", "float64", "Give observations as float32"]),
+        ("WrongDtype", ["float32", "float64", "Return observations as float32"]),
         ("OutOfBounds", ["[-1, 1] at (0,)", "Widen the bounds"]),
         ("Unseeded", ["they differ from step 0 on", "self.np_random"]),
         ("OddFlag", ["terminated to be a bool", "bool(terminated)"]),
         ("Raising", ["RuntimeError: out of order"]),
-        ("Unmakeable", ["making it", "RuntimeError: no such level …"]),
+        ("Unmakeable", ["creation", "RuntimeError: no such level …"]),
         ("Spaceless", ["observation space: Set self.observation_space"]),
         ("NoObservationSpace", ["observation space", "a space"]),
-        ("Exiting", ["looking at: first observation", "exited with code 4", "os._exit"]),
-        ("Stuck", ["looking at: 2 episodes", "an answer within 2 s", "--timeout"]),
+        ("Exiting", ["checking: first observation", "exited with code 4", "os._exit"]),
+        ("Stuck", ["checking: 2 episodes", "a result within 2 s", "--timeout"]),
         ("Unclosable", ["RuntimeError: it will not close"]),
     ],
 )
@@ -151,7 +151,7 @@ def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     assert (np.diff(levels) > 10).all()
     wrong = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")
     assert wrong.code == 1
-    assert "made for Odd/Sound-v0" in wrong.out
+    assert "as Odd/Sound-v0 has" in wrong.out
 
 
 def test_rollout_reports_results_before_an_interrupt(vecrl, monkeypatch):
@@ -186,7 +186,7 @@ def test_random_actions_ignore_observations(vecrl, tmp_path):
 def test_unwritable_output_files_raise_first(vecrl, tmp_path, option, name):
     answer = vecrl("rollout", "CartPole-v1", option, tmp_path / "new" / name)
     assert answer.code == 1
-    assert "Expected a file to write that ends in ." in answer.out
+    assert "Expected a file name that ends in ." in answer.out
     assert len(answer.out.strip().splitlines()) == 1
     assert not (tmp_path / "new").exists()
 

@@ -170,9 +170,9 @@ def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
         (["evolve", "native::CartPole-v1", "--device", "foo"], "could not be made with device='foo'"),
         (["evolve", "native::CartPole-v1", "--env-arg", "foo=1"], "could not be made with foo=1"),
         (["evolve", "CartPole-v1", "--max-speed", "-1"], "max_speed above 0"),
-        (["evolve", "CartPole-v1", "--stop-at", "nan"], "stop_at to be a finite number or nothing, but nan"),
+        (["evolve", "CartPole-v1", "--stop-at", "nan"], "stop_at to be a finite number or nothing, got nan"),
         (["evolve", "CartPole-v1", "--stdev", "inf"], "stdev to be a finite number"),
-        (["evolve", "--resume", "there-is-none"], "holds no run"),
+        (["evolve", "--resume", "there-is-none"], "Expected a run folder, got there-is-none"),
     ],
 )
 def test_invalid_options_print_one_line_and_make_no_folder(vecrl, tmp_path, arguments, text):
@@ -194,13 +194,13 @@ def test_resumed_runs_cannot_change_fixed_options(vecrl, tmp_path):
     assert vecrl("evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", tmp_path).code == 0
     answer = vecrl("evolve", "--resume", tmp_path / "native-CartPole-v1-1", "--popsize", 8)
     assert answer.code == 1
-    assert "keeps its popsize" in answer.out
+    assert "in a resumed run, got popsize" in answer.out
 
 
 def test_missing_environment_raises(vecrl):
     answer = vecrl("evolve")
     assert answer.code == 2
-    assert "Give an environment" in answer.out
+    assert "Expected an environment" in answer.out
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
@@ -279,7 +279,7 @@ def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
         shutil.copytree(finished, tmp_path / name)
     answer = vecrl("evolve", "--resume", tmp_path)
     assert answer.code == 1
-    assert "The runs in it: one, two." in answer.out
+    assert "Runs in this folder: one, two." in answer.out
 
 
 @pytest.mark.parametrize(
@@ -288,22 +288,25 @@ def test_parent_folders_raise_and_list_their_runs(vecrl, tmp_path, finished):
         (lambda folder: (folder / "state.ckpt").write_bytes(b""), "state.ckpt is empty"),
         (lambda folder: (folder / "state.ckpt").write_text("hello"), "state.ckpt is no checkpoint"),
         (lambda folder: os.truncate(folder / "state.ckpt", 700), "state.ckpt is cut short"),
-        (lambda folder: checkpoint.save(folder / "state.ckpt", x=1), "holds no state of a run, but x"),
-        (lambda folder: checkpoint.save(folder / "state.ckpt", run={"search": {}}), "of format 2, got format 1"),
-        (lambda folder: (folder / "state.ckpt").unlink(), "are not both there"),
-        (in_state(search=None), "state.ckpt does not go with config.yaml"),
-        (in_state(selection={"best": {"env": 3}}), "state.ckpt does not go with config.yaml"),
-        (in_state(steps="many"), "state.ckpt does not go with config.yaml"),
-        (in_config("popsize: 6", "popsize: 8"), "state.ckpt does not go with config.yaml"),
-        (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, but 'six' came"),
+        (lambda folder: checkpoint.save(folder / "state.ckpt", x=1), "to contain the state of a run, got x"),
+        (lambda folder: checkpoint.save(folder / "state.ckpt", run={"search": {}}), "in format 2, got format 1"),
+        (lambda folder: (folder / "state.ckpt").unlink(), "without config.yaml or state.ckpt"),
+        (in_state(search=None), "state.ckpt to be the state of the run in config.yaml"),
+        (in_state(selection={"best": {"env": 3}}), "state.ckpt to be the state of the run in config.yaml"),
+        (in_state(steps="many"), "state.ckpt to be the state of the run in config.yaml"),
+        (in_config("popsize: 6", "popsize: 8"), "state.ckpt to be the state of the run in config.yaml"),
+        (in_config("popsize: 6", "popsize: six"), "popsize to be a whole number, got 'six'"),
         (in_config("popsize: 6", "popsize: -6"), "popsize of 2 or more"),
         (in_config("popsize: 6", "popsise: 6"), "lacks popsize"),
         (in_config("popsize: 6", "popsize: 6\nspeed: 1"), "should not have speed"),
-        (in_config("popsize: 6", "popsize: [6"), "expected YAML"),
-        (in_config("video: false", "video: 0"), "video to be true or false, but 0 came"),
+        (in_config("popsize: 6", "popsize: [6"), "to be YAML as the run wrote it"),
+        (in_config("video: false", "video: 0"), "video to be true or false, got 0"),
         (in_config("alive_bonus: null", "alive_bonus: [1, 2]"), "3 finite numbers"),
-        (lambda folder: (folder / "metrics.csv").write_text("a,b\n1,2\n"), "Line 1"),
-        (lambda folder: (folder / "metrics.csv").write_text(",".join(METRIC_COLUMNS) + "\n1,x\n"), "Line 2"),
+        (lambda folder: (folder / "metrics.csv").write_text("a,b\n1,2\n"), "Expected line 1 of"),
+        (
+            lambda folder: (folder / "metrics.csv").write_text(",".join(METRIC_COLUMNS) + "\n1,x\n"),
+            "Expected line 2 of",
+        ),
     ],
 )
 def test_damaged_runs_raise_one_line(vecrl, tmp_path, finished, change, text):

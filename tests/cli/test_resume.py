@@ -71,5 +71,5 @@ def test_a_folder_is_locked_by_one_run(vecrl, tmp_path, monkeypatch):
     with RunFolder(folder).lock():
         answer = vecrl("evolve", "--resume", folder, "--generations", 20)
     assert answer.code == 1
-    assert "is in use: another process runs there" in answer.out
+    assert "in use by another process" in answer.out
     assert rows(folder) == before

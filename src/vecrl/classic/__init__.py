@@ -1,6 +1,6 @@
-"""Dialect 4: one environment with arrays and numbers, `(next_state, reward, done, info)` a step.
+"""Dialect 4: one environment with arrays and numbers; a step returns `(next_state, reward, done, info)`.
 
-What converts from and to TensorDicts is imported when it is asked for; all else goes without torch.
+The conversions from and to TensorDicts are imported at the first access; the rest does not need torch.
 """
 
 from importlib import import_module

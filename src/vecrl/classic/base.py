@@ -1,7 +1,7 @@
 """`BaseEnv`: a single environment with states as arrays and four values a step.
 
-A subclass says how its environment begins and steps; normalised states and scaled rewards are made of that here,
-whatever the environment is. Knows no library but for its spaces.
+A subclass implements reset and step of its environment; this module normalises states and scales rewards for all of
+them. Of gymnasium it knows only the spaces, and no other simulator.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Step = tuple[np.ndarray, float, bool, dict[str, Any]]
 
 
 class BaseEnv(Stateful, ABC):
-    """An environment. A subclass gives all that is abstract here; it may give `seed`, `render` and `close`.
+    """Base class of classic environments. A subclass defines the abstract methods, and may override the others.
 
-    What the options ask for is done to what the subclass's own `reset`, `step` and `get_state_info` return: they
-    give plain states and rewards, and the caller gets the normalised ones.
+    The options apply to the results of the subclass's `reset`, `step` and `get_state_info`: these methods return plain
+    states and rewards, and the caller gets the normalised ones.
 
     Args:
         env_name: the environment's name.
         fixed_normalize_states: map each dimension of the state from its bounds to `[-1, 1]`.
-        running_normalize_states: less the mean of the states so far, over their deviation.
-        scale_reward: divide rewards by the deviation of the discounted return so far.
-        gamma: the discount of that return.
+        running_normalize_states: subtract the mean of the states so far and divide by their standard deviation.
+        scale_reward: divide rewards by the standard deviation of the discounted return so far.
+        gamma: the discount of that return, in [0, 1].
 
     Attributes:
-        env: what `_create_env` returned, from the constructor on.
-        state_stats, return_stats: the `RunningStats` that the options keep, else None. `state_stats.freeze()` has
-            them learn no more; another environment may be given the same ones.
-        reward_dtype: in which rewards lose no digits, as NumPy's dtype.
+        env: what `_create_env` returned.
+        state_stats, return_stats: the `RunningStats` of the options, else None. `state_stats.freeze()` stops their
+            updates; several environments may share them.
+        reward_dtype: the NumPy dtype that represents rewards exactly.
 
     Raises:
-        SpaceError: normalised states are no numbers, or lack a bound that is needed.
-        ValueError: both ways of normalising, or a `gamma` out of [0, 1].
+        SpaceError: the states to normalise are no numbers, or a bound that is needed is infinite.
+        ValueError: both ways of normalising are chosen, or `gamma` is not in [0, 1].
 
     >>> class Walk(BaseEnv):
     ...     simulator = "none"
@@ -74,9 +74,9 @@ class BaseEnv(Stateful, ABC):
         gamma: float = 0.99,
     ):
         if fixed_normalize_states and running_normalize_states:
-            raise ValueError("fixed_normalize_states and running_normalize_states are two ways of one thing: give one.")
+            raise ValueError("Expected fixed_normalize_states or running_normalize_states, got both. Choose one.")
         if not 0 <= gamma <= 1:
-            raise ValueError(f"Expected gamma from 0 to 1, but {gamma} came.")
+            raise ValueError(f"Expected gamma in [0, 1], got {gamma}.")
         self.env_name = env_name
         self.gamma = gamma
         self.env = self._create_env()
@@ -87,46 +87,46 @@ class BaseEnv(Stateful, ABC):
         if fixed_normalize_states or running_normalize_states:
             space = space_of_info(self.get_state_info(), is_action=False)
             if not isinstance(space, Box):
-                raise SpaceError(f"Expected states that are numbers to normalise, but of {env_name} they are {space}.")
+                raise SpaceError(f"Expected states that are numbers to normalise, got {space} for {env_name}.")
             if fixed_normalize_states:
                 self._min_max_scaler = MinMaxScaler(space.low, space.high)
             else:
                 self.state_stats = RunningStats(space.shape)
         if fixed_normalize_states or running_normalize_states or scale_reward:
-            # Of this object, not of a class: so it is done once, however many subclasses call each other's.
+            # On the object, not on the class, so that it applies once even if subclasses call each other's methods.
             self.reset, self.step, self.get_state_info = self._reset_scaled, self._step_scaled, self._scaled_state_info
 
-    # -- what a subclass gives
+    # -- defined by subclasses
 
     @abstractmethod
     def _create_env(self) -> Any:
-        """Make and return the environment. The constructor calls it, and keeps what it returns as `env`."""
+        """Creates and returns the environment. The constructor calls it and stores the result as `env`."""
 
     @abstractmethod
     def reset(self) -> np.ndarray:
-        """Begin an episode; its first state, an array of the caller's own."""
+        """Resets the environment and returns the first state as a new array."""
 
     @abstractmethod
     def step(self, action: Any) -> Step:
-        """Take an action.
+        """Steps the environment.
 
         Args:
-            action: an int where the actions are choices, else a float or an array.
+            action: an int for discrete actions, else a float or an array.
 
         Returns:
-            The next state, the reward, whether the episode is over, and a dict of further information. Where that
-            has a true "TimeLimit.truncated", the episode is over since time ran out.
+            The next state, the reward, whether the episode ended, and a dict of infos. If "TimeLimit.truncated" is true
+            in the infos, the episode was truncated.
         """
 
     @abstractmethod
     def get_state_info(self) -> dict[str, Any]:
-        """What states look like: "shape" and "dtype" ("continuous", or "int" for choices), and where there are any,
-        "low_bound" and "high_bound"."""
+        """Returns the description of states: "shape", "dtype" ("continuous", or "int" for discrete ones), and
+        "low_bound" and "high_bound" if there are bounds."""
 
     @abstractmethod
     def get_action_info(self) -> dict[str, Any]:
-        """What actions look like, as `get_state_info` says it. With "int" there may be "n", how many choices there
-        are; without, "shape" says so, as in `dict(shape=(2,), dtype="int")`."""
+        """Returns the description of actions, as `get_state_info` does for states. If "dtype" is "int", "n" is the
+        number of choices; without "n", "shape" is, as in `dict(shape=(2,), dtype="int")`."""
 
     @property
     @abstractmethod
@@ -134,17 +134,19 @@ class BaseEnv(Stateful, ABC):
         """The name of the simulator."""
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Have the next reset begin with this seed; returns it in a list.
+        """Sets the seed of the next reset; returns it in a list.
 
         Raises:
             NotImplementedError: the environment has no seeds.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no seeds: give it a method seed(seed).")
+        raise NotImplementedError(
+            f"Expected {type(self).__name__} to have seeds, got a class without them. Define a method seed(seed)."
+        )
 
-    # -- what is made of it
+    # -- derived from them
 
     def update_config(self, config: Config) -> None:
-        """Write a section "env": name, simulator, options, and what states and actions look like."""
+        """Adds a section "env": name, simulator, options, and the descriptions of states and actions."""
         options = {
             "fixed_normalize_states": self._min_max_scaler is not None,
             "running_normalize_states": self.state_stats is not None,
@@ -162,7 +164,7 @@ class BaseEnv(Stateful, ABC):
         if self.return_stats is not None:
             self._return = self.gamma * self._return + float(reward)
             self.return_stats.update(np.float64(self._return))
-            # As long as all returns were the same there is nothing to divide by.
+            # The deviation is 0 while all returns are equal.
             reward = float(reward / (self.return_stats.std or 1.0))
             self._return = 0.0 if done else self._return
         return self._scale_state(state), reward, done, info
@@ -184,11 +186,11 @@ class BaseEnv(Stateful, ABC):
         return {**info, "dtype": "continuous", "low_bound": -high, "high_bound": high}
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """What the environment's own `render` returns."""
+        """Renders the environment and returns what its `render` returns."""
         return self.env.render(*args, **kwargs)
 
     def close(self) -> None:
-        """Close the environment, if it can be closed; twice is harmless."""
+        """Closes the environment if it has a `close`; may be called twice."""
         if hasattr(self.env, "close"):
             self.env.close()
 

@@ -1,6 +1,6 @@
-"""`Config`: settings by name, in sections, that a YAML file keeps.
+"""`Config`: settings by name, in sections, saved as YAML.
 
-Knows nothing of what the settings are for. PyYAML is imported when a file is written or read.
+Does not know what the settings are for. PyYAML is imported when a file is written or read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..errors import VersionError
 
 
 class Config:
-    """Settings, as attributes or by `config["name"]`; dicts of them are sections, which are Configs too.
+    """Settings, as attributes or by `config["name"]`; a dict becomes a section, which is a Config too.
 
-    Names are any strings but those of the methods here. A dict whose keys are not all strings stays a dict.
+    Names are any strings except the names of methods of this class. A dict with keys that are no strings stays a dict.
 
     Args:
         values: a mapping of settings.
-        extra_values: settings.
+        extra_values: more settings; they replace those of the same names in `values`.
 
     >>> config = Config(seed=3)
     >>> is_section = config.new_section("model", layers=(64, 64), lr=1e-3)
@@ -34,7 +34,7 @@ class Config:
     (0.001, (64, 64), ['seed', 'model'])
     >>> config.modle
     Traceback (most recent call last):
-    AttributeError: There is no 'modle' here: did you mean 'model'? There are ['seed', 'model'].
+    AttributeError: Expected one of ['seed', 'model'], got 'modle'. Did you mean 'model'?
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None, /, **extra_values: Any):
@@ -42,13 +42,13 @@ class Config:
             self[name] = value
 
     def new_section(self, name: str, /, **values: Any) -> Config:
-        """Add a section with these settings, and return it.
+        """Adds a section with these settings, and returns it.
 
         Raises:
-            ValueError: there is something of that name already, or the name is reserved.
+            ValueError: the name exists already, or is reserved.
         """
         if name in self:
-            raise ValueError(f"{name!r} is there already, as {self[name]!r:.80}: change what is in it, or delete it.")
+            raise ValueError(f"Expected a new name, got {name!r}, which is {self[name]!r:.80}. Change or delete that.")
         self[name] = values
         return self[name]
 
@@ -57,10 +57,10 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             yaml_hint = " (in YAML, names such as yes, no, on, off and numbers need quotes)"
-            raise ValueError(f"{name!r} cannot be the name of a setting: only strings can{yaml_hint}.")
+            raise ValueError(f"Expected the name of a setting to be a string, got {name!r}{yaml_hint}.")
         if name in dir(type(self)):
             reserved = [attribute for attribute in vars(Config) if not attribute.startswith("_")]
-            raise ValueError(f"{name!r} cannot be the name of a setting, as {reserved} and the like cannot.")
+            raise ValueError(f"Expected the name of a setting, got the reserved name {name!r} (reserved: {reserved}).")
         is_section = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
         super().__setattr__(name, Config(value) if is_section else value)
 
@@ -68,8 +68,8 @@ class Config:
 
     def __getattr__(self, name: str) -> Any:
         matches = get_close_matches(name, self, 1)
-        hint = f": did you mean {matches[0]!r}?" if matches else "."
-        raise AttributeError(f"There is no {name!r} here{hint} There are {list(self)}.")
+        hint = f" Did you mean {matches[0]!r}?" if matches else ""
+        raise AttributeError(f"Expected one of {list(self)}, got {name!r}.{hint}")
 
     def __getitem__(self, name: str) -> Any:
         if name in self:
@@ -80,7 +80,7 @@ class Config:
             raise KeyError(str(error)) from None
 
     def __delitem__(self, name: str) -> None:
-        self[name]  # or an error that says what there is
+        self[name]  # raises if the name does not exist
         del vars(self)[name]
 
     def __contains__(self, name: object) -> bool:
@@ -93,10 +93,10 @@ class Config:
         return len(vars(self))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both would be written alike."""
+        """Returns whether both would be written as the same YAML."""
         return isinstance(other, Config) and _to_plain(self, ()) == _to_plain(other, ())
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - it can be changed
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - Configs are mutable
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -104,12 +104,12 @@ class Config:
     # -- files
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write all settings as YAML: numbers, texts, bytes, bools, None, dates, and lists, tuples and dicts of them.
+        """Writes all settings as YAML: numbers, strings, bytes, bools, None, dates, and lists, tuples, dicts of them.
 
-        NumPy's scalars become Python's numbers, arrays become lists.
+        NumPy scalars become Python numbers, and arrays become lists.
 
         Raises:
-            TypeError: something else; the message says where it is.
+            TypeError: a value is of another type; the message contains its name.
             VersionError: PyYAML is not installed.
         """
         text = _yaml().dump(_to_plain(self, ()), Dumper=_safe_yaml_classes()[0], sort_keys=False, allow_unicode=True)
@@ -117,25 +117,24 @@ class Config:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Read what `save` wrote, or any YAML file that is a mapping. No object is ever made but of the kinds there.
+        """Reads a file that `save` wrote, or any YAML file with a mapping. Creates only types that `save` takes.
 
         Raises:
-            ValueError: the file is no YAML, means an object of another kind, or holds something else than settings by
-                their names.
+            ValueError: the file is no YAML, contains an object of another type, or is no mapping of names to settings.
             VersionError: PyYAML is not installed.
         """
         with Path(path).open(encoding="utf-8") as file:
             try:
                 settings = _yaml().load(file, Loader=_safe_yaml_classes()[1])
             except _yaml().YAMLError as error:
-                raise ValueError(f"Expected {path} to be YAML of plain values, but: {error}") from error
+                raise ValueError(f"Expected {path} to be YAML with plain values, got an error: {error}") from error
         if not isinstance(settings, Mapping | None):
-            raise ValueError(f"Expected {path} to hold settings by their names, but it is {settings!r:.80}.")
+            raise ValueError(f"Expected {path} to contain settings by name, got {settings!r:.80}.")
         return cls(settings)
 
 
 def _to_plain(value: Any, path: tuple[str, ...]) -> Any:
-    """`value` made of what YAML can say."""
+    """Returns `value` converted to types that YAML has."""
     if isinstance(value, Config | Mapping):
         items = vars(value).items() if isinstance(value, Config) else value.items()
         return {key: _to_plain(part, (*path, str(key))) for key, part in items}
@@ -146,12 +145,12 @@ def _to_plain(value: Any, path: tuple[str, ...]) -> Any:
         return tuple(parts) if isinstance(value, tuple) else parts
     for cls in _PLAIN_TYPES:
         if isinstance(value, cls):
-            return cls(value)  # of a subclass, what it is one of
+            return cls(value)  # an instance of a subclass becomes one of the base class
     if value is None or isinstance(value, date):
         return value
     raise TypeError(
-        f"Expected numbers, texts, lists, tuples and dicts to write, but {'.'.join(path)} is {value!r:.80}, a "
-        f"{type(value).__name__}."
+        f"Expected {'.'.join(path)} to consist of numbers, strings, lists, tuples and dicts, "
+        f"got {value!r:.80} ({type(value).__name__})."
     )
 
 
@@ -163,14 +162,14 @@ def _yaml() -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        message = 'Expected PyYAML to be installed, for files of settings: pip install "vecrl[cli]", or PyYAML.'
+        message = 'Expected PyYAML to be installed, for config files. Install it with: pip install "vecrl[cli]"'
         raise VersionError(message, name="yaml") from error
     return yaml
 
 
 @cache
 def _safe_yaml_classes() -> tuple[Any, Any]:
-    """PyYAML's safe dumper and loader, with tuples and with numbers such as 1e-3, which it takes for texts."""
+    """Returns PyYAML's safe dumper and loader, extended by tuples and by numbers such as 1e-3 (strings in PyYAML)."""
     yaml = _yaml()
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
@@ -184,5 +183,5 @@ def _safe_yaml_classes() -> tuple[Any, Any]:
 
 
 def _represent_str(dumper: Any, text: str) -> Any:
-    """A text; quoted where PyYAML would else lose a line break of Unicode's."""
+    """Represents a string; quoted if it has Unicode line breaks, which PyYAML would lose otherwise."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"')

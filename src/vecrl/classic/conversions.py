@@ -1,6 +1,6 @@
-"""Classic environments as ones over TensorDicts (dialect 3), and the other way round.
+"""Converts classic environments to TensorDict environments (dialect 3), and the other way round.
 
-Both ways keep every bit of states and rewards, and tell the two ends of an episode apart.
+Both directions keep every bit of states and rewards, and distinguish terminated from truncated episodes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["ClassicWrapper", "TensorDictEnv", "from_classic", "to_classic"]
 
 
 def from_classic(env: BaseEnv, **kwargs: Any) -> ClassicWrapper:
-    """A classic environment as one over TensorDicts, with "observation", "action", "reward" and all three flags.
+    """Converts a classic environment to a TensorDict environment with "observation", "action", "reward" and all flags.
 
-    Rewards are of float64, in which none loses a digit; `DoubleToFloat` makes them what networks want.
+    Rewards have the environment's `reward_dtype`, usually float64; `DoubleToFloat` converts them to float32.
 
     Args:
         env: any `BaseEnv`.
         kwargs: those of `ClassicWrapper`.
 
     Raises:
-        TypeError: something else.
+        TypeError: `env` is no `BaseEnv`.
 
     >>> from vecrl.classic import GymEnv
     >>> env = from_classic(GymEnv("CartPole-v1"))
@@ -43,8 +43,8 @@ def from_classic(env: BaseEnv, **kwargs: Any) -> ClassicWrapper:
     """
     if not isinstance(env, BaseEnv):
         raise TypeError(
-            f"Expected a classic environment, a vecrl.classic.BaseEnv, but {env!r:.80} came. "
-            "vecrl.convert.to_tensordict takes gymnasium's and vector environments."
+            f"Expected a classic environment (vecrl.classic.BaseEnv), got {env!r:.80}. "
+            "Use vecrl.convert.to_tensordict for gymnasium and vector environments."
         )
     return ClassicWrapper(env, **kwargs)
 
@@ -54,8 +54,8 @@ class ClassicWrapper(GymLikeEnv):
 
     Args:
         env: any `BaseEnv`. What it returns is copied.
-        categorical_action_encoding: choices as indices instead of one-hot rows.
-        kwargs: see `GymLikeEnv`.
+        categorical_action_encoding: discrete actions are indices instead of one-hot vectors.
+        kwargs: those of `GymLikeEnv`.
     """
 
     libname = "classic"
@@ -66,7 +66,7 @@ class ClassicWrapper(GymLikeEnv):
 
     def _build_env(self, env: BaseEnv) -> BaseEnv:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self.batch_size:
-            raise SpaceError(f"Expected a batch size of () for one environment, but {tuple(self.batch_size)} came.")
+            raise SpaceError(f"Expected batch size () for a single environment, got {tuple(self.batch_size)}.")
         return env
 
     def _make_specs(self, env: BaseEnv) -> None:
@@ -90,17 +90,17 @@ class ClassicWrapper(GymLikeEnv):
 
 
 def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> TensorDictEnv:
-    """An environment over TensorDicts as a classic one.
+    """Converts a TensorDict environment to a classic one.
 
     Args:
-        env: without batch dimensions, with one action and one reward.
-        observation: which entry the state is, where there are several; the others come in a step's info.
+        env: an environment without batch dimensions, with one action and one reward.
+        observation: the key of the state, if there are several observations; the others are in a step's info.
         kwargs: the options of `BaseEnv`.
 
     Raises:
-        SpaceError: a batch of environments; several observations, actions, rewards or groups; states or actions that
-            a classic environment cannot say, see `GymEnv.get_space_info`.
-        TypeError: something else than an `EnvBase`.
+        SpaceError: `env` is batched, has several observations, actions, rewards or groups, or has states or actions
+            that a classic environment cannot describe, see `GymEnv.get_space_info`.
+        TypeError: `env` is no `EnvBase`.
 
     >>> from vecrl.envs import GymEnv, StepCounter, TransformedEnv
     >>> env = to_classic(TransformedEnv(GymEnv("CartPole-v1"), StepCounter(max_steps=2)), "observation")
@@ -110,12 +110,12 @@ def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> T
     ((False, {'step_count': array([1])}), (True, {'step_count': array([2]), 'TimeLimit.truncated': True}))
     """
     if not isinstance(env, EnvBase):
-        raise TypeError(f"Expected an environment over TensorDicts, an EnvBase, but {env!r:.80} came.")
+        raise TypeError(f"Expected a TensorDict environment (EnvBase), got {env!r:.80}.")
     return TensorDictEnv(env, observation, **kwargs)
 
 
 class TensorDictEnv(BaseEnv):
-    """An environment over TensorDicts as a classic one, see `to_classic`."""
+    """A TensorDict environment as a classic one, see `to_classic`."""
 
     def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Any):
         self._key = _validate_env(env, observation)
@@ -134,7 +134,7 @@ class TensorDictEnv(BaseEnv):
 
     @property
     def simulator(self) -> str:
-        """What the environment says, or the library that it is of."""
+        """The environment's `simulator` or `libname`, else the name of its class."""
         return (
             _string_attribute(self.env, "simulator")
             or _string_attribute(self.env, "libname")
@@ -142,19 +142,18 @@ class TensorDictEnv(BaseEnv):
         )
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seed the environment; returns the seed in a list."""
+        """Seeds the environment; returns the seed in a list."""
         self.env.set_seed(seed)
         return [seed]
 
     def reset(self) -> np.ndarray:
-        """Begin an episode; its first state, an array of the caller's own."""
         self._root = self.env.reset()
         return self._state(self._root)
 
     def step(self, action: Any) -> Step:
-        """Take an action, see `GymEnv.step`; further observations are in the info, by their keys."""
+        """Steps the environment as `GymEnv.step` does; the info contains the other observations by key."""
         if self._root is None:
-            raise SpaceError("Expected a reset before the first step.")
+            raise SpaceError("Expected a reset before the first step, got none. Call reset().")
         encoded_action = self._action_spec.encode(to_space_action(action, self._spaces[1]))
         result = self.env.step(self._root.set(self.env.action_key, encoded_action))
         next_td: Any = result.get("next")
@@ -169,30 +168,30 @@ class TensorDictEnv(BaseEnv):
         return np.asarray(_to_numpy(self._obs_spec, data.get(self._key)))
 
     def get_state_info(self) -> dict[str, Any]:
-        """What states look like, see `GymEnv.get_space_info`."""
+        """Returns the description of states, see `GymEnv.get_space_info`."""
         return dict(self._infos[0])
 
     def get_action_info(self) -> dict[str, Any]:
-        """What actions look like, see `GymEnv.get_space_info`."""
+        """Returns the description of actions, see `GymEnv.get_space_info`."""
         return dict(self._infos[1])
 
 
 def _validate_env(env: EnvBase, observation: Key | None) -> Key:
-    """The observation of what can be a classic environment."""
+    """Checks that an environment can be a classic one; returns the key of its observation."""
     if env.batch_size:
         raise SpaceError(
-            f"Expected a single environment, as classic ones are, but its batch size is {tuple(env.batch_size)}. "
-            "Convert one of those that the batch is made of; vecrl.convert.to_vector converts the whole of it."
+            f"Expected a single environment, got batch size {tuple(env.batch_size)}. "
+            "Convert a single one; vecrl.convert.to_vector converts the batch."
         )
     key = single_observation_key(env, observation)
     shape = env.full_reward_spec[env.reward_key].shape
     if shape.numel() != 1:
-        raise SpaceError(f"Expected a reward that is one number, but its shape is {tuple(shape)}.")
+        raise SpaceError(f"Expected a reward that is one number, got shape {tuple(shape)}.")
     return key
 
 
 def _to_numpy(spec: Any, value: Any) -> Any:
-    """A value as an array (an index, where it is one-hot) that shares no memory with it."""
+    """Returns a copy of a value as an array (an index for a one-hot vector)."""
     return np.array(spec.to_numpy(value))
 
 

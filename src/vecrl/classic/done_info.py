@@ -1,4 +1,4 @@
-"""How an episode ended, in what a classic step returns: `done`, and under gym's name in `info` whether time ran out.
+"""Encodes `terminated` and `truncated` as a classic step returns them: `done`, and gym's key in `info` for truncation.
 
 Knows flags and dicts only.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-TIME_LIMIT_KEY = "TimeLimit.truncated"  # time ran out, and the environment itself had not ended
-TIME_LIMIT_REACHED_KEY = "TimeLimit.reached"  # time ran out as well, in the very step that ended the environment
+TIME_LIMIT_KEY = "TimeLimit.truncated"  # truncated and not terminated
+TIME_LIMIT_REACHED_KEY = "TimeLimit.reached"  # truncated and terminated in the same step
 
 
 def to_classic_done(terminated: bool, truncated: bool, info: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """`done`, and a copy of `info` that tells the two ends apart.
+    """Returns `done`, and a copy of `info` that distinguishes terminated from truncated episodes.
 
     >>> to_classic_done(False, True, {"x": 1})
     (True, {'x': 1, 'TimeLimit.truncated': True})
@@ -28,8 +28,8 @@ def to_classic_done(terminated: bool, truncated: bool, info: Mapping[str, Any]) 
 
 
 def split_done(done: bool, info: Mapping[str, Any]) -> tuple[bool, bool]:
-    """`terminated` and `truncated`; the inverse of `to_classic_done`. Without a word on it, an end is the environment's
-    own.
+    """Returns `terminated` and `truncated`; the inverse of `to_classic_done`. Without a key in `info`, an end counts
+    as terminated.
 
     >>> split_done(True, {"TimeLimit.truncated": True}), split_done(True, {})
     ((False, True), (True, False))

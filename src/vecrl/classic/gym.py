@@ -1,4 +1,4 @@
-"""Environments of gymnasium, or of the old gym, as classic ones."""
+"""Environments of gymnasium, or of the old gym, as classic ones. Knows no other simulator."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Wrapper = Callable[[Any], Any]
 
 
 class GymEnv(BaseEnv):
-    """An environment of gymnasium by its name.
+    """A gymnasium environment as a classic one.
 
     Args:
-        env_name: as `gymnasium.make` takes it.
+        env_name: the name for `gymnasium.make`.
         wrappers: functions from environment to environment, applied in this order.
-        seed: that the first reset begins with, see `seed`.
-        library: whose `make` makes the environment: "gymnasium", or "gym".
+        seed: the seed of the first reset, see `seed`.
+        library: the library that creates the environment: "gymnasium", or "gym".
         fixed_normalize_states, running_normalize_states, scale_reward, gamma: see `BaseEnv`.
-        kwargs: for `make`.
+        kwargs: keyword arguments of `make`.
 
     Raises:
-        SpaceError: states or actions that are neither a Box nor a Discrete nor a MultiDiscrete space.
-        TypeError: a wrapper that returns no environment.
+        SpaceError: the space of states or actions is no Box, Discrete or MultiDiscrete.
+        TypeError: a wrapper returns no environment.
 
     >>> env = GymEnv("CartPole-v1", seed=0)
     >>> env.reset().shape, env.get_action_info()
@@ -64,7 +64,7 @@ class GymEnv(BaseEnv):
                 scale_reward=scale_reward,
                 gamma=gamma,
             )
-            self.get_state_info()  # now, rather than in the midst of a training, where one cannot be said
+            self.get_state_info()  # raises here, rather than during training, if a space is not supported
             self.get_action_info()
         except Exception:
             self.close()
@@ -77,63 +77,62 @@ class GymEnv(BaseEnv):
             if not all(callable(getattr(wrapped, name, None)) for name in ("reset", "step")):
                 env.close()
                 raise TypeError(
-                    f"Expected the wrapper {_describe_wrapper(wrapper)} to return an environment, but {wrapped!r} came."
+                    f"Expected the wrapper {_describe_wrapper(wrapper)} to return an environment, got {wrapped!r}."
                 )
             env = as_gymnasium(wrapped)
         return env
 
     def _id(self) -> str:
-        """The name that the library knows the environment by."""
+        """Returns the name of the environment in the library's registry."""
         return self.env_name
 
     @property
     def simulator(self) -> str:
-        """The library that the environment was made by."""
+        """The library that created the environment."""
         return self._library
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Have the next reset begin with this seed, later ones with what follows from it; returns it in a list."""
+        """Sets the seed of the next reset, from which later resets continue; returns it in a list."""
         self._seed = seed
         return [seed]
 
     def reset(self) -> np.ndarray:
-        """Begin an episode; its first state, an array of the caller's own."""
         seed, self._seed = self._seed, None
         return np.array(self.env.reset(seed=seed)[0])
 
     def step(self, action: Any) -> Step:
-        """Take an action, see `BaseEnv.step`.
+        """Steps the environment.
 
         Args:
-            action: whatever `int` takes where the actions are choices; else numbers, as many as an action has.
+            action: a value that `int` converts for discrete actions; else as many numbers as an action has.
 
         Returns:
-            The next state, an array of the caller's own, the reward, whether the episode is over, and the info. At an
-            end that has "TimeLimit.truncated", whether time ran out rather than that the environment itself had ended;
-            "TimeLimit.reached" besides, where both came in one step.
+            The next state as a new array, the reward, whether the episode ended, and the info. When it ended, the info
+            has "TimeLimit.truncated": True if it was truncated and not terminated. If it was both, "TimeLimit.reached"
+            is True.
         """
         obs, reward, terminated, truncated, info = self.env.step(to_space_action(action, self.env.action_space))
         return np.array(obs), float(reward), *to_classic_done(bool(terminated), bool(truncated), info)
 
     def get_state_info(self) -> dict[str, Any]:
-        """What states look like, see `get_space_info`; normalised ones as they are then."""
+        """Returns the description of states (after normalisation, if there is any), see `get_space_info`."""
         return self.get_space_info(self.env.observation_space)
 
     def get_action_info(self) -> dict[str, Any]:
-        """What actions look like, see `get_space_info`."""
+        """Returns the description of actions, see `get_space_info`."""
         return self.get_space_info(self.env.action_space)
 
     @staticmethod
     def get_space_info(space: spaces.Space[Any]) -> dict[str, Any]:
-        """A space as a dict.
+        """Returns the description of a space as a dict.
 
-        | space | shape | dtype | beside |
+        | space | shape | dtype | more keys |
         |---|---|---|---|
         | Box | of an element | "continuous" | "low_bound", "high_bound": arrays of the shape |
-        | Discrete | (n,): one number a choice, as networks have it | "int" | "n" |
+        | Discrete | (n,): one output of a network for each choice | "int" | "n" |
         | MultiDiscrete | of an element | "int" | "n": an array of the shape |
 
-        Choices that do not begin at 0 have a "start".
+        Spaces with a start other than 0 have a "start".
 
         Raises:
             SpaceError: any other space.
@@ -144,7 +143,7 @@ class GymEnv(BaseEnv):
         return info_of_space(space)
 
     def update_config(self, config: Config) -> None:
-        """Write a section "env", see `BaseEnv.update_config`, with the names of the wrappers."""
+        """Adds a section "env" as `BaseEnv.update_config` does, with the names of the wrappers."""
         super().update_config(config)
         config.env.wrappers = [_describe_wrapper(wrapper) for wrapper in self.wrappers]
 

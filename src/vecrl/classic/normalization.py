@@ -1,4 +1,4 @@
-"""States between the bounds of their space, as numbers around zero. Knows arrays, not environments."""
+"""Scales states from the bounds of their space to [-1, 1]. Knows arrays, not environments."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _UNBOUNDED = {
     "f": float(np.finfo(np.float32).max),
     "i": 2**31 - 1,
     "u": 2**32 - 1,
-}  # who has no bound may say so by these
+}  # some environments declare these values instead of no bound
 _MAX_LISTED = 5
 
 
 class MinMaxScaler:
-    """Maps `[low, high]` to `[-1, 1]`, dimension by dimension; where both are the same, to 0.
+    """Maps `[low, high]` to `[-1, 1]` in each dimension, and to 0 if `low` equals `high`.
 
     Args:
         low, high: arrays of the states' shape and dtype.
 
     Raises:
-        SpaceError: a bound is infinite; the message names each such dimension.
+        SpaceError: a bound is infinite; the message names the dimensions.
 
-    >>> between = MinMaxScaler(np.array([0.0, -3.0]), np.array([10.0, 3.0]))
-    >>> between(np.array([0.0, 3.0])).tolist()
+    >>> scaler = MinMaxScaler(np.array([0.0, -3.0]), np.array([10.0, 3.0]))
+    >>> scaler(np.array([0.0, 3.0])).tolist()
     [-1.0, 1.0]
     """
 
@@ -44,21 +44,20 @@ class MinMaxScaler:
                 f" and {len(unbounded_indices) - _MAX_LISTED} more" if len(unbounded_indices) > _MAX_LISTED else ""
             )
             raise SpaceError(
-                f"fixed_normalize_states needs finite bounds, but dimension {', '.join(descriptions)}{rest_text} of "
-                f"the state has "
-                "none: use running_normalize_states instead."
+                "Expected finite bounds for fixed_normalize_states, got none for dimension "
+                f"{', '.join(descriptions)}{rest_text} of the state. Use running_normalize_states instead."
             )
         self._center = (low + high) / 2
         half_range = (high - low) / 2
         self._scale = np.divide(1.0, half_range, out=np.zeros_like(half_range), where=half_range > 0)
 
     def __call__(self, state: np.ndarray) -> np.ndarray:
-        """A new array of the state's floating dtype, float32 for integers."""
+        """Returns a new array of the state's floating dtype, or float32 for integers."""
         return ((state - self._center) * self._scale).astype(float_dtype(state.dtype))
 
 
 def float_dtype(dtype: Any) -> Any:
-    """The dtype itself if it has fractions, else float32.
+    """Returns the dtype itself if it is floating, else float32.
 
     >>> float_dtype(np.dtype("uint8")), float_dtype(np.dtype("float64"))
     (dtype('float32'), dtype('float64'))

@@ -1,7 +1,7 @@
-"""Roboschool's tasks by their names, on Roboschool itself or on what its tasks live on in.
+"""Roboschool's tasks by name, on Roboschool itself or on another simulator that has them.
 
-Roboschool is not maintained, and runs on Python 3.7 at the latest. The same tasks were brought to PyBullet (with
-states of the same sizes) and stem from MuJoCo's (with other states and rewards), which both are.
+Roboschool is not maintained, and its last supported version of Python is 3.7. PyBullet has ports of the tasks, with
+states of the same sizes; MuJoCo has the originals, with other states and rewards. Both are maintained.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class SimulatorSource:
 
     Attributes:
         simulator: its name.
-        module: what registers its environments when it is imported.
-        library: whose `make` makes them.
-        install: what pip is to be told.
-        differs: in what the task is not Roboschool's.
-        ids: the environments by the names of tasks; the first of each that is registered is meant.
+        module: the module that registers its environments on import.
+        library: the library with the `make` that creates them.
+        install: the requirement for `pip install`.
+        differs: the differences from Roboschool's tasks.
+        ids: names of environments by task; the first that is registered is used.
     """
 
     simulator: str
@@ -53,7 +53,7 @@ class SimulatorSource:
     ids: Mapping[str, tuple[str, ...]]
 
     def find_id(self, task: str) -> tuple[str | None, str]:
-        """The environment's name, or None and why it cannot be had."""
+        """Returns the environment's name, or None and the reason why it is not available."""
         if task not in self.ids:
             return None, f"{self.simulator} has no such task"
         try:
@@ -97,25 +97,26 @@ SIMULATOR_SOURCES = (
         "mujoco",
         "gymnasium",
         "gymnasium[mujoco]",
-        "states and rewards are others, and so may their sizes be",
+        "states and rewards differ, and so may their sizes",
         {task: tuple(f"{task}-v{version}" for version in (5, 4)) for task in _COMMON_TASKS},
     ),
 )
 
 
 class RoboschoolEnv(GymEnv):
-    """A task of Roboschool by its name, on the first of roboschool, PyBullet and MuJoCo that is installed.
+    """A task of Roboschool, on the first of roboschool, PyBullet and MuJoCo that is installed.
 
-    A warning says so where it is not Roboschool itself that runs; `simulator` and `running` say it at any time.
+    Warns if the simulator is not Roboschool itself; `simulator` and `running` say which one is used.
 
     Args:
-        env_name: such as "RoboschoolHopper-v1".
+        env_name: a name such as "RoboschoolHopper-v1".
         wrappers, seed: see `GymEnv`.
-        simulator: "roboschool", "pybullet" or "mujoco", where one is wanted and no other; there is no warning then.
+        simulator: "roboschool", "pybullet" or "mujoco" to use only that one, without a warning; None for the first
+            that is installed.
         kwargs: see `GymEnv`.
 
     Attributes:
-        running: the name of the environment that runs.
+        running: the name of the environment that is used.
 
     Raises:
         ValueError: Roboschool has no such task, or there is no such simulator.
@@ -131,8 +132,8 @@ class RoboschoolEnv(GymEnv):
         self._source = source
         if simulator is None and source is not SIMULATOR_SOURCES[0]:
             warnings.warn(
-                f"{env_name} runs as {self.running} on {source.simulator}, since roboschool is not here: "
-                f'{source.differs}. simulator="{source.simulator}" asks for just that, without a warning.',
+                f"{env_name} runs as {self.running} on {source.simulator}, since roboschool is not available: "
+                f'{source.differs}. Set simulator="{source.simulator}" to choose it without a warning.',
                 stacklevel=2,
             )
         super().__init__(env_name, *args, library=source.library, **kwargs)
@@ -142,7 +143,7 @@ class RoboschoolEnv(GymEnv):
 
     @property
     def simulator(self) -> str:
-        """Which one runs: "roboschool", "pybullet" or "mujoco"."""
+        """The simulator that is used: "roboschool", "pybullet" or "mujoco"."""
         return self._source.simulator
 
     def __repr__(self) -> str:
@@ -150,20 +151,20 @@ class RoboschoolEnv(GymEnv):
 
 
 def _find_source(env_name: str, simulator: str | None) -> tuple[SimulatorSource, str]:
-    """Who has the task, of all or of one alone, and under which name."""
+    """Returns the first source that has the task (or only `simulator`, if given), and the environment's name there."""
     names = {f"Roboschool{task}-v1": task for task in SIMULATOR_SOURCES[0].ids}
     if env_name not in names:
         matches = get_close_matches(env_name, names, 1)
-        hint = f"did you mean {matches[0]!r}? " if matches else ""
-        raise ValueError(f"Roboschool has no task {env_name!r}; {hint}There are {list(names)}.")
+        hint = f"Did you mean {matches[0]!r}? " if matches else ""
+        raise ValueError(f"Expected a task of Roboschool, got {env_name!r}. {hint}There are {list(names)}.")
     sources = [source for source in SIMULATOR_SOURCES if simulator in (None, source.simulator)]
     if not sources:
         simulator_names = [source.simulator for source in SIMULATOR_SOURCES]
-        raise ValueError(f"Expected simulator to be one of {simulator_names}, but {simulator!r} came.")
+        raise ValueError(f"Expected simulator to be one of {simulator_names}, got {simulator!r}.")
     reasons: list[str] = []
     for source in sources:
         running, reason = source.find_id(names[env_name])
         if running is not None:
             return source, running
         reasons.append(reason)
-    raise VersionError(f"Nothing here has {env_name}: {'; '.join(reasons)}.")
+    raise VersionError(f"Expected a simulator that has {env_name}, got none. Install one: {'; '.join(reasons)}.")

@@ -1,4 +1,4 @@
-"""What states and actions look like, as classic environments say it, and as gymnasium's spaces say it.
+"""Converts between gymnasium's spaces and the dicts by which classic environments describe states and actions.
 
 Knows spaces and arrays, not environments.
 """
@@ -20,7 +20,7 @@ _DISCRETE_NAMES = ("int", "discrete", int)
 
 
 def info_of_space(space: spaces.Space[Any]) -> Info:
-    """A space as a dict, see `GymEnv.get_space_info`."""
+    """Returns the description of a space as a dict, see `GymEnv.get_space_info`."""
     if isinstance(space, spaces.Box):
         bounds = {"low_bound": space.low.copy(), "high_bound": space.high.copy()}
         return {"shape": space.shape, "dtype": "continuous", **bounds}
@@ -30,7 +30,7 @@ def info_of_space(space: spaces.Space[Any]) -> Info:
         info = {"shape": space.shape, "dtype": "int", "n": space.nvec.copy()}
     else:
         raise SpaceError(
-            f"Expected a Box, a Discrete or a MultiDiscrete space, but {space!r:.80} came. Bring it into one of these: "
+            f"Expected a Box, Discrete or MultiDiscrete space, got {space!r:.80}. Convert it to one of these: "
             "wrappers=[gymnasium.wrappers.FlattenObservation] flattens observations."
         )
     start = getattr(space, "start", 0)
@@ -38,30 +38,30 @@ def info_of_space(space: spaces.Space[Any]) -> Info:
 
 
 def space_of_info(info: Mapping[str, Any], *, is_action: bool) -> spaces.Space[Any]:
-    """The space that such a dict means; the inverse of `info_of_space`.
+    """Returns the space that a dict describes; the inverse of `info_of_space`.
 
     Args:
-        info: with "shape" and "dtype"; "low_bound" and "high_bound", "n" and "start" where it has them.
-        is_action: whether it is of actions. Integers without "n" are choices then, as many as "shape" says; of states,
-            they are any integers.
+        info: a dict with "shape" and "dtype", and optionally "low_bound" and "high_bound", "n" and "start".
+        is_action: whether it describes actions. Integer actions without "n" are choices, and "shape" is their number;
+            integer states without "n" are any integers.
 
     Raises:
-        SpaceError: one of the two is missing, or another dtype.
+        SpaceError: "shape" or "dtype" is missing, or the dtype is not supported.
     """
     missing = {"shape", "dtype"} - set(info)
     if missing:
-        raise SpaceError(f"Expected a dict with 'shape' and 'dtype', but {sorted(missing)} is missing in {dict(info)}.")
+        raise SpaceError(f"Expected a dict with 'shape' and 'dtype', got {dict(info)} without {sorted(missing)}.")
     shape, dtype = tuple(np.atleast_1d(np.array(info["shape"], int)).tolist()), info["dtype"]
     if dtype in _CONTINUOUS_NAMES or (dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) == "f"):
         return _box(info, shape, None if dtype in _CONTINUOUS_NAMES else np.dtype(dtype))
     if dtype not in _DISCRETE_NAMES and _dtype_kind(dtype) not in "iu":
-        raise SpaceError(f"Expected the dtype 'continuous' or 'int', or one of NumPy's, but {dtype!r} came.")
+        raise SpaceError(f"Expected the dtype 'continuous', 'int' or a numeric one of NumPy, got {dtype!r}.")
     if "n" not in info and not (is_action and len(shape) == 1):
         return _box(info, shape, np.dtype(np.int64 if dtype in _DISCRETE_NAMES else dtype))
     n, start = info.get("n", shape[0] if shape else None), info.get("start", 0)
     if np.ndim(n):
         return spaces.MultiDiscrete(np.asarray(n), start=np.broadcast_to(start, np.shape(n)))
-    return spaces.Discrete(int(n), start=int(start))  # pyright: ignore[reportArgumentType] - a number where it has no dimensions
+    return spaces.Discrete(int(n), start=int(start))  # pyright: ignore[reportArgumentType] - without dimensions it is a number
 
 
 def _dtype_kind(dtype: Any) -> str:
@@ -72,7 +72,7 @@ def _dtype_kind(dtype: Any) -> str:
 
 
 def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> spaces.Box:
-    """Numbers; of no dtype that is said, they have that of their bounds, or all of NumPy's digits."""
+    """Returns a Box; its dtype is `dtype`, else that of the bounds, else float64."""
     bounds = [info.get(name) for name in ("low_bound", "high_bound")]
     if dtype is None:
         dtypes = [np.asarray(bound).dtype for bound in bounds if isinstance(bound, np.ndarray | np.generic)]
@@ -86,15 +86,15 @@ def _box(info: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> spaces.
 
 
 def to_space_action(action: Any, space: spaces.Space[Any]) -> Any:
-    """An action as its space has it: an int for a Discrete one, else an array of its dtype and shape.
+    """Returns an action in the form of its space: an int for Discrete, else an array of the space's dtype and shape.
 
     Raises:
-        SpaceError: another number of elements, or none at all.
+        SpaceError: the action has another number of elements, or is no number.
     """
     shape: Any = space.shape
     array = np.asarray(action)
     if array.size != math.prod(shape) or array.dtype.kind not in "fiub":
-        raise SpaceError(f"Expected an action in {space}, but {action!r:.80} came, of shape {array.shape}.")
+        raise SpaceError(f"Expected an action in {space}, got {action!r:.80} of shape {array.shape}.")
     if isinstance(space, spaces.Discrete):
         return int(array.item())
     return array.astype(space.dtype, copy=False).reshape(shape)

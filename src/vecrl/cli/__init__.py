@@ -1,6 +1,6 @@
 """The command line: `vecrl envs | check | rollout | evolve | bench`, also `python -m vecrl`.
 
-Each command's module is imported when the command runs, so that help is at hand at once.
+Each command's module is imported when the command runs, so that `--help` starts quickly. Knows no command.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}  # how to draw without a screen
+HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}  # rendering without a screen
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line with `argv` (default: the process's own arguments), and exit.
+    """Runs the command line with `argv` (default: the process's arguments), and exits.
 
     Raises:
         SystemExit: always; code 0, 1 for an error, 2 for wrong usage, 130 after an interrupt.
@@ -23,12 +23,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ImportError as error:
         sys.exit(f'{error}. The command line needs its extra: pip install "vecrl[cli]"')
     if argv is None and not sys.flags.safe_path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it: "myenv:My-v0" is found beside whoever calls
+        sys.path.insert(0, os.getcwd())  # as for `python -m`, so that "myenv:My-v0" is found in the current folder
     if "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
         for name, value in HEADLESS.items():
             os.environ.setdefault(name, value)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if "--traceback" in arguments:  # welcome anywhere, as nobody thinks of it beforehand
+    if "--traceback" in arguments:  # allowed at any position, since it is usually added to a command that failed
         arguments.remove("--traceback")
         arguments.insert(0, "--traceback")
     app(arguments, prog_name="vecrl")

@@ -1,6 +1,6 @@
-"""The commands and their options. What they do is in modules of their own, imported when they run."""
+"""The commands and their options. Knows none of their work: other modules do it, which are imported when they run."""
 
-# typer evaluates annotations, so what they name is imported here and nothing heavy is.
+# typer evaluates annotations, so the types in them are imported here. Nothing slow is.
 from __future__ import annotations
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from vecrl.cli.console import Settings, handle_errors, parse_pairs
 
 app = typer.Typer(
     name="vecrl",
-    help="Any simulator behind batches of tensors: look at environments, check, time and solve them.",
+    help="Any simulator behind batches of tensors: list, check, run, time and solve environments.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 
 class Backend(StrEnum):
-    """Where Python environments are stepped."""
+    """The backends that step Python environments."""
 
     serial = "serial"
     threads = "threads"
@@ -30,27 +30,27 @@ class Backend(StrEnum):
 
 
 Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
-EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="For the environment's maker.")]
+EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="Keyword argument; repeatable.")]
 BackendOption = Annotated[
-    Backend, typer.Option(help="Where Python environments are stepped; for ray, RAY_ADDRESS names a cluster.")
+    Backend, typer.Option(help="What steps Python environments; for ray, RAY_ADDRESS is the address of a cluster.")
 ]
-Workers = Annotated[Optional[int], typer.Option(min=1, help="How many workers; by default one a core.")]  # noqa: UP045
-Device = Annotated[Optional[str], typer.Option(help="Where a batched simulator lives: cpu, cuda.")]  # noqa: UP045
-Seed = Annotated[Optional[int], typer.Option(min=0, help="By default a new one each time; it is printed.")]  # noqa: UP045
-Threads = Annotated[int, typer.Option(min=1, help="Threads that torch may use in this process.")]
+Workers = Annotated[Optional[int], typer.Option(min=1, help="Number of workers. Default: one per core.")]  # noqa: UP045
+Device = Annotated[Optional[str], typer.Option(help="Device of a batched simulator: cpu, cuda.")]  # noqa: UP045
+Seed = Annotated[Optional[int], typer.Option(min=0, help="Seed. Default: a random one, which is printed.")]  # noqa: UP045
+Threads = Annotated[int, typer.Option(min=1, help="Number of torch threads in this process.")]
 
 
 @app.callback()
-def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show errors in full.")] = False) -> None:
+def options(traceback: Annotated[bool, typer.Option("--traceback", help="Show tracebacks of errors.")] = False) -> None:
     Settings.traceback = traceback
 
 
 @app.command()
 @handle_errors
 def envs(
-    prefix: Annotated[Optional[str], typer.Option(help="List the names of this one: gym, native, brax, …")] = None,  # noqa: UP045
+    prefix: Annotated[Optional[str], typer.Option(help="List all names of this prefix: gym, native, brax, …")] = None,  # noqa: UP045
 ) -> None:
-    """What can be made here, by prefix, and what is missing with the extra to install."""
+    """Lists the available environments by prefix, and for missing ones the extra to install."""
     from vecrl.cli.list_envs import show_envs
 
     show_envs(prefix)
@@ -61,11 +61,11 @@ def envs(
 def check(
     env: Env,
     env_arg: EnvArgs = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0, help="Of all episodes.")] = 0,
-    render: Annotated[bool, typer.Option("--render", help="Try rendering too.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that each check may take.")] = 120.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all episodes.")] = 0,
+    render: Annotated[bool, typer.Option("--render", help="Also check rendering.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Timeout of each check in seconds.")] = 120.0,
 ) -> None:
-    """Whether an environment does what it says: spaces, dtypes, seeds, auto-reset. Ends with code 1 if not."""
+    """Checks an environment's spaces, dtypes, seeds and auto-reset. Exits with code 1 if a check fails."""
     from vecrl.cli.check_command import check_env
 
     if not check_env(env, parse_pairs(env_arg), seed=seed, render=render, timeout=timeout):
@@ -76,20 +76,20 @@ def check(
 @handle_errors
 def rollout(
     env: Env,
-    policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`; random without.")] = None,  # noqa: UP045
-    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    envs: Annotated[int, typer.Option(min=1, help="How many environments at once.")] = 8,
-    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Cut longer episodes.")] = None,  # noqa: UP045
+    policy: Annotated[Optional[Path], typer.Option(help="A best.pt of `evolve`. Default: random actions.")] = None,  # noqa: UP045
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    envs: Annotated[int, typer.Option(min=1, help="Number of environments in the batch.")] = 8,
+    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Truncate longer episodes.")] = None,  # noqa: UP045
     backend: BackendOption = Backend.serial,
     workers: Workers = None,
     device: Device = None,
     seed: Seed = None,
     env_arg: EnvArgs = [],  # noqa: B006
-    video: Annotated[Optional[Path], typer.Option(help="Film one episode: an mp4, mkv or mov to write.")] = None,  # noqa: UP045
-    plot: Annotated[Optional[Path], typer.Option(help="Plot the returns: a png to write.")] = None,  # noqa: UP045
+    video: Annotated[Optional[Path], typer.Option(help="Record one episode in this mp4, mkv or mov file.")] = None,  # noqa: UP045
+    plot: Annotated[Optional[Path], typer.Option(help="Plot the returns in this png file.")] = None,  # noqa: UP045
     threads: Threads = 1,
 ) -> None:
-    """Play episodes: returns, lengths, steps a second."""
+    """Runs episodes and prints returns, lengths and steps per second."""
     from vecrl.cli.rollout import RolloutCommand
 
     arguments = {"backend": backend.value, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
@@ -101,44 +101,44 @@ def rollout(
 def evolve(
     context: typer.Context,
     env: Annotated[Optional[str], typer.Argument(help="An environment, as for `rollout`.")] = None,  # noqa: UP045
-    network: Annotated[str, typer.Option(help="In the network language.")] = (
+    network: Annotated[str, typer.Option(help="The policy, in the network language.")] = (
         "Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)"
     ),
-    generations: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
-    popsize: Annotated[int, typer.Option(min=2, help="Members a generation, an even number.")] = 64,
-    subbatch_size: Annotated[int, typer.Option(min=1, help="Members that act together, in a worker.")] = 128,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes a member and generation.")] = 1,
-    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Steps a member and generation.")] = None,  # noqa: UP045
-    stdev: Annotated[float, typer.Option(help="Of the noise on parameters, at first.")] = 0.3,
-    max_speed: Annotated[Optional[float], typer.Option(help="Of the search's centre a generation.")] = None,  # noqa: UP045
+    generations: Annotated[int, typer.Option(min=1, help="Maximum number of generations.")] = 100,
+    popsize: Annotated[int, typer.Option(min=2, help="Members per generation, an even number.")] = 64,
+    subbatch_size: Annotated[int, typer.Option(min=1, help="Members that a worker evaluates together.")] = 128,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per member and generation.")] = 1,
+    max_steps: Annotated[Optional[int], typer.Option(min=1, help="Steps per member and generation.")] = None,  # noqa: UP045
+    stdev: Annotated[float, typer.Option(help="Initial standard deviation of the parameters.")] = 0.3,
+    max_speed: Annotated[Optional[float], typer.Option(help="Maximum step of the centre per generation.")] = None,  # noqa: UP045
     obs_norm: Annotated[bool, typer.Option(help="Normalise observations by running statistics.")] = True,
     action_noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on outputs.")] = 0.0,
-    decrease_rewards_by: Annotated[float, typer.Option(help="Taken off every reward, for the search.")] = 0.0,
+    decrease_rewards_by: Annotated[float, typer.Option(help="Subtracted from each reward in the search.")] = 0.0,
     alive_bonus: Annotated[
         Optional[tuple[float, float, float]],  # noqa: UP045
-        typer.Option(metavar="T0 T1 BONUS", help="Added for each step alive, for the search."),
+        typer.Option(metavar="T0 T1 BONUS", help="Bonus for each step of an episode in the search."),
     ] = None,
     backend: BackendOption = Backend.serial,
     workers: Workers = None,
     device: Device = None,
-    compile: Annotated[bool, typer.Option(help="Compile native tasks with the policy: for long searches.")] = False,  # noqa: A002
+    compile: Annotated[bool, typer.Option(help="Compile native tasks with the policy, for long searches.")] = False,  # noqa: A002
     seed: Seed = None,
     stop_at: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option(help="Stop when the best policy's mean return in a test reaches this."),
+        typer.Option(help="Stop when the test mean return of the best policy reaches this value."),
     ] = None,
     test_every: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Generations between two tests; by default 10 or more: a tenth of the steps."),
+        typer.Option(min=1, help="Generations between tests. Default: 10 or more, for at most a tenth of the steps."),
     ] = None,
-    test_episodes: Annotated[int, typer.Option(min=1, help="Episodes of a test, and fresh ones at the end.")] = 100,
-    video: Annotated[bool, typer.Option(help="Film the best policy at the end.")] = True,
+    test_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each test and of the final report.")] = 100,
+    video: Annotated[bool, typer.Option(help="Record a video of the best policy at the end.")] = True,
     env_arg: EnvArgs = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
-    resume: Annotated[Optional[Path], typer.Option(help="Go on with the run in this folder.")] = None,  # noqa: UP045
+    out: Annotated[Path, typer.Option(help="Parent of the run folders.")] = Path("runs"),
+    resume: Annotated[Optional[Path], typer.Option(help="Resume the run in this folder.")] = None,  # noqa: UP045
     threads: Threads = 1,
 ) -> None:
-    """Search for a policy with a population, and keep the curve, the best policy and a video of it."""
+    """Searches for a policy with a population; saves the learning curve, the best policy and a video of it."""
     from vecrl.cli.evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
@@ -152,7 +152,7 @@ def evolve(
     elif env is not None:
         run = Evolution.start(Options(**arguments), out)
     else:
-        raise typer.BadParameter("Give an environment, or --resume and a run folder.")
+        raise typer.BadParameter("Expected an environment or --resume, got neither. Give one of them.")
     raise typer.Exit(run.show())
 
 
@@ -160,18 +160,18 @@ def evolve(
 @handle_errors
 def bench(
     env: Env,
-    backends: Annotated[list[Backend], typer.Option("--backend", help="Try only this; may be given again.")] = [  # noqa: B006
+    backends: Annotated[list[Backend], typer.Option("--backend", help="Backend to try; repeatable.")] = [  # noqa: B006
         Backend.serial,
         Backend.processes,
     ],
-    workers: Annotated[list[int], typer.Option(min=1, help="Try so many workers; may be given again.")] = [],  # noqa: B006
-    envs: Annotated[list[int], typer.Option(min=1, help="Try so many environments a worker; may be given again.")] = [],  # noqa: B006
-    seconds: Annotated[float, typer.Option(min=0.05, help="How long to time each.")] = 1.0,
+    workers: Annotated[list[int], typer.Option(min=1, help="Number of workers to try; repeatable.")] = [],  # noqa: B006
+    envs: Annotated[list[int], typer.Option(min=1, help="Environments per worker to try; repeatable.")] = [],  # noqa: B006
+    seconds: Annotated[float, typer.Option(min=0.05, help="Duration of each measurement.")] = 1.0,
     device: Device = None,
     env_arg: EnvArgs = [],  # noqa: B006
     threads: Threads = 1,
 ) -> None:
-    """Steps a second of backends × workers × environments a worker, and the call to copy."""
+    """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     from vecrl.cli.bench import Bench
 
     names = [backend.value for backend in backends]

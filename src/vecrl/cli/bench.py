@@ -1,4 +1,4 @@
-"""`vecrl bench`: which backend, how many workers and environments, by trying; and the call to copy."""
+"""`vecrl bench`: times backends, numbers of workers and of environments, and prints the fastest call to copy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vecrl.vector.factory import make_vector_env
 from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import VectorEnv
 
-NUM_ACTION_BATCHES = 64  # batches of actions, made beforehand
-WARM_UP_FRACTION = 0.2  # of the time of each
+NUM_ACTION_BATCHES = 64  # batches of actions, sampled before the measurement
+WARM_UP_FRACTION = 0.2  # of the duration of each measurement
 BATCH_SIZES = [1, 64, 1024, 4096]
 
 
@@ -30,7 +30,7 @@ class Result:
     backend: str
     workers: int
     num_envs: int
-    rate: float  # environment steps a second
+    rate: float  # environment steps per second
     call: str
 
 
@@ -38,11 +38,11 @@ class Bench:
     """One call of the command.
 
     Args:
-        env: its name.
-        kwargs: for its maker.
-        backends, workers, envs: what to try of Python environments; empty lists try the usual. Of a batched
-            simulator, `envs` are sizes of the batch.
-        seconds: how long to time each.
+        env: the environment's name.
+        kwargs: keyword arguments of the environment.
+        backends, workers, envs: values to try for Python environments; empty lists try the defaults. For a batched
+            simulator, `envs` are batch sizes.
+        seconds: duration of each measurement.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Bench:
         self.backends, self.workers, self.envs = backends, workers, envs
 
     def show(self) -> None:
-        """Time, and print the table; after an interrupt, of what was timed so far."""
+        """Measures and prints the table; after an interrupt, the table of the results so far."""
         results: list[Result] = []
         interrupted = False
         try:
@@ -74,7 +74,7 @@ class Bench:
         if results:
             self._print(results)
         if interrupted:
-            console.print("[yellow]Interrupted[/]; this is what was timed so far.")
+            console.print("[yellow]Interrupted[/]; these are the results so far.")
             raise typer.Exit(INTERRUPTED)
 
     def _results(self) -> Iterator[Result]:
@@ -115,7 +115,7 @@ class Bench:
         return f"{find_entry(self.env)[1]!r}{kwargs_text}"
 
     def _time(self, env: Any, tensors: bool = False) -> float:
-        """Environment steps a second."""
+        """Returns environment steps per second."""
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(NUM_ACTION_BATCHES)]
         if tensors:
@@ -127,7 +127,7 @@ class Bench:
     def _print(self, results: Sequence[Result]) -> None:
         fastest = max(results, key=lambda result: result.rate)
         table = Table("backend", title=f"{self.env}, same-step auto-reset, random actions")
-        for name in ("workers", "environments", "steps/s", "µs a step of all"):
+        for name in ("workers", "environments", "steps/s", "µs per batch step"):
             table.add_column(name, justify="right")
         for result in results:
             numbers = str(result.workers), str(result.num_envs), f"{result.rate:,.0f}"
@@ -139,7 +139,7 @@ class Bench:
 
 
 def _run(env: Any, actions: Sequence[Any], seconds: float) -> float:
-    """Steps of the whole vector a second."""
+    """Returns batch steps per second."""
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds or not steps:
         for batch in actions[steps % NUM_ACTION_BATCHES :][:8]:

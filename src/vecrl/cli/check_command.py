@@ -1,6 +1,6 @@
-"""`vecrl check`: whether an environment does what it says, as a table of what was expected and what came.
+"""`vecrl check`: checks an environment and prints a table of expected and actual results.
 
-The checks run in a worker process, so that an environment may end it or keep it for ever, and still be named.
+The checks run in a worker process, so that crashes and timeouts of an environment are reported, too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from vecrl.policy.population import gymnasium_maker
 from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import VectorEnv
 
-EXIT_ADVICE = "Raise an exception rather than end the process (os._exit, abort, a crash in native code)."
-TIMEOUT_ADVICE = "It hangs, or is slow: --timeout gives each check more seconds."
+EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
+TIMEOUT_ADVICE = "It hangs or is slow. --timeout gives each check more seconds."
 
 
 def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, timeout: float) -> bool:
-    """Print the table; True if nothing was wrong.
+    """Prints the table; returns whether all checks passed.
 
     Args:
-        timeout: seconds that each check may take.
+        timeout: timeout of each check in seconds.
     """
     findings = list(_findings(env, kwargs, seed, render, timeout))
-    table = Table("", "what", "expected", "came", title=f"{env}")
+    table = Table("", "check", "expected", "actual", title=f"{env}")
     symbols = {True: "[green]ok[/]", False: "[bold red]no[/]", None: "[yellow]–[/]"}
     for finding in findings:
         table.add_row(symbols[finding.ok], finding.check_name, escape(finding.expected), escape(finding.actual))
@@ -39,7 +39,7 @@ def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, t
     for finding in mismatches:
         if finding.advice:
             console.print(f"[red]{finding.check_name}[/]: {escape(finding.advice)}")
-    console.print("[green]Nothing wrong was found.[/]" if not mismatches else f"[red]Mismatches: {len(mismatches)}.[/]")
+    console.print("[green]All checks passed.[/]" if not mismatches else f"[red]Mismatches: {len(mismatches)}.[/]")
     return not mismatches
 
 
@@ -54,14 +54,16 @@ def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, time
         for check_name in CHECKS:
             if check_name in skipped:
                 continue
-            console.print(f"[dim]looking at: {check_name} …[/]")
+            console.print(f"[dim]checking: {check_name} …[/]")
             try:
                 finding = worker.call("run_check", check_name)[0]
             except WorkerCrash as error:
-                yield Finding(check_name, False, "a process that lives on", error.failures[0].error, EXIT_ADVICE)
+                yield Finding(
+                    check_name, False, "a worker process that keeps running", error.failures[0].error, EXIT_ADVICE
+                )
                 return
             except StepTimeout:
-                yield Finding(check_name, False, f"an answer within {timeout:g} s", "none", TIMEOUT_ADVICE)
+                yield Finding(check_name, False, f"a result within {timeout:g} s", "none", TIMEOUT_ADVICE)
                 return
             yield finding
             if check_name in BASIC and not finding.ok:

@@ -1,4 +1,4 @@
-"""How commands speak: one console, errors on one line, interrupts that end cleanly. It knows no command."""
+"""Output of the commands: one console, errors on one line, exit codes for interrupts. Knows no command."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ INTERRUPTED = 130
 
 
 class Settings:
-    """What holds for all commands.
+    """Settings of all commands.
 
     Attributes:
-        traceback: let errors through with their tracebacks.
+        traceback: show errors with their tracebacks.
     """
 
     traceback = False
 
 
 def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command end on errors of the user's making with one line and code 1, on an interrupt with code 130."""
+    """Decorates a command: errors that the user can correct exit with one line and code 1, interrupts with code 130."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,14 +48,14 @@ def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def first_line(error: BaseException, suffix: str = " (--traceback shows the rest)") -> str:
-    """What an error says, on one line; `suffix` follows where there are others."""
+    """Returns the first line of an error's message, followed by `suffix` if there are more lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     suffix = suffix if len(lines) > 1 else ""
     return (lines[0] if lines else type(error).__name__) + suffix
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether an error is the user's to mend: of vecrl's tree, a wrong value, something missing, gymnasium's own."""
+    """Returns whether the user can correct an error: one of vecrl or gymnasium, a wrong value, or something missing."""
     from gymnasium.error import Error as GymnasiumError
 
     from vecrl.errors import VecrlError
@@ -64,7 +64,7 @@ def _is_expected(error: Exception) -> bool:
 
 
 def parse_pairs(pairs: list[str]) -> dict[str, Any]:
-    """`["a=1", "b=[2, 3]"]` as a dictionary; values are YAML.
+    """Converts `["a=1", "b=[2, 3]"]` to a dict; values are YAML.
 
     >>> parse_pairs(["gravity=-9.5", "name=x"])
     {'gravity': -9.5, 'name': 'x'}
@@ -75,6 +75,6 @@ def parse_pairs(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key.isidentifier():
-            raise ValueError(f"Expected KEY=VALUE, but {pair!r} came.")
+            raise ValueError(f"Expected KEY=VALUE, got {pair!r}.")
         parsed[key] = yaml.safe_load(value)
     return parsed

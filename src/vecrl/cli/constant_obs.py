@@ -1,6 +1,6 @@
-"""Environments for those who do not look: random actions need no observation that a network could take.
+"""Replaces observations for random actions, which need none: so any observation space works.
 
-Worker processes import this module, so it knows gymnasium alone.
+Worker processes import this module, so it knows only gymnasium.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from gymnasium.spaces import Box, Discrete
 
 
 class ConstantObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows one zero, whatever there is to see."""
+    """Replaces every observation by a zero of shape (1,), float32."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]):
         super().__init__(env)
         self.observation_space = Box(0.0, 0.0, (1,), np.float32)
 
     def observation(self, observation: Any) -> np.ndarray:
-        """Nothing of it."""
+        """Returns a zero."""
         return np.zeros(1, np.float32)
 
 
 def make_constant_obs_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    """What `make` makes; where a network could not see it, `ConstantObservation`."""
+    """Creates an environment; wraps it in `ConstantObservation` if its observations are neither Box nor Discrete."""
     env = make()
     return env if isinstance(env.observation_space, Box | Discrete) else ConstantObservation(env)

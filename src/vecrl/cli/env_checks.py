@@ -1,4 +1,4 @@
-"""What `vecrl check` looks at: each check says what was expected and what came. It knows no tables or processes."""
+"""The checks of `vecrl check`: each returns the expected and the actual result. Knows no tables and no processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER, RENDERING = "same in a worker process", "rendering"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the table; `ok` None means that it could not be looked at."""
+    """One line of the table; `ok` is None if the check could not run."""
 
     check_name: str
     ok: bool | None
@@ -34,48 +34,48 @@ class Finding:
 
 
 class CheckFailed(Exception):
-    """Something else came than was expected."""
+    """The actual result differs from the expected one."""
 
     def __init__(self, expected: str, actual: str, advice: str = ""):
         super().__init__(expected, actual, advice)
 
 
 class EnvChecks(gymnasium.Env[Any, Any]):
-    """The checks of an environment as methods of another one, which the engine runs in a worker process.
+    """Runs the checks of an environment; is an environment itself, so that the engine runs it in a worker process.
 
-    So the death of that process, and an answer that never comes, are noticed and named as of any environment.
+    So crashes and timeouts are detected and reported as for any environment.
 
     Args:
-        name: the environment to look at, as `make_vector_env` takes it.
-        make_one: makes one of them; None for a batched simulator, which is made by its name.
-        kwargs: for its maker.
-        seed: of all episodes.
+        name: the environment to check, a name for `make_vector_env`.
+        make_one: creates one environment; None for a batched simulator, which is created by name.
+        kwargs: keyword arguments of the environment.
+        seed: seed of all episodes.
     """
 
-    observation_space = action_space = Discrete(1)  # nobody steps it
+    observation_space = action_space = Discrete(1)  # required, but this environment is never stepped
 
     def __init__(self, name: str, make_one: Callable[..., Any] | None, kwargs: Mapping[str, Any], seed: int):
         self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
         self.env: Any = None
 
     def run_check(self, check_name: str) -> Finding:
-        """One line of the table; `check_name` is a key of `CHECKS`."""
+        """Runs a check, a key of `CHECKS`, and returns its line of the table."""
         try:
             return Finding(check_name, True, *CHECKS[check_name](self))
         except CheckFailed as failure:
             expected, actual, advice = failure.args
             return Finding(check_name, False, expected, actual, advice)
-        except (Exception, SystemExit) as error:  # whatever the environment may raise is what is to be shown
+        except (Exception, SystemExit) as error:  # any exception of the environment is a finding
             return Finding(check_name, False, "no exception", f"{type(error).__name__}: {first_line(error, ' …')}")
 
     def make(self, **make_kwargs: Any) -> Any:
-        """One environment."""
+        """Creates one environment."""
         if self.make_one is None:
             return make_vector_env(self.name, **self.kwargs, **make_kwargs).env
         return self.make_one(**make_kwargs)
 
     def make_vector(self, mode: AutoresetMode, backend: str = "serial") -> Any:
-        """Three environments as one."""
+        """Creates a vector environment of three environments."""
         if self.make_one is None:
             env = make_vector_env(self.name, num_envs=3, **self.kwargs).env
             return BatchedVectorEnv(env.simulator, autoreset_mode=mode) if isinstance(env, BatchedVectorEnv) else env
@@ -145,16 +145,16 @@ def _check_obs(space: Space[Any], obs: Any) -> None:
     if isinstance(space, Box):
         array = np.asarray(numpy_value)
         if array.dtype != space.dtype:
-            raise CheckFailed(str(space.dtype), str(array.dtype), f"Give observations as {space.dtype}.")
+            raise CheckFailed(str(space.dtype), str(array.dtype), f"Return observations as {space.dtype}.")
         if array.shape != space.shape:
-            raise CheckFailed(str(space.shape), str(array.shape), "Give observations of the shape declared.")
+            raise CheckFailed(str(space.shape), str(array.shape), "Return observations of the declared shape.")
         out_of_bounds = ~((array >= space.low) & (array <= space.high))
         if out_of_bounds.any():
             position = tuple(int(i) for i in np.argwhere(out_of_bounds)[0])
             bounds = f"[{space.low[position]:g}, {space.high[position]:g}] at {position}"
             raise CheckFailed(bounds, f"{array[position]:g}", "Widen the bounds, or clip observations.")
     elif numpy_value not in space:
-        raise CheckFailed(str(space), repr(numpy_value)[:80], "The observation is not in the space declared.")
+        raise CheckFailed(str(space), repr(numpy_value)[:80], "Return observations in the declared space.")
 
 
 def _check_seeds(env: Any, seed: int) -> tuple[str, str]:
@@ -162,7 +162,9 @@ def _check_seeds(env: Any, seed: int) -> tuple[str, str]:
     position = _difference(first_trajectory, second_trajectory)
     if position is not None:
         raise CheckFailed(
-            "equal trajectories", f"they differ from step {position} on", "Draw from self.np_random alone."
+            "equal trajectories",
+            f"they differ from step {position} on",
+            "Draw random numbers from self.np_random only.",
         )
     return "equal trajectories", "equal" + (
         "" if _difference(first_trajectory, other_trajectory) is not None else "; other seeds too"
@@ -182,7 +184,9 @@ def _check_new_env(make: Callable[..., Any], seed: int) -> tuple[str, str]:
     position = _difference(*trajectories)
     if position is not None:
         raise CheckFailed(
-            "equal trajectories", f"they differ from step {position} on", "Something outlives the object."
+            "equal trajectories",
+            f"they differ from step {position} on",
+            "Keep no state outside the environment object.",
         )
     return "equal trajectories", "equal"
 
@@ -205,18 +209,18 @@ def _check_render(make: Callable[..., Any], seed: int) -> tuple[str, str]:
         env.reset(seed=seed)
         frame = env.render()
     if frame is None:
-        raise CheckFailed(expected, "None", "It draws no pictures.")
+        raise CheckFailed(expected, "None", "render should return an image.")
     frame = np.asarray(frame)
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         raise CheckFailed(expected, _describe_value(frame))
     return expected, _describe_value(frame)
 
 
-# ---------------------------------------------------------------------- vectors of them
+# ---------------------------------------------------------------------- vector environments
 
 
 def _check_modes(make_vector: Callable[..., Any], seed: int) -> tuple[str, str]:
-    """The rewards of the first episode of each row are the same however episodes begin anew."""
+    """Checks that the rewards of the first episode of each row are the same in all auto-reset modes."""
     rewards_by_mode = {mode: _first_episodes(make_vector(mode), seed) for mode in AutoresetMode}
     reference = rewards_by_mode[AutoresetMode.NEXT_STEP]
     for mode, rewards in rewards_by_mode.items():
@@ -230,7 +234,9 @@ def _check_backends(make_vector: Callable[..., Any], seed: int) -> tuple[str, st
         _first_episodes(make_vector(AutoresetMode.SAME_STEP, b), seed) for b in ("serial", "processes")
     )
     if not all(np.array_equal(a, b) for a, b in zip(local_rewards, remote_rewards, strict=True)):
-        raise CheckFailed("the same rewards as in this process", "others", "It depends on something in this process.")
+        raise CheckFailed(
+            "the same rewards as in this process", "others", "Do not depend on the state of this process."
+        )
     return "the same rewards as in this process", "the same"
 
 
@@ -274,7 +280,7 @@ def _leaves(obs: Any) -> list[Any]:
 
 
 def _difference(a: list[Any], b: list[Any]) -> int | None:
-    """The first step in which two trajectories differ, or None."""
+    """Returns the first step in which two trajectories differ, or None."""
     for step, (row, other_row) in enumerate(zip(a, b, strict=False)):
         if not all(map(_arrays_equal, row, other_row)):
             return step
@@ -292,8 +298,8 @@ def _describe_value(value: Any) -> str:
     return f"{numpy_value.dtype} {list(numpy_value.shape)}"
 
 
-BASIC: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {  # without these there is nothing more to look at
-    "making it": _check_make,
+BASIC: dict[str, Callable[[EnvChecks], tuple[str, str]]] = {  # if one of these fails, the others cannot run
+    "creation": _check_make,
     "observation space": lambda checks: _check_space(checks.env, "observation_space"),
     "action space": lambda checks: _check_space(checks.env, "action_space"),
 }

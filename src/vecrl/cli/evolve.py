@@ -1,4 +1,4 @@
-"""`vecrl evolve`: a population search on any environment, kept in a run folder and resumable to the bit."""
+"""`vecrl evolve`: a population search on any environment, saved in a run folder. A resumed run gives the same bits."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from vecrl.policy.search import PopulationSearch
 from vecrl.seeding import seed_for, stream_for
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
-PRINT_INTERVAL_S = 5.0  # seconds between two lines where the output is no terminal
+PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal
 
 
 class Evolution:
     """A run: the search, the evaluator, the selection of the best policy and the folder.
 
     Args:
-        options: with a seed.
-        folder: where everything goes.
-        state: to go on from; None begins.
+        options: the options, with a seed.
+        folder: the run folder.
+        state: the state to resume; None for a new run.
     """
 
     def __init__(self, options: Options, folder: RunFolder, state: Mapping[str, Any] | None = None):
@@ -51,7 +51,7 @@ class Evolution:
             self.selection = Selection(options, self.evaluator)
             if state is not None:
                 self._load(state)
-            self._last_complete = self.state_dict()  # as of the last whole generation
+            self._last_complete = self.state_dict()  # the state after the last complete generation
         except BaseException:
             self.evaluator.close()
             raise
@@ -63,18 +63,22 @@ class Evolution:
 
     @classmethod
     def start(cls, options: Options, parent: Path) -> Evolution:
-        """A new run in a new folder of `parent`."""
+        """Creates a new run in a new folder of `parent`."""
         if options.seed is None:
             options = replace(options, seed=int(np.random.SeedSequence().generate_state(1)[0]))
-        run = cls(options, RunFolder(parent))  # before there is a folder, so that a typing error leaves none
+        run = cls(options, RunFolder(parent))  # before the folder is created, so that wrong options leave none
         run.folder = RunFolder.new(parent, options.env)
-        run.folder.write_state(run.state_dict(), None)  # first: what has a config.yaml can go on
+        run.folder.write_state(run.state_dict(), None)  # before config.yaml, so that a folder with one can be resumed
         run._write_config()
         return run
 
     @classmethod
     def resume(cls, path: Path, changes: Mapping[str, Any]) -> Evolution:
-        """The run in the folder `path`, with a few options changed."""
+        """Loads the run in the folder `path`, with some options changed.
+
+        Raises:
+            ValueError: `path` is no run folder, or an option cannot change.
+        """
         folder = RunFolder(path)
         config, state = folder.read_config(), folder.read_state()
         config.pop("vecrl", None)
@@ -82,7 +86,7 @@ class Evolution:
         if unchangeable:
             allowed = ", ".join(sorted(CHANGEABLE_OPTIONS))
             raise ValueError(
-                f"A run that goes on keeps its {', '.join(sorted(unchangeable))}; only {allowed} can change."
+                f"Expected only changes of {allowed} in a resumed run, got {', '.join(sorted(unchangeable))}."
             )
         options = replace(Options.from_dict(config, folder.config), **changes)
         run = cls(options, folder, state)
@@ -100,7 +104,11 @@ class Evolution:
     # -- the run -------------------------------------------------------------------------------------
 
     def show(self) -> int:
-        """Run until the goal, the last generation or an interrupt; keep and show what was reached. An exit code."""
+        """Runs until the goal, the last generation or an interrupt; saves and prints the result.
+
+        Returns:
+            The exit code of the command.
+        """
         try:
             with self.folder.lock():
                 if self._resumed:
@@ -124,7 +132,7 @@ class Evolution:
             self._last_complete = self.state_dict()
         except KeyboardInterrupt:
             interrupted = True
-            self._load(self._last_complete)  # from a generation that was not completed
+            self._load(self._last_complete)  # discards an incomplete generation
         try:
             self._save_last_complete()
             if not interrupted:
@@ -156,7 +164,7 @@ class Evolution:
                     self.folder.write_state(self._last_complete, self._policy())
 
     def advance(self) -> dict[str, float]:
-        """One generation; its line of metrics.csv."""
+        """Runs one generation; returns its line of metrics.csv."""
         started, norm_state = time.perf_counter(), self._norm_state()
         population = torch.cat([self.search.ask(), self.search.center[None]])
         result = self.evaluator(population)
@@ -208,7 +216,7 @@ class Evolution:
         return self._make_saved_policy(self.search.center, self._norm_state(), None)
 
     def _policy(self) -> SavedPolicy:
-        """What best.pt holds: the best tested policy, and the search's centre before the first test."""
+        """Returns the policy for best.pt: the best tested one, or the centre of the search before the first test."""
         return self.selection.best or self._center()
 
     def _test_if_due(self) -> None:
@@ -218,7 +226,7 @@ class Evolution:
             row["test"] = self.selection.test(self.search.generation, self._center())
 
     def _test_last(self) -> None:
-        """Test the policies since the last test, unless the goal is reached."""
+        """Tests the policies since the last test, unless the goal is reached."""
         generation, selection = self.search.generation, self.selection
         if selection.solved or selection.tested_at == generation:
             return
@@ -229,13 +237,13 @@ class Evolution:
     def _report(self) -> float | None:
         if self.selection.best is None:
             return None
-        with console.status(f"playing {self.options.test_episodes} fresh episodes"):
+        with console.status(f"running {self.options.test_episodes} fresh episodes"):
             return self.selection.report()
 
-    # -- keeping -------------------------------------------------------------------------------------
+    # -- state and output ----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that goes on from here, as plain data."""
+        """Returns everything that later generations depend on, as plain data."""
         return {
             "search": self.search.state_dict(),
             "evaluator": self.evaluator.state_dict(),
@@ -250,17 +258,17 @@ class Evolution:
             self.evaluator.load_state_dict(state["evaluator"])
             self.selection.load_state_dict(state["selection"])
             self.steps, self.seconds = int(state["steps"]), float(state["seconds"])
-        except Exception as error:  # whatever values of other kinds and shapes raise where they are put to use
-            last_printed = (
+        except Exception as error:  # values of other types and shapes may raise anything
+            reason = (
                 first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
             )
             raise ValueError(
-                f"{self.folder.state} does not go with config.yaml, or is no state of a run ({last_printed}); begin a "
-                f"new run."
+                f"Expected {self.folder.state} to be the state of the run in config.yaml, got another one ({reason}). "
+                "Start a new run."
             ) from error
 
     def _save_last_complete(self) -> None:
-        """Write what is reached, if a generation was completed."""
+        """Writes the state after the last complete generation, if there is one."""
         if not self.search.generation:
             return
         self.folder.rewind(self.search.generation)
@@ -270,29 +278,29 @@ class Evolution:
     def _record_video(self) -> None:
         options, seed = self.options, seed_for(stream_for(self.options.seed or 0, "video"), 0)
         try:
-            with console.status("filming the best policy"):
+            with console.status("recording the best policy"):
                 record_video(
                     options.env, self._policy().module(), self.folder.video, seed=seed, env_kwargs=options.env_args
                 )
-        except Exception as error:  # whatever a renderer may raise, the run is not lost for it
+        except Exception as error:  # a renderer may raise anything, which must not fail the run
             console.print(f"[yellow]No video:[/] {escape(first_line(error))}", soft_wrap=True)
 
     def _conclude(self, interrupted: bool, reported: float | None) -> None:
-        """Say what was reached.
+        """Prints the result.
 
         Args:
-            reported: mean return of the best policy over fresh episodes; None where they were not played.
+            reported: mean return of the best policy over fresh episodes; None if there were none.
         """
         generation = self.search.generation
         if interrupted:
-            console.print(f"[yellow]Interrupted[/] after {generation} generations; what was reached is kept.")
+            console.print(f"[yellow]Interrupted[/] after {generation} generations; the results are saved.")
         if generation:
             took = f"after {generation} generations, {self.steps:,} steps and {self.seconds:.1f} s"
             console.print(f"{self._verdict(reported)}, {took}", soft_wrap=True)
         for name, path in self.folder.existing_files("curve", "metrics", "best", "video"):
             console.print(f"  {name:8} {path}", soft_wrap=True)
         if interrupted:
-            console.print(f"Go on with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)
+            console.print(f"Resume with: vecrl evolve --resume {self.folder.path}", soft_wrap=True)
 
     def _verdict(self, reported: float | None) -> str:
         chosen = self.selection

@@ -1,4 +1,4 @@
-"""`vecrl envs`: what can be made here, and what is missing."""
+"""`vecrl envs`: lists the available environments, and what is missing for the others."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from vecrl.cli.console import console
-from vecrl.vector import factory  # noqa: F401 -- it fills the registry
+from vecrl.vector import factory  # noqa: F401 -- fills the registry on import
 from vecrl.vector.registry import available, known_prefixes
 
-MAX_SAMPLES = 6  # names a prefix in the overview
+MAX_SAMPLES = 6  # names per prefix in the overview
 
 
 def show_envs(prefix: str | None) -> None:
-    """Print an overview of all prefixes, or every name of one."""
+    """Prints an overview of all prefixes, or all names of one."""
     if prefix is not None:
         _show_names(prefix.removesuffix("::"))
         return
-    table = Table("prefix", "what it is", "environments", title="What can be made here")
+    table = Table("prefix", "description", "environments", title="Available environments")
     for name in known_prefixes():
         availability = available(name)
         if availability.missing is None:
@@ -31,7 +31,7 @@ def show_envs(prefix: str | None) -> None:
                 f"{name}::", escape(availability.summary), f"[yellow]missing[/]; {escape(availability.install or '')}"
             )
     console.print(table)
-    console.print("A name without a prefix is gymnasium's. [bold]vecrl envs --prefix NAME[/] lists them all.")
+    console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")
 
 
 def _samples(names: tuple[str, ...]) -> list[str]:

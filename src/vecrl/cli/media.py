@@ -1,4 +1,4 @@
-"""What commands draw and film: learning curves, returns, episodes. Plots without a screen, videos by ffmpeg."""
+"""Plots of learning curves and returns (without a screen), and videos of episodes (by ffmpeg). Knows no command."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from vecrl.vector.torch_wrapper import TorchWrapper
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
 PLOT_SUFFIXES = (".png",)
-PolicyFn = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state where there is one, to outputs
+PolicyFn = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state if there is one, to outputs
 
 
 def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
-    """Make the folder of a file that is to be written.
+    """Creates the folder of a file to write.
 
     Raises:
         ValueError: the file has none of these suffixes, or is a folder.
-        OSError: the folder cannot be made or written to.
+        OSError: the folder cannot be created or written to.
     """
     if path.suffix.lower() not in suffixes or path.is_dir():
-        raise ValueError(f"Expected a file to write that ends in {' or '.join(suffixes)}, but {str(path)!r} came.")
+        raise ValueError(f"Expected a file name that ends in {' or '.join(suffixes)}, got {str(path)!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"{path.parent} cannot be written to; name a file in another folder.")
+        raise PermissionError(f"Expected a writable folder, got {path.parent}. Give a file in another folder.")
 
 
 def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, target: float | None = None) -> None:
-    """Returns over environment steps, of the rows of metrics.csv, as a png."""
+    """Plots the returns over environment steps from the rows of metrics.csv, as a png."""
     figure, axes = _figure(title)
     steps = [row["steps"] for row in rows]
     marker = "o" if len(rows) < 3 else None
@@ -65,7 +65,7 @@ def draw_curve(rows: Sequence[Mapping[str, float]], path: Path, title: str, targ
 
 
 def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
-    """A histogram of returns, as a png."""
+    """Plots a histogram of returns, as a png."""
     figure, axes = _figure(title)
     axes.hist(returns, bins="auto" if len(set(returns)) > 1 else 1, color="#9ecae1", edgecolor="#08519c")
     axes.axvline(float(np.mean(returns)), color="#d95f0e", label=f"mean {np.mean(returns):.4g}")
@@ -89,19 +89,24 @@ def _figure(title: str) -> tuple[Any, Any]:
 def record_video(
     env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_obs: bool = False
 ) -> float:
-    """Film one episode, no more than `MAX_FRAMES` of it, as one of `VIDEO_SUFFIXES`; the return of what was filmed.
+    """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
 
     Args:
-        constant_obs: `act` takes no notice of what it is given, so the observations may be of any space.
+        constant_obs: `act` ignores its input, so the observations may be of any space.
+
+    Returns:
+        The return of the recorded steps.
 
     Raises:
-        ImportError: no ffmpeg is at hand; the message names the extra.
-        ValueError: the environment draws no pictures.
+        ImportError: imageio-ffmpeg is not installed; the message names the extra.
+        ValueError: the environment renders no images.
     """
     try:
         import imageio_ffmpeg
     except ImportError as error:
-        raise ImportError('Videos need imageio-ffmpeg: pip install "vecrl[video]"') from error
+        raise ImportError(
+            'Expected imageio-ffmpeg for videos, got none. Install it with: pip install "vecrl[video]"'
+        ) from error
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
     with creation_errors(env, kwargs):
@@ -133,14 +138,14 @@ def _make(env: str, kwargs: Mapping[str, Any], constant_obs: bool) -> TorchWrapp
 
 @torch.no_grad()
 def _episode(env: Any, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
-    """Frames of an episode, each with the reward that led to it."""
+    """Yields the frames of an episode, each with the reward of the step before it."""
     policy_io = PolicyIO(env.observation_space, env.action_space)
     obs, _ = env.reset(seed=seed)
     reward, is_over, state = 0.0, False, ()
     while True:
         frame = env.render()
         if frame is None:
-            raise ValueError("The environment draws no pictures (render_mode 'rgb_array').")
+            raise ValueError("Expected an environment that renders images (render_mode 'rgb_array'), got None.")
         yield np.asarray(frame), reward
         if is_over:
             return
@@ -152,7 +157,7 @@ def _episode(env: Any, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, f
 
 
 def _pad_to_even(frame: np.ndarray) -> np.ndarray:
-    """A frame `[height, width, 3]` with the last row and column repeated where their number is odd, as in no video."""
+    """Repeats the last row or column of a frame `[height, width, 3]` if their number is odd: videos need even sizes."""
     height, width = frame.shape[:2]
     even_frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     return np.ascontiguousarray(even_frame, np.uint8)

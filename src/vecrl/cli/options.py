@@ -1,4 +1,4 @@
-"""The options of `vecrl evolve`, as `config.yaml` holds them: their kinds and ranges, and which may change."""
+"""The options of `vecrl evolve` as in `config.yaml`: their types and ranges, and which may change on a resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINIMUMS = {"popsize": 2, "seed": 0, **dict.fromkeys(COUNT_OPTIONS, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `config.yaml` holds: the options of the command."""
+    """The contents of `config.yaml`: the options of the command."""
 
     env: str
     network: str
@@ -56,21 +56,21 @@ class Options:
     env_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look at every value, for it may come from a file that somebody wrote by hand.
+        """Checks every value, since it may come from a file that was edited by hand.
 
         Raises:
-            ValueError: a value of another kind, or out of its range.
+            ValueError: a value has the wrong type, or is out of its range.
         """
         for name, expected_type in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if not _has_type(value, expected_type):
-                raise ValueError(f"Expected {name} to be {_describe_type(expected_type)}, but {value!r} came.")
+                raise ValueError(f"Expected {name} to be {_describe_type(expected_type)}, got {value!r}.")
             if name in MINIMUMS and value is not None and value < MINIMUMS[name]:
-                raise ValueError(f"Expected {name} of {MINIMUMS[name]} or more, but {value!r} came.")
+                raise ValueError(f"Expected {name} of {MINIMUMS[name]} or more, got {value!r}.")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], path: Path) -> Options:
-        """From the mapping in the file `path`.
+        """Creates the options from the mapping in the file `path`.
 
         Raises:
             ValueError: a key is missing or unknown, or a value does not fit.
@@ -78,7 +78,7 @@ class Options:
         missing, unknown = cls.names() - set(config), set(map(str, config)) - cls.names()
         for problem_text, keys in (("lacks", missing), ("should not have", unknown)):
             if keys:
-                raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}; mend it, or begin a new run.")
+                raise ValueError(f"{path} {problem_text} {', '.join(sorted(keys))}. Correct it, or start a new run.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
         }
@@ -89,11 +89,11 @@ class Options:
 
     @classmethod
     def names(cls) -> set[str]:
-        """Of all options."""
+        """Returns the names of all options."""
         return {option.name for option in fields(cls)}
 
     def evaluator(self) -> PopulationEvaluator:
-        """What judges populations; one more than `popsize`, the search's centre, goes along."""
+        """Creates the evaluator, for `popsize` members and the centre of the search."""
         return PopulationEvaluator(
             self.env,
             self.network,
@@ -115,7 +115,7 @@ class Options:
 
 
 def _has_type(value: Any, expected_type: Any) -> bool:
-    """Whether a value is of a kind that is annotated above; whole numbers are numbers, bools and nan are not."""
+    """Returns whether a value has an annotated type; an int is a float, too, but a bool or nan is not."""
     arguments = get_args(expected_type)
     if isinstance(expected_type, UnionType):
         return any(_has_type(value, member_type) for member_type in arguments)

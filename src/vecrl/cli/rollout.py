@@ -1,4 +1,4 @@
-"""`vecrl rollout`: episodes under a saved policy or random actions."""
+"""`vecrl rollout`: runs episodes with a saved policy or random actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vecrl.vector.registry import find_entry
 
 
 class RandomActions(nn.Module):
-    """Outputs that make every action of a space equally likely, where its bounds are finite; else of unit variance."""
+    """Outputs that make all actions of a space equally likely; of unit variance in dimensions without finite bounds."""
 
     def __init__(self, space: Space[Any]):
         super().__init__()
@@ -50,10 +50,10 @@ class RolloutCommand:
     """One call of the command.
 
     Args:
-        env: its name.
-        policy: a file of `SavedPolicy`; None is random actions.
-        episodes: how many to play, `num_envs` at once.
-        evaluator_options: what else `PopulationEvaluator` takes: backend, num_workers, device, env_kwargs.
+        env: the environment's name.
+        policy: a file of `SavedPolicy`; None for random actions.
+        episodes: number of episodes, run in batches of `num_envs`.
+        evaluator_options: more arguments of `PopulationEvaluator`: backend, num_workers, device, env_kwargs.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class RolloutCommand:
         self.saved_policy = None if policy is None else SavedPolicy.load(policy)
 
     def show(self, video: Path | None, plot: Path | None) -> None:
-        """Play, print, film and plot.
+        """Runs the episodes, prints the results, and writes the plot and the video.
 
         Raises:
-            ValueError: a file to write has another suffix than those that can be written.
+            ValueError: a file to write has an unsupported suffix.
         """
         for path, suffixes in ((video, VIDEO_SUFFIXES), (plot, PLOT_SUFFIXES)):
             if path is not None:
-                prepare_output_path(path, suffixes)  # now, not after the last episode
+                prepare_output_path(path, suffixes)  # raises before the first episode, not after the last
         torch.manual_seed(stream_for(self.seed, "actions") >> 1)
         evaluations: list[Evaluation] = []
         started, interrupted = time.perf_counter(), False
         with self._evaluator() as evaluator:
             started = time.perf_counter()
             try:
-                with console.status("playing"):
+                with console.status("running"):
                     for first_episode in range(0, self.episodes, self.num_envs):
                         evaluations.append(self._evaluate(evaluator, first_episode))
             except KeyboardInterrupt:
@@ -134,8 +134,8 @@ class RolloutCommand:
         if evaluator.policy_io.constants != self.saved_policy.constants:
             evaluator.close()
             raise ValueError(
-                f"The policy was made for {self.saved_policy.env} with {self.saved_policy.constants}, "
-                f"but {self.env} has {evaluator.policy_io.constants}."
+                f"Expected an environment with {self.saved_policy.constants}, as {self.saved_policy.env} has, "
+                f"got {self.env} with {evaluator.policy_io.constants}. Give the environment of the policy."
             )
         return evaluator
 
@@ -150,7 +150,7 @@ class RolloutCommand:
 
     def _print(self, result: Evaluation, seconds: float) -> None:
         title = f"{self._title()}: {len(result.returns)} episodes"
-        table = Table("", "mean", "deviation", "least", "most", title=title)
+        table = Table("", "mean", "deviation", "minimum", "maximum", title=title)
         for name, values in (("return", result.returns), ("length", result.lengths)):
             numbers = values.mean(), values.std(unbiased=False), values.min(), values.max()
             table.add_row(name, *(f"{number:.5g}" for number in numbers))

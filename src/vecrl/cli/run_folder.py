@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it and under which names. It knows files, not searches."""
+"""The folder of a run: its files and their names. Knows files, not searches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from vecrl.errors import CheckpointError
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.snapshot.atomic_write import write_atomically
 
-FORMAT = 2  # of the state; 1 did not keep the tested best policy
-LOCK_TIMEOUT_S = 3.0  # seconds that the workers of a run that was killed may take to notice
+FORMAT = 2  # of the state; 1 did not contain the tested best policy
+LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end
 METRIC_COLUMNS = ["generation", "steps", "seconds", "best", "mean", "median", "center", "length", "stdev", "test"]
 
 
 class RunFolder:
-    """`config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.ckpt` to go on from.
+    """Files `config.yaml`, `metrics.csv`, `learning-curve.png`, `best.pt`, `best.mp4`, and `state.ckpt` for a resume.
 
     Args:
-        path: the folder, which is there.
+        path: an existing folder.
     """
 
     def __init__(self, path: Path):
@@ -40,7 +40,7 @@ class RunFolder:
 
     @classmethod
     def new(cls, parent: Path, env: str) -> RunFolder:
-        """The next free `<env>-<n>` in `parent`, made."""
+        """Creates the folder `<env>-<n>` in `parent`, with the lowest free number."""
         stem = re.sub(r"[^\w.+-]+", "-", env).strip("-") or "run"
         number = 1
         while True:
@@ -52,33 +52,33 @@ class RunFolder:
                 return cls(parent / f"{stem}-{number}")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write `config.yaml`, at once or not at all."""
+        """Writes `config.yaml` atomically."""
         _write_text(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` wrote.
+        """Reads what `write_config` wrote.
 
         Raises:
-            ValueError: this is no folder of a run, or the file is damaged.
+            ValueError: this is no run folder, or the file is damaged.
         """
         if not self.config.is_file() or not self.state.is_file():
             runs = sorted(state_path.parent.name for state_path in self.path.glob("*/state.ckpt"))
-            runs_hint = f" The runs in it: {', '.join(runs)}." if runs else ""
-            missing = "config.yaml and state.ckpt are not both there"
-            raise ValueError(f"{self.path} holds no run to go on with: {missing}.{runs_hint}")
+            runs_hint = f" Runs in this folder: {', '.join(runs)}." if runs else ""
+            missing = "without config.yaml or state.ckpt"
+            raise ValueError(f"Expected a run folder, got {self.path} {missing}. Give the folder of a run.{runs_hint}")
         try:
             config = yaml.safe_load(self.config.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(
-                f"{self.config} cannot be read: expected YAML as the run wrote it, but {reason}"
+                f"Expected {self.config} to be YAML as the run wrote it, got an error: {reason}"
             ) from error
         if not isinstance(config, dict):
-            raise ValueError(f"{self.config} should hold a mapping, but holds {type(config).__name__}.")
+            raise ValueError(f"Expected {self.config} to contain a mapping, got {type(config).__name__}.")
         return config
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add a line to `metrics.csv`, with the names of the columns above the first."""
+        """Appends a line to `metrics.csv`; before the first, writes the column names."""
         is_new = not self.metrics.exists()
         with self.metrics.open("a", newline="") as file:
             if is_new:
@@ -86,7 +86,7 @@ class RunFolder:
             file.write(_line(_cells(row)))
 
     def rows(self) -> list[dict[str, float]]:
-        """The lines of `metrics.csv`, but for half a last one: the process may have been killed as it wrote it.
+        """Returns the lines of `metrics.csv`, except an incomplete last one: the process may have been killed.
 
         Raises:
             ValueError: another line is damaged.
@@ -97,7 +97,8 @@ class RunFolder:
         complete_lines = [line.decode(errors="replace").strip() for line in lines if line.endswith(b"\n")]
         if complete_lines[:1] not in ([], [",".join(METRIC_COLUMNS)]):
             raise ValueError(
-                f"Line 1 of {self.metrics} should be {','.join(METRIC_COLUMNS)}; mend it, or take the file away."
+                f"Expected line 1 of {self.metrics} to be {','.join(METRIC_COLUMNS)}, got {complete_lines[0][:80]!r}. "
+                "Correct it, or remove the file."
             )
         return [self._row(number, line) for number, line in enumerate(complete_lines[1:], 2)]
 
@@ -106,17 +107,18 @@ class RunFolder:
             row = dict(zip(METRIC_COLUMNS, line.split(","), strict=True))
             return {name: float(cell or "nan") if name == "test" else float(cell) for name, cell in row.items()}
         except ValueError:
-            expected = f"should hold {len(METRIC_COLUMNS)} numbers"
+            expected = f"to contain {len(METRIC_COLUMNS)} numbers"
             raise ValueError(
-                f"Line {number} of {self.metrics} {expected}, but is {line[:80]!r}; mend it, or take the file away."
+                f"Expected line {number} of {self.metrics} {expected}, got {line[:80]!r}. "
+                "Correct it, or remove the file."
             ) from None
 
     def rewind(self, generation: int) -> None:
-        """Take lines after `generation` off `metrics.csv`: they were written after the state was kept."""
+        """Removes lines after `generation` from `metrics.csv`: they are newer than the saved state."""
         self._write_rows([row for row in self.rows() if row["generation"] <= generation])
 
     def record_test(self, generation: int, mean: float) -> None:
-        """Write a test's mean return into the line of a generation, unless the line has a higher one."""
+        """Writes a test's mean return into the line of a generation, unless the line has a higher one."""
         rows = self.rows()
         for row in rows:
             if row["generation"] == generation and not row["test"] >= mean:
@@ -130,7 +132,7 @@ class RunFolder:
             self.metrics.unlink(missing_ok=True)
 
     def write_state(self, state: Mapping[str, Any], best: SavedPolicy | None) -> None:
-        """Write `state.ckpt` and `best.pt`, each at once or not at all, when the lines before them are on the disk."""
+        """Writes `state.ckpt` and `best.pt` atomically, after the lines of `metrics.csv` are on the disk."""
         if self.metrics.exists():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
@@ -139,47 +141,52 @@ class RunFolder:
             best.save(self.best)
 
     def read_state(self) -> dict[str, Any]:
-        """What `write_state` wrote.
+        """Reads what `write_state` wrote.
 
         Raises:
-            ValueError: the file is damaged, or holds something else.
+            ValueError: the file is damaged, or is no state of a run.
         """
         contents = checkpoint.load(self.state)
         if not isinstance(contents.get("run"), dict):
-            raise CheckpointError(f"{self.state} holds no state of a run, but {', '.join(contents) or 'nothing'}.")
+            raise CheckpointError(
+                f"Expected {self.state} to contain the state of a run, got {', '.join(contents) or 'nothing'}."
+            )
         version = contents["run"].get("format", 1)
         if version != FORMAT:
             raise CheckpointError(
-                f"Expected {self.state} of format {FORMAT}, got format {version} of another version of vecrl. Begin a "
+                f"Expected {self.state} in format {FORMAT}, got format {version} of another version of vecrl. Start a "
                 f"new run; {self.best.name} can still be used."
             )
         return contents["run"]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """While one process runs, no other does in the same folder.
+        """Locks the folder for this process within a `with` block.
 
         Raises:
-            ValueError: another does already.
+            ValueError: another process has the lock.
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
             deadline = time.monotonic() + LOCK_TIMEOUT_S
             while not _lock(folder):
                 if time.monotonic() > deadline:
-                    raise ValueError(f"{self.path} is in use: another process runs there. Wait for it, or stop it.")
+                    raise ValueError(
+                        f"Expected {self.path} to be free, got a folder that is in use by another process. "
+                        "Wait for it, or stop it."
+                    )
                 time.sleep(0.05)
             yield
         finally:
             os.close(folder)
 
     def existing_files(self, *names: str) -> Sequence[tuple[str, Path]]:
-        """The files of these attributes that are there."""
+        """Returns names and paths of these attributes, for files that exist."""
         return [(name, getattr(self, name)) for name in names if getattr(self, name).exists()]
 
 
 def _cells(row: Mapping[str, float]) -> list[str]:
-    """The cells of a line of `metrics.csv`; `test` is empty where there was none."""
+    """Returns the cells of a line of `metrics.csv`; `test` is empty if there was no test."""
     return ["" if name == "test" and math.isnan(row[name]) else format(row[name], ".10g") for name in METRIC_COLUMNS]
 
 
@@ -192,7 +199,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _lock(folder: int) -> bool:
-    """Lock an open folder, unless another process has; where folders cannot be locked, nobody is kept out."""
+    """Locks an open folder; returns False if another process has the lock. True if folders cannot be locked here."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

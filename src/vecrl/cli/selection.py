@@ -1,8 +1,8 @@
-"""Which policy of a run is the best: the candidates, their tests, and the policy that won.
+"""Selects the best policy of a run: the candidates and their tests.
 
-A return in training is the maximum of many noisy ones, so it only nominates a candidate. A policy is judged by its mean
-return over test episodes, which are the same for all candidates of a run and which training never plays. This module
-knows no files and no screens.
+The highest return in training is the maximum of many noisy ones, so it only nominates a candidate. A policy is judged
+by its mean return over test episodes, which are the same for all candidates of a run and do not occur in training. This
+module knows no files and no screens.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import SeedRule, stream_for
 
 EVERY = 10  # generations between two tests by default, at least
-SHARE = 0.1  # of the steps of training; by default, the next test waits while the earlier ones exceed it
-PATIENCE = 3  # generations between two tests because training reached the goal
-NUMBERS = "chosen_at", "episodes", "tested_at", "steps"  # of the state
+SHARE = 0.1  # maximum ratio of test steps to training steps by default; the next test waits while it is exceeded
+PATIENCE = 3  # minimum of generations between two tests that start because training reached the goal
+NUMBERS = "chosen_at", "episodes", "tested_at", "steps"  # attributes in the state
 
 
 class Selection:
@@ -29,7 +29,7 @@ class Selection:
 
     Args:
         options: how often to test, and on how many episodes.
-        evaluator: plays the test episodes.
+        evaluator: runs the test episodes.
 
     Attributes:
         best: the policy with the highest test mean, which is its `mean_return`; None before the first test.
