@@ -77,5 +77,5 @@ def test_differing_spaces_are_sent_as_objects(backend: Any) -> None:
 
 
 def test_differing_spaces_raise_without_resolve_spaces() -> None:
-    with pytest.raises(SpaceError, match="environment 1: its observation_space"):
+    with pytest.raises(SpaceError, match="environment 1: expected the observation_space"):
         Pool([(partial(Sized, size), 1) for size in (2, 3)])
