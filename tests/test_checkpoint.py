@@ -256,7 +256,7 @@ def test_mismatching_objects_raise(file):
         ({"net": torch.nn.Linear(3, 2)}, "'net' in .* does not fit the object given"),
         (
             {"envs": VectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)},
-            "with num_envs 4, as .* but one with 3 came",
+            "with num_envs 4, as .* got one with 3",
         ),
         ({"envs": VectorEnv([partial(gymnasium.make, "Pendulum-v1")] * 3)}, "with observation_space Box"),
         (
@@ -288,19 +288,21 @@ def test_invalid_files_raise(tmp_path, content, text):
         checkpoint.load(path)
     with pytest.raises(FileNotFoundError):
         checkpoint.load(tmp_path / "b.ckpt")
-    with pytest.raises(FileNotFoundError, match=r"no such folder to write to; make it first: '.*/absent'$"):
+    with pytest.raises(FileNotFoundError, match=r"the folder does not exist; create it first: '.*/absent'$"):
         checkpoint.save(tmp_path / "absent" / "c.ckpt", x=1)
-    with pytest.raises(IsADirectoryError, match="the name of a file, but there is a folder"):
+    with pytest.raises(IsADirectoryError, match="the path of a file, got a folder"):
         checkpoint.save(tmp_path, x=1)
     checkpoint.save(path, x=1)
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(CheckpointError, match="is damaged: it should have"):
+    with pytest.raises(CheckpointError, match="is damaged: expected"):
         checkpoint.load(path)
 
 
 def test_unsaveable_objects_raise_and_keep_the_old_file(tmp_path, file):
     before = file.read_bytes()
-    with pytest.raises(StateError, match=r"'odd' cannot be saved: The state of Enemy cannot be taken: at env\.place"):
+    with pytest.raises(
+        StateError, match=r"'odd' cannot be saved: The state of Enemy cannot be captured: at env\.place"
+    ):
         checkpoint.save(file, odd=Enemy(iter([1])))
     with pytest.raises(
         StateError, match=r"'pair' to be plain data, got a value that contains .*Enemy\. Save that object"

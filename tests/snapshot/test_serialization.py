@@ -69,7 +69,7 @@ def test_arrays_are_writable_and_shared_after_loading():
 
 @pytest.mark.parametrize("odd", [object(), len, np.array([None]), {"a": [np.array([object()])]}, type, Exception()])
 def test_other_data_raise(odd):
-    with pytest.raises(StateError, match=r"Expected numbers, text, arrays, tensors .* but a .* is at data"):
+    with pytest.raises(StateError, match=r"Expected numbers, text, arrays, tensors .* got a .* at data"):
         dump({"k": odd})
 
 
@@ -78,7 +78,7 @@ def test_truncated_bytes_raise():
     for length in range(len(raw)):
         with pytest.raises(CheckpointError, match=r"is empty|is cut short|no checkpoint"):
             parse(raw[:length], "here")
-    with pytest.raises(CheckpointError, match="is damaged: it should have"):
+    with pytest.raises(CheckpointError, match="is damaged: expected"):
         parse(raw + b"x", "here")
 
 
@@ -96,9 +96,7 @@ def test_other_files_and_versions_raise():
         parse(b"PK\x03\x04" + bytes(100), "run.ckpt")
     raw = bytearray(whole([1]))
     raw[8:12] = struct.pack("<I", 9)
-    with pytest.raises(
-        CheckpointError, match=r"Expected run\.ckpt to be in version 2 of the format, but it is in version 9"
-    ):
+    with pytest.raises(CheckpointError, match=r"Expected run\.ckpt to be in version 2 of the format, got version 9"):
         parse(bytes(raw), "run.ckpt")
 
 
@@ -108,7 +106,7 @@ def test_files_of_an_older_version_raise(tmp_path):
     path = tmp_path / "old.ckpt"
     path.write_bytes(raw)
     with pytest.raises(
-        CheckpointError, match=r"to be in version 2 .* in version 1: read it with the vecrl that wrote it"
+        CheckpointError, match=r"to be in version 2 .* got version 1. Read it with the version of vecrl that wrote it"
     ):
         checkpoint.load(path)
 

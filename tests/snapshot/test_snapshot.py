@@ -228,7 +228,7 @@ def test_objects_with_hidden_state_raise(value):
     env.inner = Thing(odd=[0, {"k": value}])
     with pytest.raises(
         StateError,
-        match=r"The state of Wrapper cannot be taken: at env\.inner\.odd\[1\]\['k'\] is a .*excluded_from_state",
+        match=r"The state of Wrapper cannot be captured: at env\.inner\.odd\[1\]\['k'\] is a .*excluded_from_state",
     ):
         capture(env)
 
@@ -259,7 +259,7 @@ def test_unknown_classes_raise_and_change_nothing():
     state = capture(Thing(first=1, enemies=[Enemy(Place(1.0, 2.0))]))
     thing = Thing(first=2, enemies=[])
     with pytest.raises(
-        StateError, match=r"holds a tests.snapshot.fixture_envs.Enemy, of which there is none here now.*allow=\['tests"
+        StateError, match=r"contains a tests.snapshot.fixture_envs.Enemy, but the object contains none.*allow=\['tests"
     ):
         restore(thing, state)
     assert vars(thing) == {"first": 2, "enemies": []}
@@ -312,17 +312,15 @@ def test_states_of_other_objects_raise():
         StateError, match=r"Expected a state with observation_space Box\(4,\) of float32, as CartPole-v1 has"
     ):
         restore(gymnasium.make("CartPole-v1"), state)
-    with pytest.raises(
-        StateError, match=r"Expected something made as the one was whose state it is, .*Thing, but this is .*Enemy"
-    ):
+    with pytest.raises(StateError, match=r"Expected an object of the class in the state, .*Thing, got .*Enemy"):
         restore(Enemy(Place(0.0, 0.0)), capture(Thing(x=1)))
-    with pytest.raises(StateError, match="Expected what get_state"):
+    with pytest.raises(StateError, match="Expected a result of get_state"):
         restore(Thing(), {"x": 1})
-    with pytest.raises(StateError, match="Expected a state in format 3, but one in format 1"):
+    with pytest.raises(StateError, match="Expected a state in format 3, got one in format 1"):
         restore(Thing(), {**capture(Thing()), "format": 1})
     hopper = reset_env(lambda: gymnasium.make("Hopper-v5"))
     state = capture(Thing(data=hopper.unwrapped.data))
-    with pytest.raises(StateError, match="holds MuJoCo's data where this environment has none"):
+    with pytest.raises(StateError, match="Expected MjData, as in the state"):
         restore(Thing(data=None), state)
 
 

@@ -34,8 +34,8 @@ def test_arguments_of_bounded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"low": -1, "high": 1}, "needs a shape"),
-        ({"high": 1, "shape": (2,)}, "both bounds"),
+        ({"low": -1, "high": 1}, "Expected a shape"),
+        ({"high": 1, "shape": (2,)}, "two bounds"),
         ({"low": 1, "high": 0, "shape": (2,)}, "low <= high"),
         ({"low": [0, 0], "high": [1, 1], "shape": (3,)}, "broadcast"),
         ({"low": 0, "high": 1, "shape": (2,), "dtype": "float"}, None),
@@ -101,7 +101,7 @@ def test_infinite_bounds_of_integers_are_those_of_the_dtype() -> None:
 def test_mismatches_of_bounded() -> None:
     spec = Bounded(-1, 1, (3,))
     assert spec.mismatch(torch.tensor([0.0, 2.0, 3.0])) == "2 of 3 elements are out of bounds, the first of them 2.0"
-    assert spec.mismatch(np.zeros(3)) == "expected a tensor, but ndarray came"
+    assert spec.mismatch(np.zeros(3)) == "expected a tensor, got ndarray"
     assert not spec.is_in(torch.full((3,), float("nan")))
     assert spec.is_in(torch.zeros(5, 3))
 
@@ -169,7 +169,7 @@ def test_casting() -> None:
 def test_cardinality_and_enumeration_raise() -> None:
     with pytest.raises(NotImplementedError, match="cannot be enumerated"):
         Bounded(0, 1, (2,)).enumerate()
-    with pytest.raises(NotImplementedError, match="choose nothing"):
+    with pytest.raises(NotImplementedError, match="no indices"):
         Unbounded().index(0, torch.zeros(3))
 
 

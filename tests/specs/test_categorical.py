@@ -29,8 +29,8 @@ def test_categorical() -> None:
     spec = Categorical(4)
     assert (spec.shape, spec.dtype, spec.n, spec.space) == ((), torch.int64, 4, CategoricalBox(4))
     assert spec.rand((200,)).unique().tolist() == [0, 1, 2, 3]
-    assert spec.mismatch(torch.tensor(4)) == "1 of 1 elements are no option"
-    assert Categorical(4, dtype=torch.float32).mismatch(torch.tensor(1.5)) == "an index is no whole number"
+    assert spec.mismatch(torch.tensor(4)) == "1 of 1 elements are not in range"
+    assert Categorical(4, dtype=torch.float32).mismatch(torch.tensor(1.5)) == "an index is not an integer"
     assert spec.project(torch.tensor(2.6)) == 3
     assert spec.project(torch.tensor(-5)) == 0
     assert not Categorical(4, (1,)).is_in(torch.tensor(2))
@@ -81,7 +81,7 @@ def test_invalid_masks_raise() -> None:
     with pytest.raises(SpaceError, match="no mask"):
         Binary(3).update_mask(torch.ones(3))
     Binary(3).update_mask(None)
-    with pytest.raises(SpaceError, match="allows nothing"):
+    with pytest.raises(SpaceError, match="allows no option"):
         Categorical(4, mask=torch.zeros(4)).rand()
 
 
@@ -170,7 +170,7 @@ def test_registers() -> None:
     assert spec.expand(3, 2)[0].encode("b").tolist() == [False, True]
     assert spec.to_numpy(spec.encode("b")) == "b"
     assert OneHot(2, (2, 2), use_register=True).shape == (2, 2)
-    with pytest.raises(SpaceError, match="would be option 3 of 2"):
+    with pytest.raises(SpaceError, match="at most 2 objects"):
         spec.encode("c")
     with pytest.raises(SpaceError, match="register"):
         MultiOneHot((2, 2), use_register=True)
@@ -180,7 +180,7 @@ def test_masks_of_rows() -> None:
     spec = OneHot(4, (2, 4), mask=MASK)
     assert spec.mask.shape == (2, 4)
     assert spec.project(flags(0, 1, 0, 0).expand(2, 4)).int().argmax(-1).tolist() == [0, 0]
-    assert spec.mismatch(flags(0, 1, 0, 0).expand(2, 4)) == "an option is chosen that the mask forbids"
+    assert spec.mismatch(flags(0, 1, 0, 0).expand(2, 4)) == "an option is selected that the mask forbids"
     assert spec.enumerate(use_mask=True).shape == (2, 2, 4)
     assert spec[0].mask.tolist() == MASK.tolist()
     assert spec.to_categorical_spec().mask.shape == (2, 4)
@@ -262,7 +262,7 @@ def test_multi_categorical() -> None:
     assert spec.unsqueeze(-1).shape == (4, 2, 1)
     with pytest.raises(SpaceError, match="ends with that of nvec"):
         MultiCategorical((3, 2), (4, 3))
-    with pytest.raises(SpaceError, match="at least one option each"):
+    with pytest.raises(SpaceError, match="at least one option for each"):
         MultiCategorical((3, 0))
     with pytest.raises(SpaceError, match="One-hot encoding needs"):
         MultiCategorical(torch.tensor([[3, 2], [4, 5]])).to_one_hot_spec()
@@ -288,7 +288,7 @@ def test_masks_of_multi_categorical() -> None:
     assert rows.mask.tolist() == flat.tolist()
     assert rows.enumerate(use_mask=True).shape == (2, 5)
     assert rows.to_categorical_spec() == spec
-    assert rows.mismatch(flags(0, 1, 0, 1, 0)) == "in choice 0, an option is chosen that the mask forbids"
+    assert rows.mismatch(flags(0, 1, 0, 1, 0)) == "in choice 0, an option is selected that the mask forbids"
     spec.update_mask(None)
     assert spec.mask is None
 

@@ -27,12 +27,12 @@ def test_mismatches_name_the_path() -> None:
     value = spec.rand()
     assert spec.mismatch(value.exclude("a")) == "'a' is missing among ['n']"
     assert spec.mismatch(value.clone().set(("n", "x"), torch.zeros(5))) == (
-        "at 'n': at 'x': expected shape (2,), but (5,) came"
+        "at 'n': at 'x': expected shape (2,), got (5,)"
     )
     assert spec.is_in(value.set("more", torch.zeros(1)))
     assert spec.is_in(value.to_dict())
-    assert spec.mismatch(3) == "expected a TensorDict, but int came"
-    with pytest.raises(OutOfSpecError, match=r"at 'a': expected torch.float32, but torch.float64 came"):
+    assert spec.mismatch(3) == "expected a TensorDict, got int"
+    with pytest.raises(OutOfSpecError, match=r"at 'a': expected torch.float32, got torch.float64"):
         spec.assert_is_in(value.set("a", torch.zeros(3).double()))
 
 
@@ -82,7 +82,7 @@ def test_encoding() -> None:
     assert spec.is_in(value)
     assert list(spec.encode({"a": np.zeros(3)}).keys()) == ["a"]
     assert spec.is_in(spec.encode(value))
-    with pytest.raises(KeyError, match="'zz' came"):
+    with pytest.raises(KeyError, match="got 'zz'"):
         spec.encode({"zz": 1})
     with pytest.raises(SpaceError, match=r"At 'n': At 'x': .*\(2,\).*\(4,\)"):
         spec.encode({"n": {"x": np.zeros(4)}})

@@ -11,15 +11,15 @@ from vecrl.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHo
 
 TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sizes side by side": (lambda: Unbounded(2, 3), SpaceError, "A shape of several dimensions is a tuple"),
-    "half a size": (lambda: Unbounded(3.5), SpaceError, "Expected a shape, .* but 3.5"),
-    "half a size among others": (lambda: Unbounded((2, 3.5)), SpaceError, r"Expected a shape, .*\(2, 3.5\)"),
-    "words for sizes": (lambda: Unbounded("ab"), SpaceError, "Expected a shape, .* but 'ab'"),
-    "a size of -2": (lambda: Bounded(0, 1, (-2,)), SpaceError, r"-1 for a size that is not fixed.*\(-2,\)"),
-    "words for bounds": (lambda: Bounded("a", 1, (3,)), SpaceError, "numbers as bounds, but 'a'"),
-    "words for counts": (lambda: MultiOneHot("ab"), SpaceError, "number of options for each choice, but 'ab'"),  # pyright: ignore[reportArgumentType]
-    "words for more counts": (lambda: MultiCategorical("ab"), SpaceError, "for each choice, but 'ab'"),  # pyright: ignore[reportArgumentType]
+    "half a size": (lambda: Unbounded(3.5), SpaceError, "Expected a shape: .* got 3.5"),
+    "half a size among others": (lambda: Unbounded((2, 3.5)), SpaceError, r"Expected a shape: .*\(2, 3.5\)"),
+    "words for sizes": (lambda: Unbounded("ab"), SpaceError, "Expected a shape: .* got 'ab'"),
+    "a size of -2": (lambda: Bounded(0, 1, (-2,)), SpaceError, r"-1 for a dynamic size.*\(-2,\)"),
+    "words for bounds": (lambda: Bounded("a", 1, (3,)), SpaceError, "numbers as bounds, got 'a'"),
+    "words for counts": (lambda: MultiOneHot("ab"), SpaceError, "number of options for each choice, got 'ab'"),  # pyright: ignore[reportArgumentType]
+    "words for more counts": (lambda: MultiCategorical("ab"), SpaceError, "for each choice, got 'ab'"),  # pyright: ignore[reportArgumentType]
     "words for an index": (lambda: Unbounded((2,))["a"], IndexError, "Expected integers, slices.*'a'"),
-    "an open batch": (lambda: Unbounded((2,)).rand((-1,)), SpaceError, r"\(-1,\) came: give all sizes"),
+    "an open batch": (lambda: Unbounded((2,)).rand((-1,)), SpaceError, r"got \(-1,\). Give all sizes"),
     "a list of specs": (lambda: Composite([("a", Unbounded(3))]), SpaceError, "Expected a mapping"),  # pyright: ignore[reportArgumentType]
     "a part of a choice": (lambda: OneHot(4)[0], IndexError, "last dimension of OneHot.* is one choice"),
     "a choice reshaped": (lambda: OneHot(4).reshape(2, 2), SpaceError, "last dimension is one choice"),

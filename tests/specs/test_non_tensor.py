@@ -32,7 +32,7 @@ def test_membership() -> None:
     spec = NonTensor((2,))
     assert spec.is_in(NonTensorStack("a", "b"))
     assert spec.is_in(NonTensorData("a", batch_size=(2,)))
-    assert spec.mismatch(NonTensorData("a")) == "expected a batch of shape (2,), but () came"
+    assert spec.mismatch(NonTensorData("a")) == "expected a batch of shape (2,), got ()"
     assert NonTensor(()).is_in("a")
     assert NonTensor(()).project("a") == "a"
     with pytest.raises(SpaceError, match="to project"):

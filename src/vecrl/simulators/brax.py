@@ -1,11 +1,11 @@
-"""Brax, whose environments are batches by birth and live where JAX does, as a `BatchSimulator` of torch tensors.
+"""Adapts Brax, with batched environments on a device of JAX, to a `BatchSimulator` of torch tensors.
 
-One step of all rows is one compiled call, and so is beginning anew in some rows; arrays cross by DLPack. Brax's own
-auto-reset is left off: it loses final observations, and lets every episode of a row begin in one and the same state.
-Knows nothing of auto-reset modes or dialects.
+A step of all rows is one compiled call, and so is a reset of some rows. Arrays are transferred by DLPack. Brax's own
+auto-reset is not used: it loses final observations, and starts every episode of a row in the same state. This module
+knows no auto-reset modes or dialects.
 
-The first `reset` and the first `step` compile, which takes seconds each, once for an environment and number of rows;
-so step once before timing anything. JAX keeps compiled code between runs where `jax_compilation_cache_dir` is set.
+The first `reset` and the first `step` compile, which takes seconds each, once for each environment and number of rows.
+So step once before a measurement of time. JAX keeps compiled code between runs if `jax_compilation_cache_dir` is set.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gymnasium.spaces import Box
 from ..engine.simulator import BatchStep
 from ..errors import SpaceError
 
-FRAME = (240, 320)  # height and width of what `render` draws
-NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key for its next one, out of reach of the splits within an episode
+FRAME = (240, 320)  # height and width of a rendered frame in pixels
+NEXT_EPISODE = 0x7FFFFFFF  # folded into a row's key to derive the next one; larger than indices of splits in an episode
 INSTALL_HINTS = {
     False: 'Brax is not installed: pip install "vecrl[brax]"',
-    True: "brax.v1 (what `old::` asks for) is not installed. Brax 0.12.3 is the last release that holds it, on an "
-    'older JAX than newer ones need: pip install "vecrl[brax-v1]" in an environment of its own',
+    True: "brax.v1 (requested by `old::`) is not installed. Brax 0.12.3 is the last release that contains it, and "
+    'needs an older JAX than newer releases: pip install "vecrl[brax-v1]" in a separate environment',
 }
 
 
 def brax_envs(old: bool = False) -> Any:
-    """The module `brax.envs`, or `brax.v1.envs` if `old`.
+    """Imports the module `brax.envs`, or `brax.v1.envs` if `old`.
 
     Raises:
-        ImportError: it is not installed; the message names the extra that brings it.
+        ImportError: it is not installed; the message names the extra that installs it.
     """
     try:
         return importlib.import_module("brax.v1.envs" if old else "brax.envs")
@@ -43,37 +43,37 @@ def brax_envs(old: bool = False) -> Any:
 
 
 def brax_names(old: bool = False) -> list[str]:
-    """The names that `BraxSimulator` can make here.
+    """Returns the names of the environments that are available to `BraxSimulator`.
 
     Raises:
         ImportError: as `brax_envs`.
     """
-    return sorted(brax_envs(old)._envs)  # Brax has no public listing
+    return sorted(brax_envs(old)._envs)  # Brax has no public list
 
 
 class BraxSimulator:
     """`num_envs` rows of a Brax environment; a `vecrl.engine.simulator.BatchSimulator`.
 
     Observations and actions are float32 tensors `[num_envs, size]` on `device`, and so are rewards `[num_envs]`.
-    Row i begins, if its seed is s, as Brax does from `jax.random.PRNGKey(s)`; every later episode of the row begins
-    from a key derived from that one. What it returns is the caller's to write to.
+    A row with seed s starts as Brax does from `jax.random.PRNGKey(s)`. Every later episode of the row starts from a key
+    derived from that one. The caller may write to returned tensors.
 
     Args:
         name: of the environment ("ant", "inverted_pendulum", …).
-        num_envs: how many rows.
+        num_envs: the number of rows.
         old: take the environment from `brax.v1`.
         device: "cpu", "cuda" or "cuda:1"; None is JAX's default device.
-        render_mode: None or "rgb_array". Headless, the newest Brax draws with MuJoCo, which asks for MUJOCO_GL=egl
-            in the environment; brax.v1 draws in software.
-        metrics: give the environment's metrics as the info of steps.
-        episode_length: steps until an episode is truncated; None is never.
-        action_repeat: how many physics steps of Brax make one step here.
-        kwargs: for the environment's constructor (`backend=...`).
+        render_mode: None or "rgb_array". The newest Brax renders with MuJoCo, which without a display needs the
+            environment variable MUJOCO_GL=egl; brax.v1 renders in software.
+        metrics: return the environment's metrics as the info of steps.
+        episode_length: steps until an episode is truncated; None for no limit.
+        action_repeat: the number of physics steps of Brax per step.
+        kwargs: further arguments of the environment's constructor (`backend=...`).
 
     Raises:
         ImportError: Brax (or brax.v1) is not installed; the message names the extra.
-        ValueError: there is no environment of this name, no such device, or nothing to draw.
-        SpaceError: observations that are not one vector.
+        ValueError: there is no environment of this name, no such device, or no geometry to render.
+        SpaceError: observations are not one vector.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class BraxSimulator:
     ):
         envs = brax_envs(old)
         if name not in envs._envs:
-            raise ValueError(f"Brax has no environment {name!r}; there are {', '.join(brax_names(old))}")
+            raise ValueError(f"Expected the name of a Brax environment, {', '.join(brax_names(old))}, got {name!r}.")
         self._env = envs.create(
             name, episode_length=episode_length, action_repeat=action_repeat, auto_reset=False, **kwargs
         )
-        self._system = getattr(self._env.unwrapped, "sys", None)  # the toy environment "fast" has none
+        self._system = getattr(self._env.unwrapped, "sys", None)  # the test environment "fast" has none
         self._jax_device = _jax_device(device)
         self.device = _torch_name(self._jax_device)
         self.num_envs = num_envs
@@ -105,7 +105,10 @@ class BraxSimulator:
         if render_mode is not None and (
             render_mode != "rgb_array" or not hasattr(self._system, _geometry_attribute(old))
         ):
-            raise ValueError(f"render_mode {render_mode!r} for Brax's {name}: only 'rgb_array', and a visible body")
+            raise ValueError(
+                f"Expected render_mode 'rgb_array' and an environment with geometry, got {render_mode!r} for Brax's "
+                f"{name}. Use render_mode=None."
+            )
         self._brax_v1, self._metrics = old, metrics
         self._renderer: Any = None
         self._compile_and_init()
@@ -116,23 +119,28 @@ class BraxSimulator:
     def reset(
         self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> torch.Tensor:
-        """Begin an episode in every row; `seeds[i]` reseeds row i. Brax has no options. Returns obs `[n, size]`."""
+        """Starts an episode in every row and returns the observations `[n, size]`.
+
+        Args:
+            seeds: `seeds[i]` reseeds row i, unless it is None.
+            options: must be empty, since Brax has none.
+        """
         if options:
-            raise ValueError(f"Brax takes no reset options, got {sorted(options)}")
+            raise ValueError(f"Expected no reset options for Brax, got {sorted(options)}.")
         if seeds is not None:
             self._reseed(seeds)
         return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
 
     def reset_where(self, mask: torch.Tensor) -> torch.Tensor:
-        """Begin an episode where the bool `mask` `[n]` holds; returns the obs of all rows."""
+        """Starts an episode in the rows of the bool `mask` `[n]` and returns the observations of all rows."""
         self._keys, self._state = self._reset_where(self._keys, self._state, self._to_jax(mask, torch.bool))
         return _to_torch(self._state.obs)
 
     def step(self, actions: torch.Tensor) -> BatchStep:
-        """Advance all rows by `actions` `[n, size]`."""
+        """Steps all rows with `actions` `[n, size]`."""
         if tuple(actions.shape) != (self.num_envs, *(self.action_space.shape or ())):
             expected = [self.num_envs, *(self.action_space.shape or ())]
-            raise SpaceError(f"expected actions of shape {expected}, got {list(actions.shape)}")
+            raise SpaceError(f"Expected actions of shape {expected}, got {list(actions.shape)}.")
         self._state, terminated, truncated = self._step_compiled(self._state, self._to_jax(actions, torch.float32))
         metrics = self._state.metrics if self._metrics else {}
         return BatchStep(
@@ -144,20 +152,20 @@ class BraxSimulator:
         )
 
     def render(self, row: int) -> np.ndarray | None:
-        """A frame `[240, 320, 3]` uint8 of one row, None without a render mode."""
+        """Renders a frame `[240, 320, 3]` uint8 of one row; returns None without a render mode."""
         if self.render_mode is None:
             return None
         return self._draw_old(row) if self._brax_v1 else self._draw(row)
 
     def get_state(self) -> dict[str, torch.Tensor]:
-        """All that going on from here takes: every array of Brax's state, and the rows' random keys."""
+        """Returns the full state: every array of Brax's state, and the random keys of the rows."""
         import jax
 
         leaves, _ = jax.tree_util.tree_flatten_with_path((self._keys, self._state))
         return {jax.tree_util.keystr(path): _to_torch(leaf) for path, leaf in leaves}
 
     def set_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go back to what `get_state` gave."""
+        """Restores a state that `get_state` returned."""
         import jax
 
         leaves, tree = jax.tree_util.tree_flatten_with_path((self._keys, self._state))
@@ -165,15 +173,15 @@ class BraxSimulator:
         self._keys, self._state = jax.tree_util.tree_unflatten(tree, values)
 
     def close(self) -> None:
-        """Free the renderer; twice is harmless."""
+        """Closes the renderer. Further calls have no effect."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
 
-    # -- the compiled part ---------------------------------------------------------------------------
+    # -- compiled functions and conversions ----------------------------------------------------------
 
     def _compile_and_init(self) -> None:
-        """Keys from fresh entropy, and a blank state of the right form for the first `reset` to fill."""
+        """Compiles, draws keys from the operating system's entropy, and allocates the state for the first `reset`."""
         import jax
 
         self._reset_where, self._step_compiled = _compile(self._env)
@@ -181,7 +189,7 @@ class BraxSimulator:
         keys = jax.vmap(jax.random.PRNGKey)(entropy)
         shapes = jax.eval_shape(jax.vmap(self._env.reset), keys)
         if not hasattr(shapes.obs, "shape") or len(shapes.obs.shape) != 2:
-            raise SpaceError(f"expected observations of Brax's {self.name} to be one vector, got {shapes.obs}")
+            raise SpaceError(f"Expected observations of Brax's {self.name} to be one vector, got {shapes.obs}.")
         zeros = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         self._keys, self._state = jax.device_put((keys, zeros), self._jax_device)
         self.observation_space = Box(-np.inf, np.inf, shapes.obs.shape[1:], np.float32)
@@ -197,13 +205,13 @@ class BraxSimulator:
         self._keys = jax.device_put(keys, self._jax_device)
 
     def _to_jax(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Any:
-        """A copy: JAX computes later and keeps what passes through a step, while the caller may write to `x`."""
+        """Copies `x` to JAX: JAX computes later and keeps the array in its state, and the caller may write to `x`."""
         import jax
 
         x = x.detach().to(self.device, dtype, copy=True).contiguous()
         return jax.dlpack.from_dlpack(x)
 
-    # -- what is said of an environment, and how it is drawn -------------------------------------------
+    # -- properties of the environment, and rendering --------------------------------------------------
 
     def _action_space(self) -> Box:
         actuator = getattr(self._system, "actuator", None)
@@ -219,7 +227,7 @@ class BraxSimulator:
         return round(1 / dt, 3)
 
     def _draw(self, row: int) -> np.ndarray:
-        mujoco: Any = importlib.import_module("mujoco")  # its functions are not in its stubs
+        mujoco: Any = importlib.import_module("mujoco")  # its stubs do not have its functions
         model = self._system.mj_model  # type: ignore[union-attr]
         if self._renderer is None:
             self._renderer = mujoco.Renderer(model, *FRAME)
@@ -239,9 +247,9 @@ class BraxSimulator:
 
 
 def _compile(env: Any) -> tuple[Any, Any]:
-    """`reset_where(keys, state, mask)` and `step(state, actions)` over rows of `env`, compiled on their first call.
+    """Returns `reset_where(keys, state, mask)` and `step(state, actions)` over rows of `env`, compiled on first call.
 
-    What goes in and what comes out agree in every dtype, so that neither compiles a second time.
+    The dtypes of inputs and outputs are equal, so that neither function is compiled twice.
     """
     import jax
     import jax.numpy as jnp
@@ -273,7 +281,7 @@ def _geometry_attribute(old: bool) -> str:
 
 
 def _to_torch(x: Any) -> torch.Tensor:
-    return torch.from_dlpack(x).clone()  # what JAX holds as immutable must not be written to
+    return torch.from_dlpack(x).clone()  # a copy, since the caller may write to it and arrays of JAX are immutable
 
 
 def _jax_device(device: str | torch.device | None) -> Any:
@@ -285,7 +293,7 @@ def _jax_device(device: str | torch.device | None) -> Any:
     try:
         return jax.devices(requested.type)[requested.index or 0]
     except (RuntimeError, IndexError) as error:
-        raise ValueError(f"JAX sees no device {device}; it sees {jax.devices()}") from error
+        raise ValueError(f"Expected a device of JAX, {jax.devices()}, got {device}.") from error
 
 
 def _torch_name(device: Any) -> str:

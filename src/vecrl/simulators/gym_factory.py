@@ -1,6 +1,6 @@
-"""Environments of gymnasium or the old gym by name, with frames skipped and pixels observed below all else.
+"""Constructs environments of gymnasium or the old gym by name, with wrappers that skip frames and observe pixels.
 
-Worker processes import this, so it knows spaces and steps, and neither torch nor TensorDicts.
+Worker processes import this module, so it must not import torch or TensorDicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .legacy_gym import LegacyGymAdapter
 
 
 def as_gymnasium(env: Any) -> Any:
-    """gymnasium's own environments as they are, all others behind its interface."""
+    """Returns a gymnasium environment unchanged, and any other environment in a `LegacyGymAdapter`."""
     return env if isinstance(env, gymnasium.Env) else LegacyGymAdapter(env)
 
 
@@ -29,14 +29,14 @@ def make(
     disable_env_checker: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """What a library's `make` gives, behind gymnasium's interface.
+    """Constructs an environment with the `make` of a library and returns it behind gymnasium's interface.
 
     Args:
-        env_name: as `make` takes it.
-        library: "gymnasium", "gym", or another that has a `make` like theirs.
-        from_pixels: have it render frames.
-        disable_env_checker: leave out the library's own checks of every step, which is the default.
-        kwargs: for `make`.
+        env_name: the id, as `make` takes it.
+        library: "gymnasium", "gym", or another library with such a `make`.
+        from_pixels: set the render mode "rgb_array".
+        disable_env_checker: disable the library's own checks; True by default.
+        kwargs: further arguments of `make`.
     """
     gym_module = import_module(library)
     if _is_recent(gym_module):
@@ -47,36 +47,36 @@ def make(
 
 
 def _is_recent(library: Any) -> bool:
-    """Whether `make` takes a render mode and whether to check, as it does from gym 0.25 on."""
+    """Whether `make` takes `render_mode` and `disable_env_checker`, as it does since gym 0.25."""
     return tuple(int(part) for part in library.__version__.split(".")[:2]) >= (0, 25)
 
 
 def apply_pixel_wrappers(
     env: Any, *, from_pixels: bool = False, pixels_only: bool = True, frame_skip: int | None = None
 ) -> Any:
-    """`env` with frames skipped and pixels observed, as far as that is asked for."""
+    """Adds the wrappers that skip frames and observe pixels to `env`, if the arguments request them."""
     if frame_skip is not None and frame_skip < 1:
-        raise ValueError(f"Expected frame_skip of 1 or more, but {frame_skip} came.")
+        raise ValueError(f"Expected frame_skip of 1 or more, got {frame_skip}.")
     if frame_skip is not None and frame_skip > 1:
         env = SkipFrames(env, frame_skip)
     return ObservePixels(env, pixels_only) if from_pixels else env
 
 
 def make_wrapped(env_name: str, arguments: dict[str, Any], pixel_options: dict[str, Any], objectives: bool) -> Any:
-    """One environment of a vector, here or in a worker process; with `objectives`, one whose rewards are vectors."""
+    """Constructs one environment of a vector, with wrappers; with `objectives`, rewards are vectors in the infos."""
     env = apply_pixel_wrappers(make(env_name, **arguments), **pixel_options)
     return RewardInInfo(env) if objectives else env
 
 
 class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes every action `frame_skip` times, or until the episode ends; the rewards are added up."""
+    """Repeats every action `frame_skip` times, or until the episode ends, and sums the rewards."""
 
     def __init__(self, env: Any, frame_skip: int):
         super().__init__(env)
         self.frame_skip = frame_skip
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As gymnasium's."""
+        """Steps up to `frame_skip` times and returns the last results with the sum of the rewards."""
         obs, total, terminated, truncated, info = self.env.step(action)
         for _ in range(self.frame_skip - 1):
             if terminated or truncated:
@@ -87,11 +87,12 @@ class SkipFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observes what the environment renders, under "pixels": uint8 `[H, W, C]`.
+    """Adds the rendered frames to the observations, under the key "pixels": uint8 `[H, W, C]`.
 
     Args:
-        env: with the render mode "rgb_array". It is reset and rendered once, for the size of its frames.
-        pixels_only: leave out what it observes itself; otherwise that stays, under "observation" where it has no keys.
+        env: an environment with the render mode "rgb_array". It is reset and rendered once, for the size of its frames.
+        pixels_only: remove the environment's own observations. They are kept otherwise, under "observation" if the
+            observation space is no Dict.
     """
 
     def __init__(self, env: Any, pixels_only: bool = True):
@@ -107,7 +108,7 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
             else {"observation": inner_space}
         )
         if "pixels" in other_spaces:
-            raise SpaceError("The environment observes something under 'pixels' itself: leave from_pixels out.")
+            raise SpaceError("Expected no key 'pixels' in the observations of the environment. Omit from_pixels.")
         self._pixels_only = pixels_only
         self._is_dict = isinstance(inner_space, spaces.Dict)
         self.observation_space = spaces.Dict({**other_spaces, "pixels": pixel_space})
@@ -117,7 +118,7 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3:
             return np.ascontiguousarray(frame)
         raise SpaceError(
-            f"Expected render() to give a uint8 array [H, W, C], but {type(frame).__name__} came: make the environment "
+            f"Expected a uint8 array [H, W, C] from render(), got {type(frame).__name__}. Make the environment "
             'with render_mode="rgb_array".'
         )
 
@@ -126,22 +127,22 @@ class ObservePixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**other_entries, "pixels": self._frame()}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """As gymnasium's."""
+        """Resets the environment and adds the frame to the observation."""
         obs, info = self.env.reset(**kwargs)
         return self._with_pixels(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As gymnasium's."""
+        """Steps the environment and adds the frame to the observation."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._with_pixels(obs), reward, terminated, truncated, info
 
 
 class RewardInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives a reward that is a vector in the info, since the engine's rewards are numbers."""
+    """Moves a reward that is a vector into the info, since rewards of the engine are numbers."""
 
     KEY = "_objectives"
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As gymnasium's, with a reward of 0."""
+        """Steps the environment and returns a reward of 0, with the vector in the info under `KEY`."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, 0.0, terminated, truncated, {**info, self.KEY: np.asarray(reward)}

@@ -1,7 +1,7 @@
-"""Lifts k single gymnasium environments to one `Simulator`.
+"""Combines k single gymnasium environments to one `Simulator`.
 
-The loop here is where a Python environment's time goes, so it does little more than call `step`: observations
-are gathered and written as one block, flags only where they are set. Knows no workers, modes or dialects.
+The loop over the environments is time-critical, so it does little more than call `step`: observations are collected
+and written as one block, and flags are written only if they are set. Knows no workers, auto-reset modes or dialects.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ..snapshot.restore import UnknownClassError, restore
 from .wrapper_bypass import TimeLimitSync, WrapperBypass
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
-ENV_EXCEPTIONS = (Exception, SystemExit)  # what an environment may throw at us; KeyboardInterrupt is the user's
+ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
 
 
 class ResetKeywords(dict[str, Any]):
-    """Given for a reset's `options`: every keyword of the environments' `reset` but the seed, not the options alone."""
+    """Keyword arguments of the environments' `reset`, except the seed; passed in place of a reset's `options`."""
 
 
 class GymnasiumSimulator:
-    """k environments made by `env_fns`, one after another.
+    """k environments that are stepped one after another; a `vecrl.engine.simulator.Simulator`.
 
     Args:
-        env_fns: each makes a `gymnasium.Env`.
-        observation_space: the space to write observations in, where it is not the first environment's own.
-        same_spaces, same_actions: whether observation and action spaces must be equal, or only lie in memory alike.
+        env_fns: functions that each construct a `gymnasium.Env`.
+        observation_space: the space in which observations are written; that of the first environment by default.
+        same_spaces, same_actions: whether observation and action spaces must be equal, or only have the same layout.
 
     Raises:
-        RowFailures: with the index and the exception of each that could not be made.
+        RowFailures: environments could not be constructed; with the row and the exception of each.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GymnasiumSimulator:
             for name, expected, actual, must_equal in checks:
                 if expected == actual or (not must_equal and Layout(expected).leaves == Layout(actual).leaves):
                     continue
-                text = f"its {name} is {actual}, but environments of one vector must have the same, here {expected}."
+                text = f"its {name} is {actual}, expected {expected}, as the first environment has."
                 failures.append((row, SpaceError(text)))
                 break
         if failures:
@@ -84,7 +84,7 @@ class GymnasiumSimulator:
         options: Mapping[str, Any] | None,
         out: RowBuffers,
     ) -> StepNotes:
-        """See `Simulator.reset`."""
+        """Resets environments and writes their observations into `out`, as `Simulator.reset`."""
         rows = range(self.num_envs) if rows is None else rows
         notes, ok_rows, obs_list = StepNotes(), [], []
         keywords = options if isinstance(options, ResetKeywords) else {"options": options}
@@ -103,7 +103,7 @@ class GymnasiumSimulator:
         return notes
 
     def step(self, rows: Sequence[int] | None, actions: Sequence[Any], out: RowBuffers, reset_done: bool) -> StepNotes:
-        """See `Simulator.step`."""
+        """Steps environments and writes the results into `out`, as `Simulator.step`."""
         if self.num_envs == 1:
             return self._step_single(actions[0], out, reset_done)
         return self._step_rows(rows, actions, out, reset_done)
@@ -128,7 +128,7 @@ class GymnasiumSimulator:
                     out.terminated[row], out.truncated[row] = terminated, truncated
                     notes.done_rows.append(row)
                     if reset_done:
-                        final_obs_list.append(_copied(obs))  # which the reset may write over
+                        final_obs_list.append(_copied(obs))  # a copy, since the reset may overwrite it
                         if info:
                             notes.final_infos.append((row, info))
                         obs, info = bypass.resets[row]()
@@ -150,8 +150,11 @@ class GymnasiumSimulator:
         return notes
 
     def _step_single(self, action: Any, out: RowBuffers, reset_done: bool) -> StepNotes:
-        """`step` where there is one environment. Where each has a process of its own, what a step costs is how much
-        memory it looks at, since another process has just had the core: so no lists here, and no array operations."""
+        """Steps the only environment.
+
+        With one environment per process, and more processes than cores, the time of a step depends on how much memory
+        it accesses, since other processes fill the caches. So this method avoids lists and array operations.
+        """
         notes = StepNotes()
         bypass = self._bypass
         limit_reached = bypass.before_step(None)
@@ -163,7 +166,7 @@ class GymnasiumSimulator:
             if terminated or truncated:
                 notes.done_rows.append(0)
                 if reset_done:
-                    final = _copied(obs)  # which the reset may write over
+                    final = _copied(obs)  # a copy, since the reset may overwrite it
                     if info:
                         notes.final_infos.append((0, info))
                     obs, info = bypass.resets[0]()
@@ -188,7 +191,7 @@ class GymnasiumSimulator:
         return notes
 
     def _write_obs(self, obs: Any, leaves: list[Any], objects: ObjectRows, notes: StepNotes) -> None:
-        """Write the observation of the only environment."""
+        """Writes the observation of the only environment."""
         leaf = leaves[0] if self._layout.flat else None
         if leaf is not None and type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape[1:]:
             leaf[0] = obs
@@ -198,13 +201,13 @@ class GymnasiumSimulator:
     def _write(
         self, rows: Sequence[int], obs_list: list[Any], leaves: list[Any], objects: ObjectRows, notes: StepNotes
     ) -> None:
-        """Write observations into their rows; those that do not fit become failures."""
+        """Writes observations into their rows; those that do not fit are added to the failures."""
         if not rows:
             return
         try:
             for index, values in enumerate(self._layout.columns(obs_list)):
                 target = leaves[index]
-                if target is None:  # copies: an environment may go on with its own
+                if target is None:  # copies, since environments may change their own objects
                     objects[index] = list(zip(rows, deepcopy(values), strict=True))
                 elif len(rows) == self.num_envs:
                     _stack(values, target)
@@ -236,46 +239,49 @@ class GymnasiumSimulator:
                 try:
                     out.reward[row] = _as_numbers(reward).reshape(())
                 except (TypeError, ValueError):
-                    notes.failures.append((row, SpaceError(f"the reward should be a number, but is {reward!r}.")))
+                    notes.failures.append((row, SpaceError(f"expected a number as the reward, got {reward!r}.")))
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """See `Simulator.invoke`."""
+        """Calls `render`, or gets, sets or calls an attribute of an environment, as `Simulator.invoke`."""
         with self.synced_time_limit(row):
             return _invoke(self.envs[row], kind, name, value)
 
     def synced_time_limit(self, row: int) -> TimeLimitSync:
-        """While somebody looks at an environment, or changes it, its wrappers are up to date."""
+        """Returns a context in which the wrappers of an environment have the current step count."""
         return TimeLimitSync(self._bypass, row)
 
     def rebuild(self, row: int) -> None:
-        """See `Simulator`."""
+        """Closes an environment and constructs a new one for its row, as `Simulator.rebuild`."""
         old_env = self.envs[row]
         close_all([old_env])
         env = self._env_fns[row]()
         _check_env(env)
         for name in ("observation_space", "action_space"):
             if (actual := getattr(env, name)) != (expected := getattr(old_env, name)):
-                raise SpaceError(f"its {name} was {expected}, but is {actual} now that it was made anew.")
+                raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")
         self.replace_env(row, env)
 
     def replace_env(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
-        """Have another environment in a row's place."""
+        """Replaces the environment of a row by `env`."""
         self.envs[row] = env
         self._bypass.replace_env(row, env)
 
     def get_state(self, row: int) -> Any:
-        """See `Simulator`."""
+        """Returns the state of an environment as plain data, as `Simulator.get_state`."""
         with self.synced_time_limit(row):
             return capture(self.envs[row])
 
     def set_state(self, row: int, state: Any, allow: Sequence[str]) -> None:
-        """See `Simulator`; the environment is reset before if it has no objects of a class that the state holds."""
+        """Restores a state, as `Simulator.set_state`.
+
+        The environment is reset first if it contains no objects of a class that the state contains.
+        """
         with self.synced_time_limit(row):
             env = self.envs[row]
             restore_env(env, lambda: restore(env, state, allow=allow))
 
     def close(self) -> None:
-        """Close every environment, also where one of them raises; then raise what they raised."""
+        """Closes every environment, even if one of them raises, and then raises all failures."""
         if not self._closed:
             self._closed = True
             failures = close_all(self.envs)
@@ -284,7 +290,7 @@ class GymnasiumSimulator:
 
 
 def restore_env(env: Any, set_state: Callable[[], Any]) -> None:
-    """Have an environment's state set; where it lacks objects of some class, it may have them after a reset."""
+    """Calls `set_state`; resets `env` and tries again if `env` contains no objects of a class in the state."""
     try:
         set_state()
     except UnknownClassError:
@@ -314,7 +320,7 @@ def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> A
 def _drop_failed(
     rows: Sequence[int], obs_list: list[Any], final_obs_list: list[Any], notes: StepNotes, out: RowBuffers
 ) -> tuple[Sequence[int], list[Any], list[Any]]:
-    """Leave out the rows that raised: they end nothing, and hold nothing."""
+    """Removes the rows that raised from the results: they have no observations and no ended episodes."""
     failed_rows = {row for row, _ in notes.failures}
     final_obs_list = [obs for row, obs in zip(notes.done_rows, final_obs_list, strict=False) if row not in failed_rows]
     notes.done_rows = [row for row in notes.done_rows if row not in failed_rows]
@@ -326,18 +332,18 @@ def _drop_failed(
 
 def _check_env(env: Any) -> None:
     if not callable(getattr(env, "step", None)):
-        raise TypeError(f"Expected an environment, but the function that makes it returned {env!r:.80}.")
+        raise TypeError(f"Expected a function that returns an environment, got {env!r:.80} from it.")
 
 
 def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) -> list[Any]:
-    """What each of `makers` makes.
+    """Calls all `makers` and returns the environments.
 
     Args:
-        makers: one a row.
-        check: raises where what was made will not do.
+        makers: one function per row.
+        check: a function that raises if an environment is not valid.
 
     Raises:
-        RowFailures: with the row and the exception of each that failed; those that stand are closed.
+        RowFailures: some failed; with the row and the exception of each. The others are closed.
     """
     envs: list[Any] = []
     failures: list[tuple[int, BaseException]] = []
@@ -355,7 +361,7 @@ def make_all(makers: Sequence[Callable[[], Any]], check: Callable[[Any], None]) 
 
 
 def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
-    """Close all of them; the row and the exception of each that raised."""
+    """Closes all environments and returns the row and the exception of each that raised."""
     failures: list[tuple[int, BaseException]] = []
     for row, env in enumerate(envs):
         try:
@@ -366,30 +372,32 @@ def close_all(envs: Sequence[Any]) -> list[tuple[int, BaseException]]:
 
 
 def _as_numbers(values: Any) -> np.ndarray:
-    """As an array of real numbers; NumPy alone would take None for a NaN, and text for the number that it spells."""
+    """Converts to an array of real numbers. NumPy alone would convert None to NaN, and text such as "1" to a number."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"not a number: {values!r}")
+        raise TypeError(f"expected numbers, got {values!r}")
     return array
 
 
 def _scatter(values: list[Any], target: np.ndarray, rows: Sequence[int]) -> None:
-    """Write elements into some rows of `target`."""
+    """Writes elements into some rows of `target`."""
     shape, dtype = target.shape[1:], target.dtype
     for row, value in zip(rows, values, strict=True):
         same_shape = getattr(value, "shape", None) == shape
         if not same_shape or not (value.dtype == dtype or np.can_cast(value.dtype, dtype, "same_kind")):
-            raise SpaceError(f"an observation does not have shape {shape}")  # caught: it is looked at more closely
+            # caught in `_write`, which then checks each observation
+            raise SpaceError(f"expected an observation of shape {shape} and a dtype that casts to {dtype}")
         target[row] = value
 
 
 def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
-    """Write k elements into `target` `[k, *shape]`: as one concatenation along the first axis where they have one."""
+    """Writes k elements into `target` `[k, *shape]`, in one concatenation unless elements are scalars."""
     if target.ndim == 1:
         np.copyto(target, values, casting="same_kind")
     else:
-        if [*map(len, values)].count(target.shape[1]) < len(values):  # lengths may differ and yet have the right sum
-            raise SpaceError("an observation has another length")  # caught: it is looked at more closely
+        if [*map(len, values)].count(target.shape[1]) < len(values):  # different lengths may have the correct sum
+            # caught in `_write`, which then checks each observation
+            raise SpaceError(f"expected observations of length {target.shape[1]}")
         flat = target.reshape(-1, *target.shape[2:])
         np.concatenate(values, out=flat, casting="same_kind")
     return target

@@ -1,7 +1,7 @@
-"""Environments that need neither be alike nor gymnasium's: whatever has `reset` and `step`, k of them as a simulator.
+"""Combines k environments with different spaces, of any class with `reset` and `step`, to one simulator.
 
-What their spaces have in common decides where observations and actions travel: in the arena where all lie in memory
-alike, else as the objects that they are. Worker processes import this, so it knows neither torch nor any dialect.
+If the spaces of all environments have the same layout, observations and actions are transferred in the batch buffers,
+else as pickled objects. Worker processes import this module, so it must not import torch or any dialect.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .gymnasium import GymnasiumSimulator
 from .legacy_gym import LegacyGymAdapter, as_gymnasium_space
 
 REWARD = "_reward"
-"""The key of an info under which a reward that is no single number travels, since the engine's rewards are numbers."""
+"""The key of an info that contains a reward of several numbers, since rewards of the engine are numbers."""
 _FALLBACK_ATTRIBUTES: Mapping[str, Any] = {"metadata": {}, "spec": None, "reward_range": (-float("inf"), float("inf"))}
-"""What environments that leave these out are taken to say; gymnasium's have had no reward range since 1.0."""
+"""Values of attributes that an environment does not have; gymnasium removed `reward_range` in 1.0."""
 
 
 class AnySpace(gymnasium.Space[Any]):
-    """The space of all objects: what is in it lies in no array, and travels as it is.
+    """The space of all objects: its elements are transferred as pickled objects, not in arrays.
 
     >>> AnySpace() == AnySpace(), "text" in AnySpace()
     (True, True)
     """
 
     def contains(self, x: Any) -> bool:
-        """Always."""
+        """Returns True."""
         return True
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Never."""
+        """Whether elements can be flattened to an array: False."""
         return False
 
     def __eq__(self, other: object) -> bool:
@@ -52,8 +52,8 @@ class AnySpace(gymnasium.Space[Any]):
 class DuckTypedEnv(LegacyGymAdapter):
     """An environment of any class that has `reset` and `step`, behind gymnasium's interface.
 
-    It may leave out spaces, `metadata`, `spec`, `render_mode` and `close`, take any keywords at a reset, and return
-    what gymnasium's environments do or what the old gym's did.
+    Spaces, `metadata`, `spec`, `render_mode` and `close` are optional. `reset` may take any keywords. Results may have
+    the form of gymnasium or of the old gym.
     """
 
     def __init__(self, env: Any):
@@ -66,7 +66,7 @@ class DuckTypedEnv(LegacyGymAdapter):
         self._has_seed_method = callable(getattr(env, "seed", None))
 
     def reset(self, *, seed: int | None = None, options: Any = None, **keywords: Any) -> tuple[Any, dict[str, Any]]:
-        """As gymnasium's; only what was given is passed on."""
+        """Resets the environment; passes only those arguments on that are given."""
         if options is not None:
             keywords["options"] = options
         if seed is not None and self._has_seed_method:
@@ -79,20 +79,21 @@ class DuckTypedEnv(LegacyGymAdapter):
         )
 
     def close(self) -> None:
-        """Close it, if it can be."""
+        """Closes the environment, if it has `close`."""
         if callable(close := getattr(self.legacy_env, "close", None)):
             close()
 
 
 class HeterogeneousSimulator(GymnasiumSimulator):
-    """k environments that may differ in their spaces, or declare none; see `engine.simulator.Simulator`.
+    """k environments that may have different spaces, or none; a `vecrl.engine.simulator.Simulator`.
 
     Args:
-        env_fns: each makes an environment.
-        trust_spaces: whether what environments declare is what they give and take; if not, it is not looked at.
+        env_fns: functions that each construct an environment.
+        trust_spaces: whether observations and actions are elements of the declared spaces. If not, the declared spaces
+            are ignored.
 
     Raises:
-        RowsFailed: with the index and the exception of each that could not be made.
+        RowFailures: environments could not be constructed; with the row and the exception of each.
     """
 
     def __init__(self, env_fns: Sequence[Any], trust_spaces: bool = True):
@@ -100,14 +101,14 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         super().__init__([_DuckTypedFactory(make) for make in env_fns])
 
     def _check_spaces(self, same_spaces: bool, same_actions: bool) -> None:
-        """Spaces that differ are no fault here: see what they have in common."""
+        """Sets the common spaces. Different spaces are no failure."""
         self.observation_space, self.action_space = AnySpace(), AnySpace()
         if self._trust:
             self.observation_space = common_space([env.observation_space for env in self.envs])
             self.action_space = common_space([env.action_space for env in self.envs], nested=False)
 
     def set_spaces(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
-        """See `Simulator.set_spaces`."""
+        """Sets the common spaces of all workers of a pool, as `Simulator.set_spaces`."""
         self.observation_space, self.action_space = observation_space, action_space
         self._layout = Layout(observation_space)
 
@@ -115,10 +116,10 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         try:
             super()._write_one(row, obs, leaves, objects)
         except SpaceError as error:
-            raise SpaceError(f"{error} Or take it as it comes, by trust_spaces=False.") from None
+            raise SpaceError(f"{error} Or ignore the declared spaces with trust_spaces=False.") from None
 
     def _write_rewards(self, rows: Sequence[int], rewards: list[Any], out: RowBuffers, notes: Any) -> None:
-        """Rewards of several numbers, an objective or an agent each, go along in the infos."""
+        """Writes rewards. Rewards of several numbers (of objectives or agents) are added to the infos."""
         vector_rewards = {
             row: np.array(reward)
             for row, reward in zip(rows, rewards, strict=True)
@@ -134,9 +135,10 @@ class HeterogeneousSimulator(GymnasiumSimulator):
         super()._write_rewards(rows, rewards, out, notes)
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """See `Simulator.invoke`. To set reaches the innermost environment; to get looks through all wrappers.
+        """Gets, sets or calls an attribute of an environment, as `Simulator.invoke`.
 
-        To call "seed" gives the list of seeds that it says it used, or None where an environment has no such method.
+        "set" sets it on the innermost environment. "get" searches all wrappers. A call of "seed" returns the list of
+        seeds that the environment used, or None if it has no such method.
         """
         env = self.envs[row]
         inner = env.legacy_env if isinstance(env, DuckTypedEnv) else env
@@ -157,7 +159,7 @@ class HeterogeneousSimulator(GymnasiumSimulator):
 
 
 class _DuckTypedFactory:
-    """A maker whose environments are gymnasium's, or made to look so."""
+    """Constructs an environment, in a `DuckTypedEnv` if it is not of gymnasium."""
 
     def __init__(self, make: Any):
         self.make = make
@@ -165,20 +167,20 @@ class _DuckTypedFactory:
     def __call__(self) -> Any:
         env = self.make()
         if isinstance(env, gymnasium.Env) or not callable(getattr(env, "step", None)):
-            return env  # what cannot step is told of by whoever called
+            return env  # the caller reports an environment without `step`
         return DuckTypedEnv(env)
 
 
 def common_space(spaces: Sequence[gymnasium.Space[Any]], nested: bool = True) -> gymnasium.Space[Any]:
-    """The first of `spaces`, if all lie in memory alike; else the space of all objects.
+    """Returns the first of `spaces` if all have the same layout, else an `AnySpace`.
 
     Args:
-        spaces: those of several environments.
-        nested: whether spaces that nest will do.
+        spaces: the spaces of several environments.
+        nested: whether nested spaces are possible; if not, the result for them is an `AnySpace`.
 
     >>> from gymnasium.spaces import Discrete, Text
     >>> common_space([Discrete(2), Discrete(3)]), common_space([Discrete(2), Text(3)])
-    (Discrete(2), Anything())
+    (Discrete(2), AnySpace())
     """
     first_space, *other_spaces = spaces
     layout = Layout(first_space)
@@ -190,7 +192,7 @@ _MISSING: Any = object()
 
 
 def _get(env: Any, name: str) -> Any:
-    """What the environment or one of its wrappers has under this name, the outermost first."""
+    """Returns an attribute of the outermost wrapper, or inner environment, that has it; a fallback if none has it."""
     try:
         return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
     except AttributeError:
@@ -202,7 +204,7 @@ def _as_list(result: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _declared_space(env: Any, name: str) -> gymnasium.Space[Any]:
-    """The space of that name, in gymnasium's classes; where there is none, anything."""
+    """Returns the declared space as a gymnasium space; an `AnySpace` if there is none, or if it is of another kind."""
     try:
         return as_gymnasium_space(getattr(env, name))
     except (AttributeError, SpaceError):

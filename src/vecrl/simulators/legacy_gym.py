@@ -1,7 +1,7 @@
-"""Environments of the old gym, from 0.21 to 0.26, and whatever else steps as they do, as gymnasium's.
+"""Adapts environments of the old gym (0.21 to 0.26), or with the same methods, to gymnasium's interface.
 
-They differ in what `reset` and `step` return, in how they are seeded, and in the classes of their spaces, which are
-recognised here by their names: gym itself is not imported.
+They differ in what `reset` and `step` return, in how they are seeded, and in the classes of their spaces. The classes
+are recognized by their names: gym itself is not imported.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..errors import SpaceError
 
 
 class LegacyGymAdapter(gymnasium.Env[Any, Any]):
-    """An environment of the old gym behind gymnasium's interface; what is not here is looked up in it.
+    """An environment of the old gym behind gymnasium's interface. Other attributes are those of the environment.
 
     Args:
-        old: an environment whose `step` returns four values or five, and whose `reset` returns an observation, or
-            one and an info.
+        env: an environment with a `step` that returns four or five values, and a `reset` that returns an observation,
+            or an observation and an info.
 
     Attributes:
-        old: as given.
-        observation_space, action_space: gymnasium's, with the same elements.
+        legacy_env: the given environment.
+        observation_space, action_space: gymnasium spaces with the same elements.
     """
 
     def __init__(self, env: Any):
@@ -35,11 +35,11 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
         self.spec = getattr(env, "spec", None)
-        # those before 0.26, which return no info at a reset
+        # true before gym 0.26, where `reset` returns no info
         self._has_seed_method = callable(getattr(env, "seed", None))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As gymnasium's."""
+        """Resets the environment, which is seeded by its `seed` method if it has one."""
         if self._has_seed_method:
             if seed is not None:
                 self.legacy_env.seed(seed)
@@ -50,7 +50,7 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         return result if isinstance(result, tuple) and len(result) == 2 else (result, {})
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As gymnasium's: of a lone "done" it is the info that says whether time ran out."""
+        """Steps the environment; a single "done" is a truncation if the info has "TimeLimit.truncated"."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
             return result
@@ -59,13 +59,13 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> Any:
-        """A frame, if a render mode was asked for."""
+        """Renders a frame; without a render mode, environments before gym 0.26 render an RGB array."""
         if self.render_mode is None and self._has_seed_method:
             return self.legacy_env.render(mode="rgb_array")
         return self.legacy_env.render()
 
     def close(self) -> None:
-        """Close it."""
+        """Closes the environment."""
         self.legacy_env.close()
 
     @property
@@ -83,21 +83,19 @@ class LegacyGymAdapter(gymnasium.Env[Any, Any]):
 
 
 def as_gymnasium_space(space: Any) -> spaces.Space[Any]:
-    """gymnasium's space of the same elements; its own are returned as they are.
+    """Converts a space to the gymnasium space with the same elements; gymnasium spaces are returned unchanged.
 
     Raises:
-        SpaceError: for a space that the old gym had under no such name.
+        SpaceError: there is no gymnasium space of this name, or it cannot be converted.
     """
     return space if isinstance(space, spaces.Space) else convert_space(spaces, space)
 
 
 def convert_space(library: Any, space: Any) -> Any:
-    """The space of the same elements in another library's module of spaces."""
+    """Converts a space to the space with the same elements in another library's module of spaces."""
     converter = _CONVERTERS.get(type(space).__name__)
     if converter is None:
-        raise SpaceError(
-            f"Expected a space that both libraries have ({', '.join(_CONVERTERS)}), but {space!r:.80} came."
-        )
+        raise SpaceError(f"Expected a space that both libraries have ({', '.join(_CONVERTERS)}), got {space!r:.80}.")
     return converter(library, space)
 
 

@@ -1,9 +1,9 @@
-"""Steps gymnasium environments past the wrappers that have nothing to say after the first step.
+"""Steps gymnasium environments without the wrappers that have no effect after the first step.
 
-`gymnasium.make` puts three wrappers around every environment. The checker passes each step on once it has checked the
-first, the order enforcer once there was a reset, and the time limit only counts. Together they are a tenth of a step
-of CartPole. Here the limits of all environments are counted as one array; the wrappers' own state is brought up to
-date whenever somebody may look.
+`gymnasium.make` adds three wrappers to every environment. The checker only forwards steps after it has checked the
+first one, the order enforcer only forwards them after a reset, and the time limit only counts. Together they take a
+tenth of the time of a CartPole step. This module counts the steps of all environments in one array, and writes the
+counts to the wrappers before other code can read them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Env = gymnasium.Env[Any, Any]
 
 
 class WrapperBypass:
-    """The ways to step k environments.
+    """The step and reset functions of k environments, and the step counts of their time limits.
 
     Attributes:
-        steps: for each environment, what to call with an action.
-        resets: for each environment, what to call to begin anew.
+        steps: for each environment, the function to call with an action.
+        resets: for each environment, the function to call for an auto-reset.
     """
 
     def __init__(self, envs: Sequence[Env]):
@@ -35,18 +35,18 @@ class WrapperBypass:
         self._unchecked = set(range(len(envs)))
         self._limits: list[TimeLimit[Any, Any] | None] = [None] * len(envs)
         self._elapsed = np.zeros(len(envs), np.int64)
-        self._unflushed_steps = 0  # steps of all that are not yet in there
+        self._unflushed_steps = 0  # steps of all environments that are not yet added to `_elapsed`
         self._max_steps = np.full(len(envs), _NO_LIMIT)
-        self._steps_until_limit = _NO_LIMIT  # so many steps at least until some limit is reached
+        self._steps_until_limit = _NO_LIMIT  # a lower bound on the steps until the first limit is reached
 
     def replace_env(self, row: int, env: Env) -> None:
-        """Another environment is in this row's place."""
+        """Replaces the environment of a row."""
         self.steps[row], self.resets[row] = env.step, env.reset
         self._unchecked.add(row)
         self._limits[row], self._max_steps[row] = None, _NO_LIMIT
 
     def before_step(self, rows: Sequence[int] | None) -> frozenset[int]:
-        """Note that `rows` (None: all) are about to step; those whose limit this step reaches."""
+        """Counts a step of `rows` (None: all) and returns the rows that reach their time limit with it."""
         if rows is None:
             self._unflushed_steps += 1
         else:
@@ -64,7 +64,7 @@ class WrapperBypass:
         self._unflushed_steps = 0
 
     def after_step(self, rows: Sequence[int]) -> None:
-        """Note that `rows` have stepped: whoever did so for the first time takes the short way from now on."""
+        """Removes the wrappers from the path of those `rows` that have just made their first step."""
         if not self._unchecked:
             return
         for row in self._unchecked.intersection(rows):
@@ -77,19 +77,19 @@ class WrapperBypass:
         self._unchecked.difference_update(rows)
 
     def after_reset(self, row: int) -> None:
-        """Note that `row` was reset."""
+        """Sets the step count of `row` to zero."""
         self._flush_steps()
         self._elapsed[row] = 0
 
     def write_elapsed(self, row: int) -> None:
-        """Bring the wrappers of `row` up to date: somebody is about to look."""
+        """Writes the step count of `row` to its time limit wrapper, before other code reads it."""
         self._flush_steps()
         limit = self._limits[row]
         if limit is not None:
             limit._elapsed_steps = int(self._elapsed[row])
 
     def read_elapsed(self, row: int) -> None:
-        """Somebody may have changed the wrappers of `row`."""
+        """Reads the step count of `row` from its time limit wrapper, which other code may have changed."""
         self._flush_steps()
         limit = self._limits[row]
         if limit is not None:
@@ -98,10 +98,10 @@ class WrapperBypass:
 
 
 class TimeLimitSync:
-    """While it lasts, the wrappers of `row` are up to date, and may be changed.
+    """A context in which the wrappers of `row` have the current step count, and may be changed."""
 
-    (No generator: if Ctrl-C strikes one that was just begun, it ends where nobody hears of a second.)
-    """
+    # A class and not a generator: if Ctrl-C stops a generator that has just started, Python ignores a second Ctrl-C
+    # while it finalizes the generator.
 
     __slots__ = ("_bypass", "_row")
 
@@ -116,7 +116,7 @@ class TimeLimitSync:
 
 
 def find_stepping_env(env: Env) -> tuple[Env, TimeLimit[Any, Any] | None]:
-    """What to step and reset instead of `env`, and the time limit that this leaves out, to be counted by the caller."""
+    """Returns the inner environment to step instead of `env`, and the skipped time limit, which the caller counts."""
     limit = None
     while not {"step", "reset"} & vars(env).keys():
         if type(env) is TimeLimit and limit is None:

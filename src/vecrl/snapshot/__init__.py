@@ -1,4 +1,4 @@
-"""What a thing is at a moment, as plain data; and a thing put back to what it was. See `capture` and `restore`."""
+"""Captures the state of objects as plain data (`capture`) and restores it (`restore`). Knows no environments."""
 
 from .capture import capture
 from .mixin import Stateful

@@ -1,4 +1,4 @@
-"""Writes a file so that nobody ever sees half of it, whenever the process or the machine stops."""
+"""Writes files atomically: no reader sees an incomplete file, even if the process or the machine stops."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any, BinaryIO
 
 
 def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
-    """Write `pieces` of bytes to a draft beside `path`, which takes its name once all of it is on the disk.
+    """Writes `pieces` of bytes to a temporary file beside `path`, which is renamed once its contents are on the disk.
 
-    A draft is locked as long as its writer lives. Those that nobody holds, whose writers were killed, are removed.
+    The temporary file is locked while it is written. Temporary files without a lock, which killed writers left behind,
+    are removed.
 
     Raises:
-        OSError: the file cannot be written; what was there is unharmed.
+        OSError: the file cannot be written; an existing file is not changed.
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to; make it first", str(path.parent))
+        raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it first", str(path.parent))
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected the name of a file, but there is a folder", str(path))
+        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, got a folder", str(path))
     _remove_abandoned(path)
     file, temp_path = _open_temp_file(path)
     try:
@@ -41,19 +42,19 @@ def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any]) -> Non
 
 
 def _open_temp_file(path: Path) -> tuple[BinaryIO, Path]:
-    """A draft of `path`, open and locked."""
+    """Creates a temporary file for `path`, open and locked."""
     while True:
         temp_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
-        file = open(temp_path, "xb")  # noqa: SIM115 -- closed by who asked
+        file = open(temp_path, "xb")  # noqa: SIM115 -- the caller closes it
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file, temp_path
-        file.close()  # somebody took it for an abandoned one before it was locked
+        file.close()  # another process removed it as abandoned before it was locked
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove drafts of `path` whose writers are gone."""
+    """Removes the temporary files for `path` that no process has locked."""
     for temp_path in path.parent.glob(f".{_escape_glob(path.name)}.????????.draft"):
         with suppress(OSError), open(temp_path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,12 +62,12 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _escape_glob(name: str) -> str:
-    """A name as a pattern that means itself alone."""
+    """Escapes a name for use in a glob pattern."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk, where the file system can say when they are."""
+    """Flushes the names in a folder to the disk, if the file system supports this."""
     folder = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):

@@ -1,7 +1,8 @@
-"""Takes the state of a thing: a walk over all that hangs on it, written down as numbered nodes of plain data.
+"""Captures the state of an object: walks over all reachable objects and writes them as numbered nodes of plain data.
 
-A state is plain data throughout: numbers, text, bytes, None, arrays, tensors, and lists and dicts of these. A node says
-what it is (`is`), and points at others by lists of one number. What is shared is one node; what goes in circles too.
+Plain data are numbers, text, bytes, None, arrays, tensors, and lists and dicts of these. The entry `is` of a node is
+its kind. A reference to another node is a list of one number. An object that is reached several times, also in a
+cycle, is one node.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ from .handlers.torch import HANDLERS as LIBRARIES
 FORMAT = 3
 HANDLERS: list[StateHandler] = [*ARRAYS, *SPACES, *LITERALS, *LIBRARIES, *SIMULATORS]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
-"""What an environment that says its own state usually leaves unsaid."""
+"""Attributes that the `get_state` of an environment usually omits."""
 
 
 def capture(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The state of `value` and of all that hangs on it, as plain data that shares nothing with it.
+    """Returns the state of `value` and all objects reachable from it, as plain data that shares no memory with them.
 
     Args:
-        value: an environment, or anything else.
-        about: what must be equal where the state is put back, by name.
+        value: an environment, or any other object.
+        about: facts by name, which must be equal when the state is restored.
 
     Raises:
-        StateError: something in it keeps its state where nobody sees it; names where that is, and what to do.
+        StateError: an object keeps its state outside Python; the message gives its path, and what to do.
 
     >>> import random
-    >>> from vecrl.snapshot import put
+    >>> from vecrl.snapshot import restore
     >>> dice = random.Random(1)
     >>> state = capture(dice)
     >>> dice.random()
     0.13436424411240122
-    >>> put(dice, state).random()
+    >>> restore(dice, state).random()
     0.13436424411240122
     """
     walk = Capturer(describe_object(value))
@@ -76,7 +77,7 @@ def capture(value: Any, about: Mapping[str, Any] | None = None) -> dict[str, Any
 
 @contextmanager
 def as_state_errors() -> Iterator[None]:
-    """What workers say of states that cannot be had, or do not fit, is said as what it is."""
+    """Raises the `StateError` of a worker, which arrives as a `WorkerError`, as a `StateError`."""
     try:
         yield
     except WorkerError as error:
@@ -86,53 +87,53 @@ def as_state_errors() -> Iterator[None]:
 
 
 class Capturer:
-    """One walk.
+    """One walk over an object.
 
     Args:
-        name: of what is walked over, for messages.
-        lenient: pass over what cannot be held; for a look at which classes there are.
+        name: of the object, for messages.
+        lenient: ignore objects that cannot be captured; used to collect the classes of all objects.
 
     Attributes:
-        nodes: what was written down.
-        classes: of the objects that were met, by name.
+        nodes: the nodes of the state.
+        classes: the classes of the objects that were reached, by name.
     """
 
     def __init__(self, name: str, lenient: bool = False):
         self.nodes: list[Any] = []
         self.classes: dict[str, type] = {}
         self._name, self._lenient = name, lenient
-        self._known: dict[int, int] = {}
-        self._things: list[Any] = []  # kept, so that no other gets the id of one that is gone
-        self._above: list[tuple[int, str]] = []
+        self._index_by_id: dict[int, int] = {}
+        self._objects: list[Any] = []  # references, so that the ids are not used again
+        self._parents: list[tuple[int, str]] = []
         self._methods: list[tuple[Node, Any]] = []
-        self._now = -1
-        self._staying: set[int] = set()  # by id: modules' buffers, which are written into and never replaced
+        self._current = -1
+        self._in_place_ids: set[int] = set()  # buffers of modules, which are written into and never replaced
 
     def walk(self, value: Any) -> Any:
-        """What stands for `value`, all that hangs on it being written down."""
+        """Captures all objects reachable from `value` and returns the reference to it."""
         root = self.ref(value, "")
-        at = 0
-        while at < len(self._things):  # those near the root first, as `putting` goes too
-            self._now = at
-            self.nodes[at] = self._node(self._things[at])
-            at += 1
+        index = 0
+        while index < len(self._objects):  # breadth first, as `Restorer` does
+            self._current = index
+            self.nodes[index] = self._node(self._objects[index])
+            index += 1
         for node, method in self._methods:
-            owner = self._known.get(id(method.__self__))
+            owner = self._index_by_id.get(id(method.__self__))
             if owner is not None:
                 node.update({"is": "method", "of": [owner], "name": method.__name__})
         return root
 
     def ref(self, value: Any, label: str) -> Any:
-        """What stands for a thing reached by `label` from the one being written down."""
+        """Returns the reference to an object that the current object reaches by `label`; immediate values as such."""
         if type(value) in IMMEDIATE:
             return value
-        at = self._known.get(id(value))
-        if at is None:
-            at = self._known[id(value)] = len(self.nodes)
+        index = self._index_by_id.get(id(value))
+        if index is None:
+            index = self._index_by_id[id(value)] = len(self.nodes)
             self.nodes.append(None)
-            self._things.append(value)
-            self._above.append((self._now, label))
-        return [at]
+            self._objects.append(value)
+            self._parents.append((self._current, label))
+        return [index]
 
     def _node(self, value: Any) -> Node:
         cls = type(value)
@@ -141,23 +142,23 @@ class Capturer:
             return plain(value, self.ref)
         kind = kind_of(cls)
         if kind is not None:
-            stays = {"stays": True} if id(value) in self._staying else {}
+            stays = {"stays": True} if id(value) in self._in_place_ids else {}
             return {"is": kind.tag, **kind.capture(value, self.ref), **stays}
         if isinstance(value, Enum):
             self.classes[class_name(cls)] = cls
             return {"is": "enum", "of": class_name(cls), "name": value.name, "value": self.ref(value.value, ".value")}
         if is_stateless(value):
-            return self._left(value)
+            return self._stateless_node(value)
         self.classes |= {class_name(known): known for known in (cls, *declared_names(cls, "state_classes"))}
         if isinstance(value, tuple) and hasattr(cls, "_fields"):
             return {"is": "tuple", "of": class_name(cls), "items": _items(value, self.ref)}
         if has_own_state(cls):
-            return self._own(value)
+            return self._own_state_node(value)
         if is_external(value) or not is_python(cls):
             return self._refuse(value)
-        return self._object(value)
+        return self._object_node(value)
 
-    def _left(self, value: Any) -> Node:
+    def _stateless_node(self, value: Any) -> Node:
         node: Node = {"is": "left"}
         if isinstance(value, type):
             self.classes[class_name(value)] = value
@@ -165,34 +166,34 @@ class Capturer:
             self._methods.append((node, value))
         return node
 
-    def _own(self, value: Any) -> Node:
-        """One that says its state itself."""
+    def _own_state_node(self, value: Any) -> Node:
+        """Captures an object with its own `get_state`."""
         node = {"is": "own", "of": class_name(type(value))}
         if self._lenient:
             return node
         state = value.get_state()
         if getattr(type(value), "state_is_plain_data", False):
             return {**node, "plain": state}
-        there = getattr(value, "__dict__", {})
-        attrs = {name: there[name] for name in OWN_GENERATORS if there.get(name) is not None}
+        attributes = getattr(value, "__dict__", {})
+        attrs = {name: attributes[name] for name in OWN_GENERATORS if attributes.get(name) is not None}
         return {**node, "state": self.ref(state, ".get_state()"), "attrs": self._refs(attrs)}
 
-    def _object(self, value: Any) -> Node:
+    def _object_node(self, value: Any) -> Node:
         cls = type(value)
-        out = declared_names(cls, "excluded_from_state")
-        attrs = {name: found for name, found in getattr(value, "__dict__", {}).items() if name not in out}
-        self._staying |= set(map(id, getattr(value, "__dict__", {}).get("_buffers", {}).values()))
+        excluded = declared_names(cls, "excluded_from_state")
+        attrs = {name: found for name, found in getattr(value, "__dict__", {}).items() if name not in excluded}
+        self._in_place_ids |= set(map(id, getattr(value, "__dict__", {}).get("_buffers", {}).values()))
         node: Node = {"is": "object", "of": class_name(cls), "attrs": self._refs(attrs)}
-        if is_environment(value):  # whose spaces may be the class's, with the generators that they draw by
+        if is_environment(value):  # its spaces may be attributes of the class; they have random number generators
             spaces = {name: getattr(cls, name, None) for name in ("action_space", "observation_space")}
             shared = {name: space for name, space in spaces.items() if name not in attrs and hasattr(space, "sample")}
             node |= {"shared": self._refs(shared)} if shared else {}
         slots = {}
         for name, slot in slots_of(cls):
-            if name not in out and name not in ("__dict__", "__weakref__"):
+            if name not in excluded and name not in ("__dict__", "__weakref__"):
                 try:
                     slots[name] = slot.__get__(value, cls)
-                except AttributeError:  # never set
+                except AttributeError:  # not set
                     continue
         if slots:
             node["slots"] = self._refs(slots)
@@ -207,28 +208,28 @@ class Capturer:
     def _refuse(self, value: Any) -> Node:
         if self._lenient:
             return {"is": "left"}
-        where, at = "", self._now
-        while at > 0:
-            at, label = self._above[at]
-            where = label + where
-        attribute = where.rpartition(".")[2]
+        path, index = "", self._current
+        while index > 0:
+            index, label = self._parents[index]
+            path = label + path
+        attribute = path.rpartition(".")[2]
         raise StateError(
-            f"The state of {self._name} cannot be taken: at env{where} is a {class_name(type(value))}, which keeps its "
-            "state where Python cannot see it. Give the environment get_state() and set_state(state) of its own, which "
-            "are asked instead; or, where that is none of its state, name it in the class that holds it: "
+            f"The state of {self._name} cannot be captured: at env{path} is a {class_name(type(value))}, which keeps "
+            "its state outside Python. Add methods get_state() and set_state(state) to the environment, which are "
+            "called instead. If the object is not part of its state, exclude it in the class that holds it: "
             f"`excluded_from_state = {{{attribute!r}}}`."
         )
 
 
 @cached_by_class
 def kind_of(cls: type) -> StateHandler | None:
-    """The rule by which instances of a class are held, where there is one."""
+    """Returns the handler for instances of a class, or None."""
     return next((kind for kind in HANDLERS if kind.matches(cls)), None)
 
 
 @cached_by_class
 def has_own_state(cls: type) -> bool:
-    """Whether what steps also says its state: by `get_state()` and `set_state(state)` of its own."""
+    """Whether a class has `step` and `reset` and its own `get_state()` and `set_state(state)`."""
     names = ("get_state", "set_state", "step", "reset")
     return all(callable(getattr(cls, name, None)) for name in names) and not hasattr(
         cls.get_state, "is_generic_get_state"

@@ -1,4 +1,4 @@
-"""What every environment of every dialect has: `get_state` and `set_state`."""
+"""`Stateful`: the methods `get_state` and `set_state` of all environments of all dialects."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from .restore import Allowed, restore
 
 
 class Stateful:
-    """A mixin: the state of an object is that of all that hangs on it.
+    """A mixin: the state of an object includes that of all objects that can be reached from it.
 
-    A class may say more of it, in attributes to which those of its base classes are added:
-    `excluded_from_state`, names of attributes that follow from how the object was made, or are none of its state; and
-    `state_classes`, classes of which there may be objects in a state.
+    A class can declare more in two attributes, which are combined with those of its base classes:
+    `excluded_from_state`, the names of attributes that are not part of the state, or that the constructor determines;
+    and `state_classes`, classes of objects that a state may contain.
     """
 
     def get_state(self) -> dict[str, Any]:
-        """All that going on from here takes, as plain data that shares nothing with this object.
+        """Returns the full state as plain data that shares no memory with this object.
 
         Raises:
-            StateError: something in an environment keeps its state where nobody sees it; says where.
-            PendingError: a command is under way.
+            StateError: an object in an environment keeps its state outside Python; the message gives its path.
+            PendingError: a command is pending.
         """
         return capture(self, self._state_facts())
 
-    get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess] -- where it hangs on another, nobody asks it
+    # Marks this implementation: `capture` walks over such objects and does not call their `get_state`.
+    get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess]
 
     def set_state(self, state: Mapping[str, Any], *, allow: Allowed = ()) -> None:
-        """Go on from where `get_state` was called, of this object or of one made alike.
+        """Restores a state that `get_state` returned, of this object or of one that was constructed in the same way.
 
         Args:
-            state: what it returned.
-            allow: classes (or their full names) that environments may have objects of, beside those that they have.
+            state: the result of `get_state`.
+            allow: classes (or their full names) of objects that may be created, in addition to the classes of objects
+                that the environments contain now.
 
         Raises:
-            StateError: this is no state, or one of something that was made otherwise.
+            StateError: this is not a state, or the object was constructed in another way.
         """
         restore(self, state, allow=allow, about=self._state_facts())
 
     def _state_facts(self) -> dict[str, Any]:
-        """What must be equal, as plain data by name."""
+        """Returns facts that must be equal when the state is restored, as plain data by name."""
         return {}

@@ -1,9 +1,8 @@
-"""Puts a thing back to what a state says: into the objects that are there, as far as they are of the same kind.
+"""Restores an object from a state: writes into the existing objects if they are of the same kind.
 
-First all is found and made without a change to anything, so that a state that does not fit leaves everything as it was;
-then the changes are carried out. No class is ever imported or called because a state names it: an object that must be
-made anew is of a class that the thing itself holds already, or that the caller allows, and is made without its
-constructor.
+First all objects are found or created without any change, so that a state that does not fit changes nothing. Then the
+changes are carried out. No class is imported or called because a state names it: a new object is created without its
+constructor, and only if the restored object already contains objects of its class, or the caller allows the class.
 """
 
 from __future__ import annotations
@@ -37,35 +36,33 @@ Allowed = Iterable[type | str]
 
 
 class UnknownClassError(StateError):
-    """A state holds an object of a class that is not known where it is put back."""
+    """A state contains an object of a class that is unknown to the object that is restored."""
 
 
 def restore(
     value: Any, state: Mapping[str, Any], *, allow: Allowed = (), about: Mapping[str, Any] | None = None
 ) -> Any:
-    """Put `value` back to what `take` found.
+    """Restores `value` to a state that `capture` returned.
 
     Args:
-        value: made as the one was whose state it is.
-        state: of `take`.
-        allow: classes (or their full names) that objects may be made of, beside those that `value` holds already.
-        about: what must be equal to what was given to `take`.
+        value: the captured object, or one that was constructed in the same way.
+        state: the result of `capture`.
+        allow: classes (or their full names) of objects that may be created, in addition to those that `value` contains.
+        about: facts by name, which must equal those given to `capture`.
 
     Returns:
-        `value` itself; where it cannot be changed (a number, a tuple), what it was.
+        `value` itself; if it cannot be changed (a number, a tuple), the captured value.
 
     Raises:
-        StateError: this is no state, or none of something made like this; nothing was changed, unless some of the
-            workers, or a library, refused what was to be put back into them.
+        StateError: this is not a state, or one of an object that was constructed in another way. Nothing was changed,
+            unless a worker or a library refused its part.
     """
     check_state(state)
     for name, expected in (space_descriptions(value) | dict(about or {})).items():
         actual = state["about"].get(name)
         if actual != expected:
             description = describe_object(value)
-            raise StateError(
-                f"Expected a state with {name} {expected}, as {description} has, but one with {actual} came."
-            )
+            raise StateError(f"Expected a state with {name} {expected}, as {description} has, got one with {actual}.")
     restorer = Restorer(value, state["nodes"], allow)
     try:
         with as_state_errors():
@@ -74,48 +71,50 @@ def restore(
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise StateError(f"This state of {describe_object(value)} is damaged, or of another one ({reason}).") from error
+        raise StateError(
+            f"This state of {describe_object(value)} is damaged, or of another object ({reason})."
+        ) from error
 
 
 def check_state(state: Any) -> None:
-    """See that something looks like what `take` gives.
+    """Checks the type and format of a state.
 
     Raises:
-        StateError: it does not.
+        StateError: this is not a state, or one in another format.
     """
     if not isinstance(state, Mapping) or state.get("vecrl") != "state" or not isinstance(state.get("nodes"), list):
-        raise StateError(f"Expected what get_state() returned, but a {type(state).__name__} came.")
+        raise StateError(f"Expected a result of get_state(), got a {type(state).__name__}.")
     if state.get("format") != FORMAT:
         raise StateError(
-            f"Expected a state in format {FORMAT}, but one in format {state.get('format')!r} came: read it with the "
+            f"Expected a state in format {FORMAT}, got one in format {state.get('format')!r}. Read it with the "
             "version of vecrl that wrote it."
         )
 
 
 class Restorer:
-    """One way back.
+    """One restoration of an object.
 
     Args:
-        value: what is to be put back.
-        nodes: of the state.
-        allow: see `restore`.
+        value: the object to restore.
+        nodes: the nodes of the state.
+        allow: classes of objects that may be created, as for `restore`.
     """
 
     def __init__(self, value: Any, nodes: list[Any], allow: Allowed):
         self._value, self._nodes = value, nodes
         self._allow = {cls if isinstance(cls, str) else class_name(cls): cls for cls in allow}
         self._restored: dict[int, Any] = {}
-        self._claimed: set[int] = set()  # by id: objects that are one node's already
+        self._claimed: set[int] = set()  # ids of existing objects that are in use for a node
         self._kept_alive: list[Any] = []
         self._fill_tasks: deque[Callable[[], None]] = deque()
         self._assignments: list[Callable[[], None]] = []
-        self._hashed_assignments: list[Callable[[], None]] = []  # after all changes, since a hash may hang on them
+        self._hashed_assignments: list[Callable[[], None]] = []  # after all others, since hashes may depend on them
         self._worker_assignments: list[Callable[[], None]] = []  # before all others, since workers may refuse
-        self._own_state_calls: list[Callable[[], None]] = []  # last, since they are given what is put back
+        self._own_state_calls: list[Callable[[], None]] = []  # last, since they receive restored objects
         self._classes: dict[str, type] | None = None
 
     def restore(self, root: Any) -> Any:
-        """What `root` stands for, with all changes carried out."""
+        """Carries out all changes and returns the object for `root`."""
         result = self.get(root, self._value)
         while self._fill_tasks:
             self._fill_tasks.popleft()()
@@ -126,7 +125,7 @@ class Restorer:
         return result
 
     def get(self, value: Any, old: Any = MISSING) -> Any:
-        """What `value` stands for; `old` is in its place now."""
+        """Returns the object for the reference `value`; `old` is the existing object at the same place."""
         if type(value) in IMMEDIATE:
             return value
         [index] = value
@@ -134,7 +133,7 @@ class Restorer:
             return self._restored[index]
         node = self._nodes[index]
         tag = node["is"]
-        if tag in ("left", "method"):  # not noted: where it occurs twice, each place keeps its own
+        if tag in ("left", "method"):  # not stored: each place that refers to the node keeps its own object
             return old if tag == "left" else self._method(node, old)
         if id(old) in self._claimed:
             old = MISSING
@@ -208,7 +207,7 @@ class Restorer:
         self._hashed_assignments.append(assign)
 
     def _children(self, items: list[Any], old: list[Any]) -> list[Any]:
-        """Elements, each by what is in its place; who is nothing but code stays, or is None where nobody was."""
+        """Returns the elements of a container; one without state stays, or becomes None if its place is new."""
         old = old + [MISSING] * (len(items) - len(old))
         values = [self.get(item, old_item) for item, old_item in zip(items, old, strict=False)]
         return [None if item is MISSING else item for item in values]
@@ -224,7 +223,7 @@ class Restorer:
         return tuple.__new__(cls or self._class(node["of"]), values)
 
     def _value_of(self, node: Node, old: Any) -> Any:
-        """Things that are never changed, only replaced."""
+        """Returns a new immutable value, or a new bytearray."""
         match node["is"]:
             case "frozenset":
                 return frozenset(self._children(node["items"], []))
@@ -241,15 +240,15 @@ class Restorer:
         cls = type(old) if isinstance(old, Enum) and same_name(class_name(type(old)), node["of"]) else None
         cls = cls or self._class(node["of"])
         if not issubclass(cls, Enum):
-            raise StateError(f"Expected {node['of']} to be an enumeration, but it is none.")
+            raise StateError(f"Expected {node['of']} to be an enumeration, got {cls!r}.")
         if node["name"] in cls.__members__:
             return cls[node["name"]]
         if issubclass(cls, Flag):
             return cls(node["value"])
-        raise StateError(f"Expected one of the members of {node['of']}, but {node['name']!r} came.")
+        raise StateError(f"Expected one of the members of {node['of']}, got {node['name']!r}.")
 
     def _method(self, node: Node, old: Any) -> Any:
-        """A method of an object that may be another one now."""
+        """Returns a bound method, bound to the restored object if that is a new one."""
         if getattr(old, "__name__", None) != node["name"] or getattr(old, "__self__", None) is None:
             return old
         owner = self.get(node["of"], old.__self__)
@@ -275,7 +274,7 @@ class Restorer:
         else:
             cls = type(old) if is_same_class else self._class(node["of"])
             if not is_python(cls) or issubclass(cls, Enum):
-                raise StateError(f"Expected {node['of']} to be a class of attributes alone, but it is none.")
+                raise StateError(f"Expected {node['of']} to keep its state in Python attributes only, got {cls!r}.")
             base: Any = container_base(cls) or object
             target = base.__new__(cls)
         self._fill_tasks.append(lambda: self._fill_object(node, target))
@@ -283,15 +282,15 @@ class Restorer:
 
     def _fill_object(self, node: Node, target: Any) -> None:
         self._fill_attributes(target, node["attrs"])
-        for name, namespace in node.get("shared", {}).items():
-            self.get(namespace, getattr(type(target), name, MISSING))
+        for name, space in node.get("shared", {}).items():
+            self.get(space, getattr(type(target), name, MISSING))
         slots = dict(slots_of(type(target)))
         for name, value in node.get("slots", {}).items():
             if name not in slots:
-                raise StateError(f"Expected {node['of']} to have a slot {name!r}, but it has none.")
-            values = self.get(value, _slot_value(slots[name], target))
-            if values is not MISSING and not is_stateless(_slot_value(slots[name], target)):
-                self._assignments.append(lambda slot=slots[name], values=values: slot.__set__(target, values))
+                raise StateError(f"Expected {node['of']} to have a slot {name!r}, got only {sorted(slots)}.")
+            restored = self.get(value, _slot_value(slots[name], target))
+            if restored is not MISSING and not is_stateless(_slot_value(slots[name], target)):
+                self._assignments.append(lambda slot=slots[name], restored=restored: slot.__set__(target, restored))
         if "items" in node:
             self._fill_items(node, target)
 
@@ -312,7 +311,7 @@ class Restorer:
         (self._assignments if base is list else self._hashed_assignments).append(assign)
 
     def _fill_attributes(self, target: Any, attrs: Mapping[str, Any], extras: bool = False) -> None:
-        """Set attributes; those beside them are taken away, unless they are code, or only `extras` are set."""
+        """Sets attributes. Removes other attributes with state, unless `extras` is true."""
         attributes = vars(target) if hasattr(target, "__dict__") else {}
         values = {name: self.get(value, attributes.get(name, MISSING)) for name, value in attrs.items()}
         keep = declared_names(type(target), "excluded_from_state") | values.keys()
@@ -333,7 +332,11 @@ class Restorer:
     # -- classes -----------------------------------------------------------------------------------
 
     def _class(self, name: str) -> type:
-        """The class of that name, if it is one that may be made."""
+        """Returns the class of this name.
+
+        Raises:
+            UnknownClassError: the restored object contains no such objects, and the caller does not allow the class.
+        """
         if self._classes is None:
             capturer = Capturer(describe_object(self._value), lenient=True)
             capturer.walk(self._value)
@@ -349,17 +352,16 @@ class Restorer:
             )
             cls_found = self._find_allowed(allowed) if isinstance(allowed, str) else allowed
         if cls_found is None and isinstance(allowed, str):
-            raise UnknownClassError(f"{allowed} is allowed, but its module is not imported here: import it first.")
+            raise UnknownClassError(f"{allowed} is allowed, but its module is not imported. Import it first.")
         if cls_found is None:
             raise UnknownClassError(
-                f"This state of {describe_object(self._value)} holds a {name}, of which there is none here now. Reset "
-                f"it "
-                f"once before its state is set, so that it has one, or allow the class: allow=[{name!r}]."
+                f"This state of {describe_object(self._value)} contains a {name}, but the object contains none. Reset "
+                f"it before set_state, so that it has one, or allow the class: allow=[{name!r}]."
             )
         return cls_found
 
     def _find_allowed(self, name: str) -> type | None:
-        """An allowed class, where its module, or the code of a class that is held, knows it."""
+        """Returns an allowed class from its module, if imported, or from the globals of a contained class's methods."""
         module, _, short_name = name.rpartition(".")
         namespaces = [vars(sys.modules[module])] if module in sys.modules else []
         for cls in (self._classes or {}).values():
@@ -370,8 +372,8 @@ class Restorer:
         return result if result is not None and same_name(class_name(result), name) else None
 
     def _mismatch_message(self, name: str, old: Any) -> str:
-        actual = "there is nothing" if old is MISSING else f"this is {class_name(type(old))}"
-        return f"Expected something made as the one was whose state it is, {name}, but {actual}."
+        actual = "nothing" if old is MISSING else class_name(type(old))
+        return f"Expected an object of the class in the state, {name}, got {actual}. Construct it in the same way."
 
 
 _HANDLERS = {kind.tag: kind for kind in HANDLERS}
@@ -386,14 +388,14 @@ _METHODS = {
 
 
 def _key_at(index: int, mapping: Any) -> Any:
-    """The key in a place, for keys that are objects."""
+    """Returns the key at an index, for keys that are objects. Only the first 64 are looked up: the search is linear."""
     return next((key for number, key in enumerate(mapping) if number == index), MISSING) if index < 64 else MISSING
 
 
 def _lookup(mapping: Any, key: Any) -> Any:
     try:
         return dict.get(mapping, key, MISSING)
-    except Exception:  # the key is not yet what it will be
+    except Exception:  # the key is not restored yet: its hash may fail
         return MISSING
 
 

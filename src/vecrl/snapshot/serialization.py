@@ -1,14 +1,14 @@
-"""Plain data as bytes and back: a header in JSON, then the arrays as they lie in memory. Reading it runs nothing.
+"""Converts plain data to bytes and back: a JSON header, then the raw memory of the arrays. Reading runs no code.
 
     8 bytes   "VECRLCKP"
     4         version of the format
     4         CRC-32 of the header
     8         length of the header
-    8         length of the whole
-    header    JSON: the data, in which arrays are numbers; of each its kind, dtype, shape, place, size and CRC-32
-    arrays    each begins at a multiple of 64
+    8         length of the whole file
+    header    JSON: the data, with arrays as numbers; for each array its dtype, shape, offset, size and CRC-32
+    arrays    each starts at a multiple of 64 bytes
 
-Knows numbers, text, containers, arrays and tensors; not what they are of.
+This module knows numbers, text, containers, arrays and tensors, but not what they are used for.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def dump(data: Any) -> list[Any]:
-    """Plain data as pieces of bytes, to be written one after another.
+    """Converts plain data to a list of pieces of bytes, which are to be written in this order.
 
     Raises:
-        StateError: there is something in it that is no plain data; says where.
+        StateError: the data contain an object that is not plain data; the message gives its path.
     """
     writer = _Writer()
     tree = writer.encode(data, "")
@@ -48,32 +48,32 @@ def dump(data: Any) -> list[Any]:
 
 
 def parse(raw: bytes, name: str) -> Any:
-    """What `dump` was given. Arrays and tensors are new, the latter on the CPU.
+    """Reads the data that `dump` wrote. Arrays and tensors are new, and tensors are on the CPU.
 
     Args:
-        raw: all the bytes.
-        name: of where they are from, for messages.
+        raw: all bytes.
+        name: of the source, for messages.
 
     Raises:
-        CheckpointError: they are none of `dump`'s, of another version, cut short or damaged.
+        CheckpointError: the bytes are not from `dump`, have another version, or are truncated or damaged.
     """
     if len(raw) < _PREFIX.size or raw[:8] != MAGIC:
         problem = (
             "is empty" if not raw else "is cut short" if MAGIC.startswith(raw[:8]) else "is no checkpoint of vecrl"
         )
-        raise CheckpointError(f"{name} {problem}: expected what vecrl.checkpoint.save writes.")
+        raise CheckpointError(f"{name} {problem}: expected a file that vecrl.checkpoint.save wrote.")
     _, version, checksum, length, total = _PREFIX.unpack_from(raw)
     if version != VERSION:
         raise CheckpointError(
-            f"Expected {name} to be in version {VERSION} of the format, but it is in version {version}: read it with "
-            "the vecrl that wrote it."
+            f"Expected {name} to be in version {VERSION} of the format, got version {version}. Read it with the "
+            "version of vecrl that wrote it."
         )
     if len(raw) != total:
         problem = "is cut short" if len(raw) < total else "is damaged"
-        raise CheckpointError(f"{name} {problem}: it should have {total} bytes, but has {len(raw)}. Take another.")
+        raise CheckpointError(f"{name} {problem}: expected {total} bytes, got {len(raw)}. Use another file.")
     header = raw[_PREFIX.size : _PREFIX.size + length]
     if zlib.crc32(header) != checksum:
-        raise CheckpointError(f"{name} is damaged: its header is not what was written. Take another.")
+        raise CheckpointError(f"{name} is damaged: the checksum of its header is wrong. Use another file.")
     try:
         header_data = json.loads(header)
         reader = _Reader(memoryview(raw)[_aligned(_PREFIX.size + length) :], header_data["blobs"], name)
@@ -81,7 +81,7 @@ def parse(raw: bytes, name: str) -> Any:
     except (ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError, MemoryError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Take another.") from error
+        raise CheckpointError(f"{name} is damaged ({type(error).__name__}: {error}). Use another file.") from error
 
 
 def _aligned(size: int) -> int:
@@ -89,7 +89,7 @@ def _aligned(size: int) -> int:
 
 
 class _Writer:
-    """Gathers arrays while data is turned into what JSON can hold."""
+    """Converts data to what JSON can hold, and collects the arrays."""
 
     def __init__(self) -> None:
         self.table: list[list[Any]] = []
@@ -125,7 +125,7 @@ class _Writer:
         tag = tag or ("scalar" if isinstance(value, np.generic) else "tensor" if _is_tensor(value) else "")
         if not tag or (tag in ("array", "scalar") and np.asarray(value).dtype.hasobject):
             raise StateError(
-                f"Expected numbers, text, arrays, tensors and containers of these, but {_describe(value)}{path}."
+                f"Expected numbers, text, arrays, tensors and containers of these, got {_describe(value)}{path}."
             )
         if id(value) not in self._blob_index:
             self._blob_index[id(value)] = len(self.table)
@@ -142,7 +142,7 @@ class _Writer:
 
 
 def _describe(value: Any) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__} is at data"
+    return f"a {type(value).__module__}.{type(value).__qualname__} at data"
 
 
 def _is_tensor(value: Any) -> bool:
@@ -151,7 +151,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _blob_layout(tag: str, value: Any) -> tuple[Any, list[int], Any]:
-    """The dtype, the shape and the bytes of what is written as it lies in memory."""
+    """Returns the dtype, the shape and the raw bytes of a value."""
     if tag == "bytes":
         return None, [], value
     if tag == "tensor":
@@ -160,7 +160,7 @@ def _blob_layout(tag: str, value: Any) -> tuple[Any, list[int], Any]:
         shape = list(value.shape)
         return str(value.dtype).partition(".")[2], shape, _bytes_of(flat.view(torch.uint8).numpy())
     array = np.ascontiguousarray(value)
-    registered = array.dtype.isbuiltin == 2  # by another library, such as bfloat16
+    registered = array.dtype.isbuiltin == 2  # a dtype of another library, such as bfloat16
     dtype = array.dtype.name if registered else np.lib.format.dtype_to_descr(array.dtype)
     return dtype, list(np.shape(value)), _bytes_of(array.reshape(-1).view(np.uint8))
 
@@ -170,13 +170,13 @@ def _bytes_of(array: Any) -> memoryview:
 
 
 class _Reader:
-    """Turns JSON back into data. What it names is looked up in tables of this file's."""
+    """Converts JSON back to data. Names in it are only looked up in tables of this file and in torch's dtypes."""
 
     def __init__(self, body: memoryview, table: list[list[Any]], name: str):
         self._body, self._table, self._name = body, table, name
         for _, _, start, size, checksum in table:
             if zlib.crc32(body[start : start + size]) != checksum:
-                raise CheckpointError(f"{name} is damaged: an array in it is not what was written. Take another.")
+                raise CheckpointError(f"{name} is damaged: the checksum of an array is wrong. Use another file.")
         self._decoders: dict[str, Callable[[Any], Any]] = {
             "float": lambda v: _SPECIAL[v],
             "tuple": lambda v: tuple(self.decode(item) for item in v),
@@ -208,11 +208,11 @@ class _Reader:
     def _tensor(self, blob_index: int) -> Any:
         torch: Any = sys.modules.get("torch")
         if torch is None:
-            raise CheckpointError(f"{self._name} holds tensors: import torch first.")
+            raise CheckpointError(f"{self._name} contains tensors. Import torch first.")
         dtype = getattr(torch, self._table[blob_index][0], None)
         if not isinstance(dtype, torch.dtype):
             raise CheckpointError(
-                f"{self._name} holds a tensor of dtype {self._table[blob_index][0]!r}, which torch lacks."
+                f"{self._name} contains a tensor of dtype {self._table[blob_index][0]!r}, which torch does not have."
             )
         if not self._table[blob_index][3]:
             return torch.empty(self._table[blob_index][1], dtype=dtype)
@@ -228,5 +228,5 @@ def _dtype(descriptor: Any) -> np.dtype[Any]:
     )
     dtype = np.dtype(fields)
     if dtype.hasobject:
-        raise ValueError(f"dtype {descriptor!r} is of objects")
+        raise ValueError(f"expected a dtype without objects, got {descriptor!r}")
     return dtype

@@ -1,7 +1,7 @@
 """Tensor specs: what the values of TensorDict environments look like, under TorchRL's names.
 
-A spec says shape, dtype, device and domain of a tensor (or another value), draws values, checks them, mends them, and
-brings them in from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
+A spec declares shape, dtype, device and domain of a tensor (or another value). It draws values, checks them, projects
+them, and converts them from NumPy and back. `Composite` holds specs under keys, as a TensorDict holds values.
 """
 
 from .base import TensorSpec

@@ -1,7 +1,7 @@
-"""`TensorSpec`: what every spec can do, over the few things that each of them says for itself.
+"""`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec.
 
-A leaf says which tensors lie along its shape (`_moved`), how values are drawn, checked and brought back (`_sample`,
-`_violation`, `_project`), and how it is made anew with other arguments (`_arguments`). All else is here.
+A leaf class implements how its tensors follow a change of shape (`_reshaped`), how values are drawn, checked and
+projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_arguments`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Device = torch.device | str | int | None
 
 
 def device_of(device: torch.device | str | int) -> torch.device:
-    """The device of a name.
+    """Returns the device with this name.
 
     Raises:
         SpaceError: there is no such kind of device.
@@ -31,11 +31,11 @@ def device_of(device: torch.device | str | int) -> torch.device:
         return torch.device(device)
     except RuntimeError as error:
         hint = " A shape of several dimensions is a tuple." if isinstance(device, int) else ""
-        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', but {device!r} came.{hint}") from error
+        raise SpaceError(f"Expected a device, such as 'cpu' or 'cuda:0', got {device!r}.{hint}") from error
 
 
 def as_device(device: Device) -> torch.device:
-    """The device that is meant; torch's default one for None."""
+    """Returns `device` as a `torch.device`: torch's default for None, the current index for "cuda" without one."""
     if device is None:
         return torch.get_default_device()
     device = device_of(device)
@@ -45,28 +45,28 @@ def as_device(device: Device) -> torch.device:
 
 
 def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
-    """The dtype that is meant, also by its name; torch's default one for None."""
+    """Returns `dtype`, which may be given by its name, as a `torch.dtype`; torch's default for None."""
     if dtype is None:
         return torch.get_default_dtype()
     if isinstance(dtype, torch.dtype):
         return dtype
     torch_dtype = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not isinstance(torch_dtype, torch.dtype):
-        raise SpaceError(f"Expected a dtype, such as torch.float32 or 'float32', but {dtype!r} came.")
+        raise SpaceError(f"Expected a dtype, such as torch.float32 or 'float32', got {dtype!r}.")
     return torch_dtype
 
 
 class TensorSpec(ShapeMethods):
-    """What a tensor (or another value) looks like: its shape, dtype and device, and which values it may have.
+    """The shape, dtype and device of a tensor (or another value), and which values it may have.
 
-    Specs are values: every method returns a new one and leaves this one as it is, but for `update_mask`,
-    `clear_device_` and what the mapping `Composite` does under its lock. Nothing is cached, so nothing can be stale.
+    Methods return new specs and do not change this one, except `update_mask`, `clear_device_` and the methods of
+    `Composite` that change entries. Nothing is cached, so nothing can be stale.
     `torch.stack`, `unsqueeze`, `squeeze`, `flatten`, `unflatten`, `reshape`, `unbind` and `broadcast_to` take specs.
 
     Attributes:
         shape: of a value, batch dimensions included; -1 where a size is not fixed.
-        dtype: of a value; None for what is no tensor.
-        device: where values live; None where that is not said.
+        dtype: of a value; None if values are no tensors.
+        device: of a value; None if it is not declared.
         domain: "continuous", "discrete" or None.
     """
 
@@ -76,24 +76,25 @@ class TensorSpec(ShapeMethods):
     domain: str | None = None
 
     _kind: ClassVar[str] = "TensorSpec"
-    """What decides, beside the contents, whether two specs are equal: a class and its shorthands are one kind."""
 
-    # -- what a spec says for itself
+    """Specs are equal only if their kinds are. A class and its shorthand subclasses have the same kind."""
+
+    # -- what each class of specs implements
 
     def _arguments(self) -> dict[str, Any]:
-        """The arguments of the constructor that make an equal spec."""
+        """Returns the arguments with which the constructor builds an equal spec."""
         raise NotImplementedError
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
-        """Random values of `sizes`, which ends with this shape."""
+        """Draws random values of shape `sizes`, which ends with this spec's shape."""
         raise NotImplementedError
 
     def _violation(self, val: Any) -> str | None:
-        """Why `val`, whose shape and dtype fit, is not in the spec."""
+        """Returns why `val`, which has a correct shape and dtype, is not in the spec; None if it is."""
         raise NotImplementedError
 
     def _project(self, val: Tensor) -> Any:
-        """The value in the spec for `val`, whose shape fits; of the spec's dtype."""
+        """Returns the nearest value in the spec, in the spec's dtype, for `val`, which has a correct shape."""
         raise NotImplementedError
 
     def _with(self, **changes: Any) -> Self:
@@ -111,21 +112,21 @@ class TensorSpec(ShapeMethods):
         return self.ndim
 
     def numel(self) -> int:
-        """The number of elements of one value, dynamic dimensions counted as one."""
+        """The number of elements of one value; dynamic dimensions count as 1."""
         return shape_ops.concrete(self.shape).numel()
 
     def _sizes(self, shape: Any) -> torch.Size:
         lead = shape_ops.as_size(() if shape is None else shape)
         if -1 in lead:
-            raise SpaceError(f"Expected the shape of a batch of values, but {tuple(lead)} came: give all sizes.")
+            raise SpaceError(f"Expected the shape of a batch of values, got {tuple(lead)}. Give all sizes.")
         return torch.Size([*lead, *shape_ops.concrete(self.shape)])
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
-        """Random values in the spec; dynamic dimensions have size 1.
+        """Draws random values in the spec; dynamic dimensions have size 1.
 
         Args:
-            shape: of a batch in front of the spec's own shape.
-            generator: where the randomness comes from; None for torch's global generator.
+            shape: batch dimensions in front of the spec's own shape.
+            generator: the random number generator; None for torch's global one.
         """
         return self._sample(self._sizes(shape), generator)
 
@@ -134,7 +135,7 @@ class TensorSpec(ShapeMethods):
         return self.rand(shape, generator=generator)
 
     def zero(self, shape: Any = None) -> Any:
-        """Zeros of the spec's shape, dtype and device: a filler, whether or not zero is in the spec."""
+        """Returns zeros of the spec's shape, dtype and device, even if zero is not in the spec."""
         return torch.zeros(self._sizes(shape), dtype=self.dtype, device=self.device)
 
     def zeros(self, shape: Any = None) -> Any:
@@ -142,7 +143,7 @@ class TensorSpec(ShapeMethods):
         return self.zero(shape)
 
     def one(self, shape: Any = None) -> Any:
-        """Ones of the spec's shape, dtype and device: a filler, whether or not one is in the spec."""
+        """Returns ones of the spec's shape, dtype and device, even if one is not in the spec."""
         return torch.ones(self._sizes(shape), dtype=self.dtype, device=self.device)
 
     def ones(self, shape: Any = None) -> Any:
@@ -152,20 +153,20 @@ class TensorSpec(ShapeMethods):
     # -- checks
 
     def mismatch(self, val: Any) -> str | None:
-        """Why `val` is not in the spec, in words; None if it is. A batch may stand in front of the spec's shape."""
+        """Describes why `val` is not in the spec; None if it is. `val` may have batch dimensions in front."""
         if not isinstance(val, Tensor):
-            return f"expected a tensor, but {type(val).__name__} came"
+            return f"expected a tensor, got {type(val).__name__}"
         if not self._shape_matches(val.shape):
-            return f"expected shape {tuple(self.shape)}, but {tuple(val.shape)} came"
+            return f"expected shape {tuple(self.shape)}, got {tuple(val.shape)}"
         if val.dtype != self.dtype:
-            return f"expected {self.dtype}, but {val.dtype} came"
+            return f"expected {self.dtype}, got {val.dtype}"
         return self._violation(val)
 
     def _shape_matches(self, shape: Sequence[int]) -> bool:
         return shape_ops.shape_matches(shape, self.shape)
 
     def is_in(self, val: Any) -> bool:
-        """Whether `val` has the spec's shape (behind a batch, if any) and dtype, and a value that is allowed."""
+        """Whether `val` has the spec's shape (after any batch dimensions), its dtype, and allowed values."""
         return self.mismatch(val) is None
 
     def contains(self, item: Any) -> bool:
@@ -173,40 +174,40 @@ class TensorSpec(ShapeMethods):
         return self.is_in(item)
 
     def assert_is_in(self, value: Any) -> None:
-        """Raise an `OutOfSpecError` (an AssertionError) that says why `value` is not in the spec."""
+        """Raises an `OutOfSpecError` (an AssertionError) with the reason if `value` is not in the spec."""
         problem = self.mismatch(value)
         if problem is not None:
-            raise OutOfSpecError(f"The value is not in {self!r}: {problem}. spec.project(value) makes it fit.")
+            raise OutOfSpecError(f"The value is not in {self!r}: {problem}. Use spec.project(value).")
 
     def type_check(self, value: Tensor, key: Any = None) -> None:
-        """Raise a `SpaceError` (a TypeError) unless `value` has the spec's dtype."""
+        """Raises a `SpaceError` (a TypeError) unless `value` has the spec's dtype."""
         if value.dtype != self.dtype:
             location = "" if key is None else f" at {key!r}"
-            raise SpaceError(f"Expected {self.dtype}{location}, but {value.dtype} came. Cast it, or change the spec.")
+            raise SpaceError(f"Expected {self.dtype}{location}, got {value.dtype}. Cast it, or change the spec.")
 
     def project(self, val: Any) -> Any:
-        """`val` itself where it is in the spec, else the nearest value that is, in the spec's dtype.
+        """Returns `val` itself if it is in the spec, else the nearest value that is, in the spec's dtype.
 
         Raises:
-            SpaceError: for another shape than the spec's.
+            SpaceError: `val` does not have the spec's shape.
         """
         if self.is_in(val):
             return val
         val = torch.as_tensor(val, device=self.device if not isinstance(val, Tensor) else None)
         if not self._shape_matches(val.shape):
-            raise SpaceError(f"Expected shape {tuple(self.shape)} to project, but {tuple(val.shape)} came.")
+            raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.shape)}.")
         return self._project(val)
 
-    # -- ways in and out
+    # -- conversions from and to the environment's values
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """A value as an environment gives it (number, list, array) as a tensor of the spec's shape, dtype and device.
+        """Converts an environment's value (number, list, array) to a tensor of the spec's shape, dtype and device.
 
-        As many elements in another arrangement are reshaped. Whether the value is allowed is not checked: that is
-        what `assert_is_in` is for.
+        A value with another shape is reshaped if the number of elements is the same. Use `assert_is_in` to check
+        whether the value is allowed: this method does not.
 
         Raises:
-            SpaceError: for another number of elements.
+            SpaceError: the number of elements differs from the spec's.
         """
         if isinstance(val, Tensor) and val.dtype == self.dtype and self._is_shape(val.shape):
             return val if ignore_device or self.device in (None, val.device) else val.to(self.device)
@@ -217,20 +218,20 @@ class TensorSpec(ShapeMethods):
         return shape == self.shape or (len(shape) == self.ndim and self._shape_matches(shape))
 
     def _is_row(self, tensor: Tensor) -> bool:
-        """Whether a tensor given to a one-hot spec is one-hot already rather than indices."""
+        """Whether a tensor given to a one-hot spec is one-hot already, as opposed to indices."""
         if tensor.dtype == torch.bool:
             return self._shape_matches(tensor.shape)
         return self._is_shape(tensor.shape) and self.is_in(tensor.to(self.dtype))
 
     def _as_tensor(self, val: Any, dtype: torch.dtype | None, ignore_device: bool) -> Tensor:
-        """`val` as a tensor that shares no memory with an array, which its owner may write into later."""
+        """Converts `val` to a tensor. Arrays are copied, since their owner may write into them later."""
         device = None if ignore_device else self.device
         if isinstance(val, Tensor):
             return val.to(device=device or val.device, dtype=dtype or val.dtype)
         try:
             return torch.tensor(np.asarray(val), dtype=dtype, device=device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise SpaceError(f"Expected a value of shape {tuple(self.shape)}, but {val!r:.80} came.") from error
+            raise SpaceError(f"Expected a value of shape {tuple(self.shape)}, got {val!r:.80}.") from error
 
     def _to_spec_shape(self, tensor: Tensor) -> Tensor:
         if -1 not in self.shape and tensor.numel() == self.shape.numel():
@@ -238,35 +239,38 @@ class TensorSpec(ShapeMethods):
         if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and self._shape_matches((*tensor.shape, 1)):
             return tensor.unsqueeze(-1)
         raise SpaceError(
-            f"Expected a value of shape {tuple(self.shape)}, but {tuple(tensor.shape)} came. A spec's shape includes "
+            f"Expected a value of shape {tuple(self.shape)}, got {tuple(tensor.shape)}. A spec's shape includes "
             f"the batch size."
         )
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """A value as an environment wants it, in NumPy; with `safe`, checked with `assert_is_in` before."""
+        """Converts a value to the NumPy form that environments take; `safe` checks it with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val.detach().cpu().numpy()
 
     def index(self, index: Any, tensor_to_index: Any) -> Any:
-        """What the value `index` of this spec chooses from `tensor_to_index`. Only choices can index."""
-        raise NotImplementedError(f"{type(self).__name__} specs choose nothing, so their values index nothing.")
+        """Selects from `tensor_to_index` with `index`, a value of this spec. Only categorical specs can do this."""
+        raise NotImplementedError(f"Values of {type(self).__name__} specs are no indices.")
 
     def cardinality(self) -> int | float:
-        """How many values there are; infinity where they are not a choice.
+        """Returns the number of values; infinity if the spec is not categorical.
 
-        Batch dimensions do not count: `Categorical(4, (8,))` is eight times a choice among four.
+        Batch dimensions do not count: the cardinality of `Categorical(4, (8,))` is 4.
         """
         return float("inf")
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """All values (with `use_mask`, all allowed ones), stacked in front; batch dimensions run together."""
+        """Returns all values (with `use_mask`, those that the mask allows), stacked along a new first dimension.
+
+        All elements of a batch have the same value.
+        """
         raise NotImplementedError(f"The values of {self!r} cannot be enumerated.")
 
     # -- devices, dtypes, copies
 
     def to(self, dest: Any) -> Self:
-        """The spec on another device or with another dtype; `self` where nothing changes."""
+        """Returns the spec on another device or with another dtype; `self` if nothing changes."""
         if dest is None:
             return self
         if isinstance(dest, torch.dtype):
@@ -275,36 +279,36 @@ class TensorSpec(ShapeMethods):
         return self if device == self.device else self._with(device=device)
 
     def cast(self, dtype: torch.dtype | str) -> Self:
-        """The spec with another dtype."""
+        """Returns the spec with another dtype."""
         return self.to(as_dtype(dtype))
 
     def cpu(self) -> Self:
-        """The spec on the CPU."""
+        """Returns the spec on the CPU."""
         return self.to("cpu")
 
     def cuda(self, device: Device = None) -> Self:
-        """The spec on a CUDA device, the current one for None."""
+        """Returns the spec on a CUDA device, the current one for None."""
         if isinstance(device, int):
             device = torch.device("cuda", device)
         return self.to("cuda" if device is None else device)
 
     def clear_device_(self) -> Self:
-        """Nothing for a leaf, whose device is always known; see `Composite.clear_device_`."""
+        """Returns `self` unchanged, since a leaf always has a device. `Composite.clear_device_` overrides this."""
         return self
 
     def clone(self) -> Self:
-        """A copy that shares no tensor with this one."""
+        """Returns a copy that shares no tensor with this spec."""
         return self._with(
             **{name: arg.clone() for name, arg in self._arguments().items() if isinstance(arg, Tensor)},
         )
 
     def memoize_encode(self, mode: bool = True) -> None:
-        """Accepted and without effect: encoding keeps nothing, so there is nothing that could be stale."""
+        """Has no effect: `encode` keeps no cache. Exists for compatibility with TorchRL."""
 
     def erase_memoize_cache(self) -> None:
-        """Accepted and without effect, as `memoize_encode`."""
+        """Has no effect, as `memoize_encode`."""
 
-    # -- as a value
+    # -- equality and representation
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorSpec) or self._kind != other._kind:
@@ -330,19 +334,19 @@ class TensorSpec(ShapeMethods):
 
     @classmethod
     def implements_for_spec(cls, torch_function: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Decorator that makes the decorated function what `torch_function` does with specs."""
+        """Decorator that registers a function as the implementation of `torch_function` for specs."""
         return torch_functions.register_torch_function(torch_function)
 
 
 def _values_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
-    if isinstance(a, dict) and isinstance(b, dict):  # in whatever order
+    if isinstance(a, dict) and isinstance(b, dict):  # in any order
         return a.keys() == b.keys() and all(_values_equal(value, b[key]) for key, value in a.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     try:
         equal = a == b
         return equal if isinstance(equal, bool) else bool(np.all(equal))
-    except ValueError:  # an object that holds arrays, and compares them as if they were numbers
+    except ValueError:  # an object that holds arrays: the truth value of their comparison is ambiguous
         return pickle.dumps(a) == pickle.dumps(b)
 
 

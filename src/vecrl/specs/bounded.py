@@ -1,4 +1,4 @@
-"""Numbers: `Bounded` between two bounds, `Unbounded` anywhere in their dtype."""
+"""Specs of numbers: `Bounded` between two bounds, `Unbounded` over the whole range of the dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Device, TensorSpec, as_device, as_dtype
 from .shape_ops import ShapeOp, as_size, concrete
 from .space_records import ContinuousBox
 
-# dtypes in which torch can neither compare, draw nor pickle
+# torch can neither compare, draw nor pickle tensors of these dtypes
 _UNSUPPORTED_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
@@ -26,7 +26,7 @@ def _to_comparable(tensor: Tensor) -> Tensor:
 
 
 def dtype_limits(dtype: torch.dtype) -> tuple[Any, Any]:
-    """The least and greatest finite number of a dtype, as far as int64 reaches."""
+    """Returns the least and greatest finite number of a dtype, limited to the range of int64."""
     if dtype == torch.bool:
         return False, True
     if dtype.is_floating_point or dtype.is_complex:
@@ -38,17 +38,18 @@ def dtype_limits(dtype: torch.dtype) -> tuple[Any, Any]:
 class Bounded(TensorSpec):
     """Numbers between `low` and `high`, both included.
 
-    Integers are drawn uniformly; floats too where both bounds are finite, else from an exponential distribution on the
-    bounded side or a normal one, as gymnasium does. (TorchRL draws infinities and NaN there.)
+    Integers are drawn uniformly, and floats too if both bounds are finite. As in gymnasium, floats with one finite
+    bound are drawn from an exponential distribution that starts there, and floats without one from a normal
+    distribution. (TorchRL draws infinities and NaN in these cases.)
 
     Args:
         low, high: numbers, arrays or tensors that broadcast to `shape`; infinite for no bound.
-        shape: of a value; left out, that of the bounds together, which must then have one.
+        shape: of a value. Defaults to the common shape of the bounds, one of which must then have dimensions.
         device: None for torch's default device.
         dtype: None for torch's default dtype.
 
     Raises:
-        SpaceError: for a missing bound or shape, for bounds that do not broadcast to it, or a `low` above its `high`.
+        SpaceError: a bound or the shape is missing, the bounds do not broadcast to it, or a `low` is above its `high`.
 
     >>> spec = Bounded(low=-1, high=1, shape=(2, 3))
     >>> spec.is_in(spec.rand()), spec.project(torch.full((2, 3), 7.0)).max()
@@ -70,13 +71,13 @@ class Bounded(TensorSpec):
         domain: str | None = None,
     ):
         if low is None or high is None:
-            raise SpaceError(f"Bounded needs both bounds, but low={low} and high={high} came. Unbounded needs none.")
+            raise SpaceError(f"Expected two bounds, got low={low} and high={high}. Use Unbounded for none.")
         self.dtype = as_dtype(dtype)
         self.device = as_device(device)
         self.domain = domain or _domain_of(self.dtype)
         bounds = _bound_to_tensor(low), _bound_to_tensor(high)
         if shape is None and bounds[0].ndim == bounds[1].ndim == 0:
-            raise SpaceError("Bounded needs a shape: give one, or bounds that have one. shape=() is a scalar.")
+            raise SpaceError("Expected a shape, got scalar bounds only. Give shape=() for a scalar.")
         try:
             shape = torch.broadcast_shapes(*(b.shape for b in bounds)) if shape is None else as_size(shape)
             self._low, self._high = (self._to_dtype(bound, concrete(shape)) for bound in bounds)
@@ -98,28 +99,28 @@ class Bounded(TensorSpec):
         return bound.to(device=self.device, dtype=dtype).expand(shape)
 
     def _check_bound(self, bound: Tensor) -> None:
-        """Raise where the dtype has no such numbers, which would become others."""
+        """Raises a `SpaceError` if the dtype cannot hold the bound, which would change its value."""
         assert self.dtype is not None
         if bound.is_meta or bound.dtype in _UNSUPPORTED_UNSIGNED or not bound.numel():
             return
         if bool(bound.isnan().any()):
-            raise SpaceError("Expected numbers as bounds, but NaN came. Give an infinite bound where there is none.")
+            raise SpaceError("Expected numbers as bounds, got NaN. Give an infinite bound for no bound.")
         if not (self.dtype.is_floating_point or self.dtype.is_complex or bound.is_complex()):
             finite = bound[bound.isfinite()]
             lowest, highest = dtype_limits(self.dtype)
             if bool(((finite < lowest) | (finite > highest)).any()):
                 raise SpaceError(
-                    f"Expected bounds that {self.dtype} can hold, from {int(lowest)} to {int(highest)}, but they reach "
+                    f"Expected bounds that {self.dtype} can hold, from {int(lowest)} to {int(highest)}, got bounds "
                     f"from {finite.min().item()} to {finite.max().item()}. Give others, or another dtype."
                 )
 
     def _common_bounds(self) -> tuple[float, float] | None:
-        """The two bounds as numbers where they are the same everywhere, which is quicker to draw from."""
+        """Returns the bounds as two numbers if all elements have the same: drawing is faster then. None otherwise."""
         if self._low.is_meta or not self._low.numel():
             return None
         low, high = self._low, self._high
         if bool((low > high).any()):
-            raise SpaceError("Expected low <= high everywhere, but a lower bound is above its upper one.")
+            raise SpaceError("Expected low <= high for every element, got a lower bound above its upper bound.")
         first_low, first_high = low.reshape(-1)[0], high.reshape(-1)[0]
         return (
             (first_low.item(), first_high.item())
@@ -129,12 +130,12 @@ class Bounded(TensorSpec):
 
     @property
     def low(self) -> Tensor:
-        """The least values, of the spec's shape (size 1 where that is dynamic)."""
+        """The least values, of the spec's shape (dynamic dimensions have size 1)."""
         return self._low.to(self.dtype)
 
     @property
     def high(self) -> Tensor:
-        """The greatest values, of the spec's shape (size 1 where that is dynamic)."""
+        """The greatest values, of the spec's shape (dynamic dimensions have size 1)."""
         return self._high.to(self.dtype)
 
     @property
@@ -168,7 +169,7 @@ class Bounded(TensorSpec):
             low, high = self._scalar_bounds
             return uniform.mul_(high - low).add_(low).clamp_(low, high)
         low, high = self._low, self._high
-        interior = low * (1 - uniform) + high * uniform  # a difference of the bounds may overflow
+        interior = low * (1 - uniform) + high * uniform  # since `high - low` may overflow
         if self._finite:
             return torch.clamp(interior, low, high)
         exponential = torch.empty_like(uniform).exponential_(generator=generator)
@@ -215,14 +216,14 @@ class Bounded(TensorSpec):
 
 
 class BoundedContinuous(Bounded):
-    """`Bounded` under the name that TorchRL has for the one of floats; equal to it."""
+    """`Bounded` under TorchRL's name for the spec of floats; equal to a `Bounded`."""
 
 
 class Unbounded(TensorSpec):
     """Any number of the dtype.
 
-    Floats are drawn from a normal distribution, integers uniformly from all that the dtype holds. NaN and infinities
-    are in the spec too.
+    Floats are drawn from a normal distribution, integers uniformly from the range of the dtype. NaN and infinities are
+    in the spec too.
 
     Args:
         shape: of a value.
@@ -290,11 +291,11 @@ class Unbounded(TensorSpec):
 
 
 class UnboundedContinuous(Unbounded):
-    """`Unbounded` under the name that TorchRL has for the one of floats; equal to it."""
+    """`Unbounded` under TorchRL's name for the spec of floats; equal to an `Unbounded`."""
 
 
 class UnboundedDiscrete(Unbounded):
-    """`Unbounded` of integers, int64 unless said otherwise; equal to `Unbounded(shape, dtype=torch.int64)`."""
+    """`Unbounded` with the default dtype int64; equal to `Unbounded(shape, dtype=torch.int64)`."""
 
     def __init__(
         self,
@@ -311,9 +312,9 @@ def _bound_to_tensor(bound: Any) -> Tensor:
     if isinstance(bound, Tensor):
         return bound
     try:
-        return torch.as_tensor(np.array(bound))  # a copy: the array is its owner's to change
+        return torch.as_tensor(np.array(bound))  # a copy, since the caller may change the array
     except (TypeError, ValueError) as error:
-        raise SpaceError(f"Expected numbers as bounds, but {bound!r:.80} came.") from error
+        raise SpaceError(f"Expected numbers as bounds, got {bound!r:.80}.") from error
 
 
 def _is_finite_range(low: float, high: float, dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""One choice as an index: `Categorical`, and `Binary` for bits."""
+"""Specs of one choice as an index: `Categorical`, and `Binary` for bits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class Categorical(TensorSpec):
     """An index among `n` options.
 
     Args:
-        n: how many options; -1 for a number that is not known, of which nothing can be drawn before
-            `set_provisional_n`.
+        n: the number of options; -1 if it is unknown. Values can then be drawn only after `set_provisional_n`.
         shape: of a value, () for a single index.
         device: None for torch's default device.
         dtype: of the indices.
         mask: which options are allowed, of a shape that expands to `(*shape, n)`; None for all.
-        min: the least index, so that values are in `[min, min + n)`.
+        min: the least index; values are in `[min, min + n)`.
 
     >>> spec = Categorical(4, mask=torch.tensor([True, False, True, False]))
     >>> spec.is_in(torch.tensor(1)), spec.project(torch.tensor(3)), spec.to_one_hot(torch.tensor(2)).int()
@@ -48,7 +47,7 @@ class Categorical(TensorSpec):
     ):
         self.n = int(n)
         if self.n < 1 and self.n != -1:
-            raise SpaceError(f"Expected at least one option (or -1 for a number not known), but n={n} came.")
+            raise SpaceError(f"Expected at least one option (or -1 for a number not known), got n={n}.")
         self.min = int(min)
         self.shape = as_size(() if shape is None else shape)
         self.device = as_device(device)
@@ -62,15 +61,15 @@ class Categorical(TensorSpec):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which options are allowed, `(*shape, n)`, or None for all."""
+        """The mask of allowed options, bool of shape `(*shape, n)`, or None for all."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
-        """Allow the options of `mask` from now on; None for all."""
+        """Sets the mask of allowed options in place; None for all."""
         self._mask = categorical_ops.as_mask(mask, torch.Size([*concrete(self.shape), self.n]), self.device)
 
     def set_provisional_n(self, n: int | None) -> None:
-        """Draw among `n` options while the spec's own number is unknown."""
+        """Sets the number of options for drawing values while the spec's own number is unknown."""
         self._provisional_n = n
 
     def _arguments(self) -> dict[str, Any]:
@@ -95,7 +94,7 @@ class Categorical(TensorSpec):
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
         n = self.n if self.n > 0 else self._provisional_n
         if n is None:
-            raise SpaceError("Nothing can be drawn of an unknown number of options: call set_provisional_n(n) before.")
+            raise SpaceError("Cannot draw from an unknown number of options. Call set_provisional_n(n) first.")
         assert self.device is not None
         if self._mask is None:
             low, high = self.min, self.min + n
@@ -105,7 +104,7 @@ class Categorical(TensorSpec):
     def _violation(self, val: Tensor) -> str | None:
         index = categorical_ops.to_integers(val) - self.min
         if val.is_floating_point() and not bool((index + self.min == val).all()):
-            return "an index is no whole number"
+            return "an index is not an integer"
         return categorical_ops.index_violation(index, self.n if self.n > 0 else 2**62, self._mask)
 
     def _project(self, val: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ class Categorical(TensorSpec):
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
         if self.n < 0:
-            raise SpaceError("An unknown number of options cannot be enumerated.")
+            raise SpaceError("Cannot enumerate an unknown number of options.")
         index = torch.arange(self.min, self.min + self.n, device=self.device)
         if use_mask and self._mask is not None:
             index = index[categorical_ops.single_mask(self._mask, "Options")]
@@ -127,27 +126,27 @@ class Categorical(TensorSpec):
         return index.to(self.dtype).reshape(-1, *[1] * len(shape)).expand(-1, *shape).clone()
 
     def index(self, index: Tensor, tensor_to_index: Any) -> Any:
-        """What each index chooses along the last dimension of `tensor_to_index`, which stays with size 1."""
+        """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each index."""
         return categorical_ops.gather_option(tensor_to_index, categorical_ops.to_integers(index) - self.min)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The one-hot rows of indices; with `safe`, checked with `assert_is_in` before."""
+        """Converts indices to one-hot rows; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return categorical_ops.one_hot(categorical_ops.to_integers(val) - self.min, self.n, torch.bool)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The indices as they are; with `safe`, checked with `assert_is_in` before."""
+        """Returns the indices unchanged; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_one_hot_spec(self) -> OneHot:
-        """The spec of the same choice as one-hot rows."""
+        """Returns the spec of the same choice as one-hot rows."""
         return OneHot(self.n, (*self.shape, self.n), self.device, torch.bool, mask=self._mask, min=self.min)
 
     def to_categorical_spec(self) -> Categorical:
-        """A copy of this spec."""
+        """Returns a copy of this spec."""
         return self.clone()
 
     def _repr_fields(self) -> dict[str, Any]:
@@ -162,13 +161,13 @@ class Categorical(TensorSpec):
 class Binary(Categorical):
     """Bits: zeros and ones.
 
-    Their number of values is 2 to the last dimension, and `enumerate` lists them all. (TorchRL's list has two.)
+    There are 2**n values for a last dimension of size n, and `enumerate` returns all. (TorchRL returns two.)
 
     Args:
-        n: how many; the last dimension of `shape`. One of the two is enough.
-        shape: of a value, (n,) if left out.
+        n: the number of bits, which is the last size of `shape`. Either of the two is enough.
+        shape: of a value; (n,) by default.
         device: None for torch's default device.
-        dtype: int8 unless said otherwise.
+        dtype: of the bits; int8 by default.
 
     >>> Binary(3).project(torch.tensor([0.2, 0.7, -2.0]))
     tensor([0, 1, 0], dtype=torch.int8)
@@ -186,16 +185,16 @@ class Binary(Categorical):
         dtype: torch.dtype | str = torch.int8,
     ):
         if n is None and shape is None:
-            raise SpaceError("Binary needs the number of bits, n, or a shape.")
+            raise SpaceError("Expected n or a shape, got neither. Give the number of bits, n, or a shape.")
         shape = as_size(n if shape is None else shape)
         if n is not None and (not shape or shape[-1] != n):
-            raise SpaceError(f"Expected a shape that ends with n={n}, but {tuple(shape)} came.")
+            raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(shape)}.")
         super().__init__(2, shape, device, dtype)
 
     def update_mask(self, mask: Any) -> None:
-        """Nothing but None: bits have no mask."""
+        """Accepts only None, since bits have no mask."""
         if mask is not None:
-            raise SpaceError("Binary has no mask. Use Categorical(2, shape, mask=...) for one.")
+            raise SpaceError("Binary has no mask. Use Categorical(2, shape, mask=...) instead.")
         self._mask = None
 
     def _arguments(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Choices among few, element by element: drawing, checking and mending of indices under counts and masks.
+"""Draws, checks and projects indices under numbers of options and masks, for all categorical specs.
 
-`counts` says how many options each element has, `allowed` (its shape, then the options) which of them; None allows all.
-Both lie along the end of the values' shape. Knows tensors only.
+`counts` is the number of options of each element. `allowed` is a mask of its shape plus a last dimension for the
+options; None allows all. Both broadcast to the last dimensions of the values. This module knows tensors, no specs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..errors import SpaceError
 from .shape_ops import shape_matches
 
 Counts = Tensor | int
-_MAX_COMPARE_OPTIONS = 8  # options: up to so many, to compare with each is quicker than to scatter
+_MAX_COMPARE_OPTIONS = 8  # up to this number of options, comparing with each is faster than `scatter_`
 
 
 def sample_index(
     counts: Counts, allowed: Tensor | None, sizes: torch.Size, generator: Generator | None, device: torch.device
 ) -> Tensor:
-    """Indices of `sizes`, uniform among the allowed ones, as int64."""
+    """Draws int64 indices of shape `sizes`, uniformly among the allowed options."""
     if allowed is not None:
         if not bool(allowed.any(-1).all()):
-            raise SpaceError("Nothing can be drawn where the mask allows nothing: allow at least one option.")
+            raise SpaceError("Cannot draw under a mask that allows no option. Allow at least one.")
         weights = allowed.expand(*sizes, allowed.shape[-1]).reshape(-1, allowed.shape[-1]).float()
         if not weights.shape[0]:
             return torch.zeros(sizes, dtype=torch.int64, device=device)
@@ -38,10 +38,10 @@ def sample_index(
 
 
 def index_violation(index: Tensor, counts: Counts, allowed: Tensor | None) -> str | None:
-    """Why `index` is not a choice, or None if it is."""
+    """Returns why `index` is not valid, or None if it is."""
     in_range = (index >= 0) & (index < (counts if isinstance(counts, int) else counts.to(index.device)))
     if not bool(in_range.all()):
-        return f"{int((~in_range).sum())} of {index.numel()} elements are no option"
+        return f"{int((~in_range).sum())} of {index.numel()} elements are not in range"
     if allowed is not None and index.numel():
         is_allowed = allowed.to(index.device).expand(*index.shape, allowed.shape[-1]).gather(-1, index.unsqueeze(-1))
         if not bool(is_allowed.all()):
@@ -50,7 +50,7 @@ def index_violation(index: Tensor, counts: Counts, allowed: Tensor | None) -> st
 
 
 def nearest_index(index: Tensor, counts: Counts, allowed: Tensor | None) -> Tensor:
-    """`index` moved to the closest option that is allowed; the lower one of two."""
+    """Returns the allowed options nearest to `index`; the lower one of two."""
     highest = torch.as_tensor(counts, device=index.device) - 1
     index = torch.minimum(index.clamp(min=0), highest)
     if allowed is None or not index.numel():
@@ -61,21 +61,21 @@ def nearest_index(index: Tensor, counts: Counts, allowed: Tensor | None) -> Tens
 
 
 def to_integers(val: Tensor) -> Tensor:
-    """`val` rounded, as int64; NaN as 0."""
+    """Rounds `val` to int64; NaN becomes 0."""
     if val.is_floating_point():
         val = val.double().nan_to_num(nan=0.0).round().clamp(-(2.0**62), 2.0**62)
     return val.to(torch.int64)
 
 
 def one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """A row of `n` for each index, 1 at the index and else 0."""
+    """Converts each index to a row of `n` entries, 1 at the index and 0 elsewhere."""
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < n):
-        raise SpaceError(f"Expected indices in [0, {n}), but they reach from {index.min()} to {index.max()}.")
+        raise SpaceError(f"Expected indices in [0, {n}), got indices from {index.min()} to {index.max()}.")
     return index_to_one_hot(index, n, dtype)
 
 
 def index_to_one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """`one_hot` of indices that are known to be in range."""
+    """Converts as `one_hot`, without the check of the range."""
     if n <= _MAX_COMPARE_OPTIONS:
         rows = torch.empty((*index.shape, n), dtype=dtype, device=index.device)
         return torch.eq(index.unsqueeze(-1), torch.arange(n, device=index.device), out=rows)
@@ -84,7 +84,7 @@ def index_to_one_hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
 
 
 def single_mask(mask: Tensor, what: str) -> Tensor:
-    """The one mask that holds for the whole batch."""
+    """Returns the mask that all elements of the batch share."""
     flat = mask.reshape(-1, mask.shape[-1])
     if not bool((flat == flat[:1]).all()):
         raise SpaceError(f"{what} cannot be enumerated under a mask that differs along the batch.")
@@ -92,17 +92,17 @@ def single_mask(mask: Tensor, what: str) -> Tensor:
 
 
 def one_hot_violation(val: Tensor, mask: Tensor | None) -> str | None:
-    """Why `val` is not one-hot along its last dimension under `mask`, or None if it is."""
+    """Returns why `val` is not one-hot along its last dimension under `mask`, or None if it is."""
     is_set = val != 0
     if not bool((is_set.sum(-1) == 1).all()) or not bool((val == is_set).all()):
         return "expected a single 1 among zeros along the last dimension"
     if mask is not None and bool((is_set & ~mask.to(val.device)).any()):
-        return "an option is chosen that the mask forbids"
+        return "an option is selected that the mask forbids"
     return None
 
 
 def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The one-hot rows of the greatest allowed entries, the first of equal ones."""
+    """Returns one-hot rows that select the greatest allowed entries; the first of equal ones."""
     score = val.double().nan_to_num(nan=-(2.0**1000), posinf=2.0**1000, neginf=-(2.0**1000))
     if mask is not None:
         score = score.masked_fill(~mask.to(val.device), float("-inf"))
@@ -110,7 +110,7 @@ def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Ten
 
 
 def as_mask(mask: Any, shape: torch.Size, device: torch.device | None) -> Tensor | None:
-    """`mask` as booleans of `shape`."""
+    """Converts `mask` to booleans and expands it to `shape`."""
     if mask is None:
         return None
     mask = torch.as_tensor(mask, device=device).to(torch.bool)
@@ -118,12 +118,12 @@ def as_mask(mask: Any, shape: torch.Size, device: torch.device | None) -> Tensor
         return mask.expand(shape)
     except RuntimeError as error:
         raise SpaceError(
-            f"Expected a mask that expands to {tuple(shape)}, one flag an option, but {tuple(mask.shape)} came."
+            f"Expected a mask that expands to {tuple(shape)}, one flag per option, got shape {tuple(mask.shape)}."
         ) from error
 
 
 def gather_option(tensor: Any, index: Tensor) -> Any:
-    """What `index` chooses along the last dimension of a tensor, or of all tensors of a TensorDict."""
+    """Selects with `index` along the last dimension of a tensor, or of all tensors of a TensorDict."""
     if isinstance(tensor, Tensor):
         return tensor.gather(-1, index.unsqueeze(-1))
 
@@ -134,9 +134,13 @@ def gather_option(tensor: Any, index: Tensor) -> Any:
 
 
 def reshape_indices(index: Tensor, shape: Sequence[int]) -> Tensor:
-    """`index` in `shape` (-1: any size), behind a batch if it has one; as many in another shape are reshaped."""
+    """Returns `index` unchanged if its shape ends with `shape` (-1: any size), else reshaped to it.
+
+    Raises:
+        SpaceError: the number of indices does not fit.
+    """
     if shape_matches(index.shape, shape):
         return index
     if -1 in shape or index.numel() != math.prod(shape):
-        raise SpaceError(f"Expected indices of shape {tuple(shape)}, but {tuple(index.shape)} came.")
+        raise SpaceError(f"Expected indices of shape {tuple(shape)}, got {tuple(index.shape)}.")
     return index.reshape(tuple(shape))

@@ -17,22 +17,22 @@ from .shape_ops import Names, ShapeOp, as_size
 class Composite(SpecMapping):
     """Specs under keys; the spec of a TensorDict.
 
-    All entries begin with the batch shape. Entries are kept as they are, not copied: `outer["inner"]` is the Composite
-    that was put in, so edits, masks and locks reach it by either name. Only a nested Composite with a shorter batch
-    shape or another device is copied, and the copy has the outer one's. An entry of None says that there is a key of
-    which nothing is known: it is never drawn and never checked.
+    The shapes of all entries begin with the batch shape. Entries are not copied: `outer["inner"]` is the same object as
+    the Composite that was set, so changes, masks and locks apply to both. A nested Composite is copied only if it has a
+    shorter batch shape or another device; the copy has those of the outer one. An entry of None declares a key with an
+    unknown spec: it is neither drawn nor checked.
 
     Args:
-        specs: a mapping of names (or tuples of them) to specs; also as keywords.
-        shape: the batch shape, () if left out.
-        device: of all entries; None says nothing, so that entries may live on different ones.
-        data_cls: the class of the values, a tensorclass for instance; TensorDict if left out.
+        specs: a mapping of names (or tuples of names) to specs; also as keywords.
+        shape: the batch shape; () by default.
+        device: of all entries; None if it is not declared, so that entries may have different devices.
+        data_cls: the class of the values, for instance a tensorclass; TensorDict by default.
         step_mdp_static: whether the entries stay the same from step to step.
         names: of the batch dimensions.
 
     Raises:
-        SpaceError: for an entry whose shape does not begin with the batch shape, or on another device.
-        LockedError: for a change while the Composite is locked.
+        SpaceError: the shape of an entry does not begin with the batch shape, or an entry has another device.
+        LockedError: an entry or the shape is changed while the Composite is locked.
 
     >>> from vecrl.specs import Binary, Bounded
     >>> spec = Composite({"obs": Bounded(-1, 1, (4, 3)), ("agent", "alive"): Binary(shape=(4,))}, shape=(4,))
@@ -59,7 +59,7 @@ class Composite(SpecMapping):
         **kwargs: Any,
     ):
         if not isinstance(specs, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpaceError(f"Expected a mapping of keys to specs, but {specs!r:.80} came.")
+            raise SpaceError(f"Expected a mapping of keys to specs, got {specs!r:.80}.")
         self._shape = as_size(() if shape is None else shape)
         self._device = None if device is None else as_device(device)
         self.data_cls = data_cls
@@ -73,7 +73,7 @@ class Composite(SpecMapping):
 
     @property
     def shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The batch shape; to set it checks that all entries begin with it."""
+        """The batch shape. Setting it checks that the shapes of all entries begin with it."""
         return self._shape
 
     @shape.setter
@@ -100,7 +100,7 @@ class Composite(SpecMapping):
 
     @property
     def names(self) -> Names:
-        """Of the batch dimensions, None where one has none."""
+        """The names of the batch dimensions; None for a dimension without a name."""
         return list(self._names)
 
     @names.setter
@@ -108,7 +108,7 @@ class Composite(SpecMapping):
         self._names = _validate_names(names, self.ndim)
 
     def refine_names(self, *names: Any) -> Self:
-        """Name dimensions that have no name; `...` stands for those that are left as they are. Returns self."""
+        """Names dimensions that have no name and returns self; `...` stands for dimensions that do not change."""
         if ... in names:
             position = names.index(...)
             num_missing = self.ndim - (len(names) - 1)
@@ -116,14 +116,14 @@ class Composite(SpecMapping):
         if len(names) != self.ndim or any(
             old_name is not None and old_name != new_name for old_name, new_name in zip(self._names, names, strict=True)
         ):
-            raise SpaceError(f"Cannot refine the names {self._names} to {list(names)}: a name can only replace None.")
+            raise SpaceError(f"Cannot refine the names {self._names} to {list(names)}: only None can be replaced.")
         self._names = list(names)
         return self
 
     # -- copies, devices and shapes
 
     def empty(self) -> Composite:
-        """A Composite without entries, of the same batch shape, device and names."""
+        """Returns a Composite without entries, of the same batch shape, device and names."""
         return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
 
     def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
@@ -148,7 +148,7 @@ class Composite(SpecMapping):
         return Composite(specs, shape=self.shape, device=self.device)
 
     def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: Any) -> Self:
-        """The Composite of what `function` makes of each entry."""
+        """Returns a Composite in which `function` is applied to each entry."""
         arguments: dict[str, Any] = {
             "shape": self.shape,
             "device": self.device,
@@ -170,7 +170,7 @@ class Composite(SpecMapping):
         return self._map(move_entry, shape=op.out_shape, names=op.names(self._names))
 
     def to(self, dest: Any) -> Self:
-        """The Composite with all entries on another device, or with another dtype."""
+        """Returns the Composite with all entries on another device, or with another dtype."""
         if dest is None:
             return self
         if isinstance(dest, torch.dtype):
@@ -179,7 +179,7 @@ class Composite(SpecMapping):
         return self._map(lambda spec: spec.to(device), device=device)
 
     def clear_device_(self) -> Self:
-        """Say nothing of a common device any more, here and in nested ones. Returns self."""
+        """Removes the common device, here and in nested Composites, and returns self."""
         self._device = None
         for spec in self._entries().values():
             if spec is not None:
@@ -210,28 +210,28 @@ class Composite(SpecMapping):
         return composite_values.build(self, shape, lambda spec: spec.one(shape))
 
     def rand_update(self, val: Any) -> Any:
-        """Fill `val`, a TensorDict whose batch shape ends with this one, with random values of all entries."""
+        """Fills `val`, a TensorDict with a batch shape that ends with this one, with random values of all entries."""
         return val.update(self.rand(composite_values.extra_batch_shape(self, val)))
 
     def zeros_update(self, val: Any) -> Any:
-        """Fill `val`, a TensorDict whose batch shape ends with this one, with zeros of all entries."""
+        """Fills `val`, a TensorDict with a batch shape that ends with this one, with zeros of all entries."""
         return val.update(self.zero(composite_values.extra_batch_shape(self, val)))
 
     def ones_update(self, val: Any) -> Any:
-        """Fill `val`, a TensorDict whose batch shape ends with this one, with ones of all entries."""
+        """Fills `val`, a TensorDict with a batch shape that ends with this one, with ones of all entries."""
         return val.update(self.one(composite_values.extra_batch_shape(self, val)))
 
     def mismatch(self, val: Any) -> str | None:
         return composite_values.mismatch(self, val)
 
     def project(self, val: Any) -> Any:
-        """Replaces the entries of the TensorDict `val` that are not in their specs by the nearest that are.
+        """Replaces the entries of the TensorDict `val` that are not in their specs by the nearest values that are.
 
-        Other entries stay the same tensors. A batch may stand in front of the spec's shape.
+        Other entries keep their tensors. `val` may have batch dimensions in front of the spec's shape.
 
         Args:
-            val: a TensorDict, which is changed in place. Where it is locked, values are written into the tensors that
-                it holds. A plain mapping is left alone.
+            val: a TensorDict, which is changed in place; if it is locked, values are written into its tensors. Or a
+                plain mapping, which is not changed.
 
         Returns:
             `val` itself; for a plain mapping, a new TensorDict.
@@ -243,24 +243,24 @@ class Composite(SpecMapping):
         return composite_values.project(self, val)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """A TensorDict of the encoded entries of `val`, a mapping or TensorDict, which may lack some.
+        """Encodes the entries of `val`, a mapping or TensorDict that may lack some, and returns a TensorDict.
 
         Raises:
-            KeyError: for an entry that the spec does not have.
-            SpaceError: for one that does not fit.
+            KeyError: `val` has an entry that the spec does not have.
+            SpaceError: an entry does not fit its spec.
         """
         return composite_values.encode(self, val, ignore_device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
-        """A nested dict of the entries as their specs give them to NumPy."""
+        """Converts the entries with `to_numpy` of their specs and returns a nested dict."""
         return composite_values.to_numpy(self, val, safe)
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Raise a `SpaceError` (a TypeError) unless the entries have their dtypes.
+        """Raises a `SpaceError` (a TypeError) unless the entries have the dtypes of their specs.
 
         Args:
-            value: a TensorDict or mapping; or a single value, then of the entry `key`.
-            key: the entry, or a list of those that are checked; None for all that `value` has.
+            value: a TensorDict or mapping, or a single value of the entry `key`.
+            key: the key that is checked, or a list of keys; None for all keys of `value`.
         """
         composite_values.type_check(self, value, key)
 
@@ -289,5 +289,5 @@ def _validate_names(names: Sequence[str | None] | None, ndim: int) -> Names:
     if names is None:
         return [None] * ndim
     if len(names) != ndim:
-        raise SpaceError(f"Expected a name (or None) for each of {ndim} batch dimensions, but {list(names)} came.")
+        raise SpaceError(f"Expected a name (or None) for each of {ndim} batch dimensions, got {list(names)}.")
     return list(names)

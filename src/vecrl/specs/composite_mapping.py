@@ -1,4 +1,4 @@
-"""`SpecMapping`: specs under keys and tuples of keys, with a lock; what `Composite` is as a mapping."""
+"""`SpecMapping`: the mapping interface of `Composite`: specs under keys and tuples of keys, with a lock."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MISSING: Any = object()
 
 
 class SpecMapping(TensorSpec):
-    """Specs under keys, all of which begin with one batch shape."""
+    """Specs under keys, with shapes that begin with a common batch shape."""
 
     step_mdp_static: bool
     _specs: dict[str, TensorSpec | None]
     _locked = False
 
     def empty(self) -> Any:
-        """One without entries, of the same batch shape, device and names."""
+        """Returns a mapping without entries, of the same batch shape, device and names."""
         raise NotImplementedError
 
     def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Any:
-        """An unlocked copy of the tree with the same leaves, of the batch shape `shape`, on `device` if it is given."""
+        """Copies the tree, unlocked and with the same leaves, with the batch shape `shape` and a given `device`."""
         raise NotImplementedError
 
     def _empty_like(self, specs: Mapping[Any, Any]) -> Any:
-        """A mapping of `specs` as it may stand under a key of this one."""
+        """Returns a mapping of `specs` with the batch shape and device of this one."""
         raise NotImplementedError
 
     def _entries(self) -> dict[str, TensorSpec | None]:
@@ -52,7 +52,7 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecKeys:
-        """The keys; see `views.SpecView` for the switches."""
+        """Returns a view of the keys; `SpecView` documents the arguments."""
         return SpecKeys(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
 
     def items(
@@ -63,7 +63,7 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecItems:
-        """The keys with their specs."""
+        """Returns a view of the pairs of keys and specs; `SpecView` documents the arguments."""
         return SpecItems(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
 
     def values(
@@ -74,7 +74,7 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecValues:
-        """The specs."""
+        """Returns a view of the specs; `SpecView` documents the arguments."""
         return SpecValues(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
 
     def __iter__(self) -> Iterator[str]:
@@ -88,10 +88,10 @@ class SpecMapping(TensorSpec):
         return self.get(key, sentinel) is not sentinel
 
     def get(self, item: Any, default: Any = MISSING) -> Any:
-        """The entry under a key or a tuple of keys.
+        """Returns the entry under a key or a tuple of keys.
 
         Raises:
-            KeyError: where there is none and no default.
+            KeyError: the key is missing and no default is given.
         """
         spec: Any = self
         for name in composite_values.key_path(item):
@@ -99,18 +99,18 @@ class SpecMapping(TensorSpec):
             if name not in entries:
                 if default is not MISSING:
                     return default
-                raise KeyError(f"{item!r} is not in the Composite with the keys {list(self.keys(True, True))}")
+                raise KeyError(f"Expected a key of the Composite, {list(self.keys(True, True))}, got {item!r}.")
             spec = entries[name]
         return spec
 
     def __getitem__(self, index: Any) -> Any:
-        """The entry under a key (or tuple of keys), or the spec of the values indexed along the batch dimensions."""
+        """Returns the entry under a key (or tuple of keys), or the spec indexed along the batch dimensions."""
         if isinstance(index, str) or (isinstance(index, tuple) and any(isinstance(part, str) for part in index)):  # pyright: ignore[reportUnknownVariableType]
             return self.get(index)
         return super().__getitem__(index)
 
     def set(self, name: Any, spec: Any) -> Self:
-        """Put `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys. Returns self."""
+        """Sets `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys, and returns self."""
         self._require_unlocked(f"{name!r}")
         first_name, *rest_names = composite_values.key_path(name)
         if rest_names:
@@ -127,35 +127,36 @@ class SpecMapping(TensorSpec):
         self.set(key, value)
 
     def _validated_entry(self, name: str, spec: Any) -> TensorSpec | None:
-        """`spec` as it may stand here under `name`."""
+        """Returns `spec` as an entry for `name`: checked, mappings and batch shapes converted."""
         if spec is None:
             return None
         if isinstance(spec, Mapping):
             spec = self._empty_like(spec)
         if not isinstance(spec, TensorSpec):
-            raise SpaceError(f"Expected a spec, a mapping of specs or None at {name!r}, but {spec!r:.80} came.")
+            raise SpaceError(f"Expected a spec, a mapping of specs or None at {name!r}, got {spec!r:.80}.")
         if self.device is not None and spec.device not in (None, self.device):
             raise SpaceError(
-                f"Expected a spec on {self.device} at {name!r}, as the Composite is, but it is on {spec.device}. "
+                f"Expected a spec on {self.device} at {name!r}, the device of the Composite, got one on {spec.device}. "
                 f"Move it with spec.to({str(self.device)!r})."
             )
         has_batch_shape = spec.shape[: self.ndim] == self.shape
         if isinstance(spec, SpecMapping):
             if spec is self or any(part is self for part in spec.values(True)):
                 raise SpaceError(
-                    f"Expected another Composite at {name!r}, but it would hold itself. Put in its clone()."
+                    f"Expected another Composite at {name!r}, got one that would contain itself. Set its clone()."
                 )
             same = has_batch_shape and self.device in (None, spec.device)
             return spec if same else spec._copy_with_shape(spec.shape if has_batch_shape else self.shape, self.device)
         if not has_batch_shape:
             raise SpaceError(
-                f"Expected a spec whose shape begins with {tuple(self.shape)} at {name!r}, the batch shape of the "
-                f"Composite, but it has {tuple(spec.shape)}. spec.expand(*batch_shape, *spec.shape) adds the batch."
+                f"Expected a spec with a shape that begins with {tuple(self.shape)} at {name!r}, the batch shape of "
+                f"the Composite, got shape {tuple(spec.shape)}. Add the batch with "
+                "spec.expand(*batch_shape, *spec.shape)."
             )
         return spec
 
     def update(self, dict_or_spec: SpecMapping | Mapping[Any, Any]) -> Self:
-        """Put all entries of another one here, one by one in nested ones. Returns self."""
+        """Sets all entries of another mapping, nested ones entry by entry, and returns self."""
         for key, spec in dict_or_spec.items():
             existing = self.get(key, None)
             if isinstance(existing, SpecMapping) and isinstance(spec, SpecMapping | Mapping):
@@ -166,7 +167,7 @@ class SpecMapping(TensorSpec):
         return self
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
-        """Take an entry out; `default`, or a KeyError, where there is none."""
+        """Removes an entry and returns it; returns `default`, or raises a KeyError without one, if it is missing."""
         self._require_unlocked(f"{key!r}")
         spec = self.get(key, default)
         *parent_path, name = composite_values.key_path(key)
@@ -186,7 +187,7 @@ class SpecMapping(TensorSpec):
         return all(isinstance(spec, SpecMapping) and spec.is_empty(True) for spec in self._entries().values())
 
     def select(self, *keys: Key, strict: bool = True) -> Any:
-        """A Composite with these entries only; with `strict`, a KeyError for one that is missing."""
+        """Returns a Composite with these entries only; with `strict`, raises a KeyError if one is missing."""
         selected = self.empty()
         for key in keys:
             spec = self.get(key, MISSING if strict else None)
@@ -195,38 +196,38 @@ class SpecMapping(TensorSpec):
         return selected
 
     def exclude(self, *keys: Key) -> Any:
-        """A Composite without these entries."""
+        """Returns a Composite without these entries."""
         remaining = self._copy_with_shape(self.shape)
         for key in keys:
             remaining.pop(key, None)
         return remaining
 
     def flatten_keys(self, separator: str = ".") -> Any:
-        """A Composite of all leaves at the root, their keys joined by `separator`.
+        """Returns a Composite with all leaves at the root, under their keys joined by `separator`.
 
         Raises:
-            SpaceError: where two keys would become one.
+            SpaceError: two joined keys are equal.
         """
         flat = self.empty()
         for key, spec in self.items(True, True):
             name = separator.join(composite_values.key_path(key))
             if name in flat:
-                raise SpaceError(f"Two entries would be called {name!r}. Join their keys with another separator.")
+                raise SpaceError(f"Expected unique keys, got {name!r} for two entries. Use another separator.")
             flat.set(name, spec)
         return flat
 
     def unflatten_keys(self, separator: str = ".") -> Any:
-        """The Composite of which `flatten_keys` makes this one."""
+        """Returns the nested Composite: the inverse of `flatten_keys`."""
         nested = self.empty()
         for key, spec in self._copy_with_shape(self.shape)._entries().items():
             nested.set(tuple(key.split(separator)), spec)
         return nested
 
     def separates(self, *keys: Key, default: Any = None) -> Any:
-        """Take these entries out of this Composite into one of their own, which is returned.
+        """Moves these entries from this Composite to a new one, which is returned.
 
-        Those that are missing are passed over; `default` is returned where all are. Nested Composites that are left
-        empty go.
+        Missing entries are ignored; if all are missing, `default` is returned. Nested Composites that become empty are
+        removed.
         """
         separated = self.empty()
         for key in keys:
@@ -244,7 +245,7 @@ class SpecMapping(TensorSpec):
 
     @property
     def is_locked(self) -> bool:
-        """Whether entries cannot be changed. To set it locks or unlocks."""
+        """Whether entries cannot be changed. Setting it locks or unlocks the Composite."""
         return self._locked
 
     @is_locked.setter
@@ -257,13 +258,13 @@ class SpecMapping(TensorSpec):
         return self.is_locked
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Refuses changes of the entries from now on, here and in nested ones, and returns self."""
+        """Locks this Composite and nested ones: changes of entries raise a `LockedError`. Returns self."""
         return self._set_lock(True)
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Allows changes again, here and in nested ones, and returns self.
+        """Unlocks this Composite and nested ones, and returns self.
 
-        Has no effect on a Composite that is not locked: nested ones that were locked before they came in stay so.
+        Has no effect on a Composite that is not locked: nested ones that were locked before they were set stay locked.
         """
         return self._set_lock(False) if self.is_locked else self
 
@@ -276,4 +277,4 @@ class SpecMapping(TensorSpec):
 
     def _require_unlocked(self, subject: str) -> None:
         if self.is_locked:
-            raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() before.")
+            raise LockedError(f"Cannot change {subject} of a locked Composite. Call unlock_() first.")

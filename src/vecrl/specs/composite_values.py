@@ -1,4 +1,4 @@
-"""TensorDicts under a `Composite`: building, checking, projecting and encoding them, entry by entry."""
+"""Builds, checks, projects and encodes the TensorDicts of a `Composite`, entry by entry."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def key_path(key: Any) -> tuple[str, ...]:
-    """A key or a nested tuple of keys as a flat tuple of names."""
+    """Converts a key or a nested tuple of keys to a flat tuple of names."""
     if isinstance(key, str):
         return (key,)
     if isinstance(key, tuple) and key:
         if all(isinstance(part, str) for part in key):  # pyright: ignore[reportUnknownVariableType]
             return key  # pyright: ignore[reportUnknownVariableType]
         return tuple(name for part in key for name in key_path(part))  # pyright: ignore[reportUnknownVariableType]
-    raise SpaceError(f"Expected a key (a name, or a tuple of names), but {key!r} came.")
+    raise SpaceError(f"Expected a key (a name, or a tuple of names), got {key!r}.")
 
 
 def pack(spec: Composite, values: dict[str, Any], batch: torch.Size) -> Any:
-    """The values as what the Composite's `data_cls` is."""
+    """Builds a TensorDict, or an instance of the Composite's `data_cls`, from values under keys."""
     names: Any = spec.names
     names = [None] * (len(batch) - len(names)) + names if any(names) else None
     td = TensorDict(values, batch_size=batch, device=spec.device, names=names)
@@ -40,17 +40,17 @@ def pack(spec: Composite, values: dict[str, Any], batch: torch.Size) -> Any:
 
 
 def build(spec: Composite, shape: Any, value_of: Callable[[TensorSpec], Any]) -> Any:
-    """What `value_of` makes of every entry, of which a batch of `shape` stands in front."""
+    """Builds a value of the Composite from `value_of` of each entry, with the batch dimensions `shape` in front."""
     batch = torch.Size([*as_size(() if shape is None else shape), *concrete(spec.shape)])
     values = {name: value_of(entry) for name, entry in spec._entries().items() if entry is not None}
     return pack(spec, values, batch)
 
 
 def extra_batch_shape(spec: Composite, val: Any) -> torch.Size:
-    """The dimensions of `val` in front of the Composite's own."""
+    """Returns the batch dimensions of `val` in front of the Composite's own."""
     batch = val.batch_size
     if not shape_matches(batch, spec.shape):
-        raise SpaceError(f"Expected a batch shape that ends with {tuple(spec.shape)}, but {tuple(batch)} came.")
+        raise SpaceError(f"Expected a batch shape that ends with {tuple(spec.shape)}, got {tuple(batch)}.")
     return batch[: len(batch) - spec.ndim]
 
 
@@ -60,7 +60,7 @@ def has_entry(val: Any, name: str) -> bool:
 
 
 def get_entry(val: Any, name: str) -> Any:
-    """The entry of a mapping or TensorDict; of a lazy stack of unequal tensors, as a nested tensor."""
+    """Returns an entry of a mapping or TensorDict; from a lazy stack of unequal tensors, a nested tensor."""
     if not is_tensor_collection(val):
         return val[name]
     try:
@@ -70,9 +70,9 @@ def get_entry(val: Any, name: str) -> Any:
 
 
 def mismatch(spec: Composite, val: Any) -> str | None:
-    """Why `val` is not in the spec, with the path of the entry; None if it is."""
+    """Returns why `val` is not in the spec, with the path of the entry; None if it is."""
     if not isinstance(val, Mapping) and not is_tensor_collection(val):
-        return f"expected a TensorDict, but {type(val).__name__} came"
+        return f"expected a TensorDict, got {type(val).__name__}"
     for name, entry in spec._entries().items():
         if entry is None:
             continue
@@ -85,22 +85,21 @@ def mismatch(spec: Composite, val: Any) -> str | None:
 
 
 def project(spec: Composite, val: Any) -> Any:
-    """Projects the entries of `val` in place and returns it; of a mapping, a TensorDict is made."""
+    """Projects the entries of `val` in place and returns it; a mapping is first copied to a TensorDict."""
     if not is_tensor_collection(val):
         val = TensorDict(dict(val), batch_size=concrete(spec.shape))
     for name, entry in spec._entries().items():
         if entry is None:
             continue
         if not has_entry(val, name):
-            raise SpaceError(f"Expected {name!r} to project, but there are only {list(val.keys())}.")
+            raise SpaceError(f"Expected {name!r} to project, got only {list(val.keys())}.")
         entry_value = get_entry(val, name)
         put(val, name, entry_value, entry.project(entry_value))
     return val
 
 
 def put(val: Any, name: str, entry_value: Any, projected: Any) -> None:
-    """Puts `projected` in the place of the entry `entry_value`; into its memory where the TensorDict `val` is
-    locked."""
+    """Replaces the entry `entry_value` of `val` by `projected`; writes into its memory if `val` is locked."""
     if projected is entry_value:
         return
     if not val.is_locked:
@@ -113,21 +112,20 @@ def put(val: Any, name: str, entry_value: Any, projected: Any) -> None:
     else:
         raise LockedError(
             f"Expected {name!r} of the locked TensorDict to be a tensor of the spec's dtype, got {entry_value!r:.80}. "
-            f"Unlock "
-            "the TensorDict before."
+            "Unlock the TensorDict first."
         )
 
 
 def encode(spec: Composite, val: Any, ignore_device: bool) -> Any:
-    """The entries of `val` encoded."""
+    """Encodes the entries of `val`."""
     if is_tensor_collection(val):
         val = {name: get_entry(val, name) for name in val.keys()}  # noqa: SIM118
     if not isinstance(val, Mapping):
-        raise SpaceError(f"Expected a mapping with keys of {list(spec.keys())}, but {val!r:.80} came.")
+        raise SpaceError(f"Expected a mapping with keys of {list(spec.keys())}, got {val!r:.80}.")
     values: dict[str, Any] = {}
     for name, item in val.items():  # pyright: ignore[reportUnknownVariableType]
         if name not in spec._entries():
-            raise KeyError(f"{name!r} came, but the spec has only {list(spec.keys())}.")
+            raise KeyError(f"Expected keys of the spec, {list(spec.keys())}, got {name!r}.")
         entry = spec._entries()[name]  # pyright: ignore[reportUnknownArgumentType]
         try:
             values[name] = item if entry is None else entry.encode(item, ignore_device=ignore_device)
@@ -137,13 +135,13 @@ def encode(spec: Composite, val: Any, ignore_device: bool) -> Any:
 
 
 def to_numpy(spec: Composite, val: Any, safe: bool | None) -> dict[str, Any]:
-    """The entries that are in `val` as NumPy."""
+    """Converts those entries of the spec that are in `val` to NumPy."""
     entries = {name: entry for name, entry in spec._entries().items() if entry is not None and has_entry(val, name)}
     return {name: entry.to_numpy(get_entry(val, name), safe) for name, entry in entries.items()}
 
 
 def type_check(spec: Composite, value: Any, key: Any) -> None:
-    """Raise unless the dtypes fit."""
+    """Raises a `SpaceError` unless the dtypes of the entries fit."""
     if isinstance(value, Tensor):
         spec.get(key).type_check(value, key)
         return
@@ -155,7 +153,7 @@ def type_check(spec: Composite, value: Any, key: Any) -> None:
 
 
 def enumerate_all(spec: Composite, use_mask: bool) -> Any:
-    """Every combination of the entries' values, the last entry running fastest."""
+    """Returns every combination of the entries' values; the last entry varies fastest."""
     columns = {name: entry.enumerate(use_mask) for name, entry in spec._entries().items() if entry is not None}
     counts = [column.shape[0] for column in columns.values()]
     values: dict[str, Any] = {}

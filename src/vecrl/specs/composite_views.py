@@ -1,4 +1,4 @@
-"""What `Composite.keys`, `items` and `values` return: live views of a tree of specs."""
+"""Live views of a tree of specs, which `Composite.keys`, `items` and `values` return."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Key = str | tuple[str, ...]
 
 
 class SpecView:
-    """The keys of a Composite, or with them its specs.
+    """A view of the keys of a Composite, of its specs, or of both.
 
     Args:
-        composite: what is looked at.
-        include_nested: with the entries of nested Composites, under tuples of keys.
-        leaves_only: without the nested Composites themselves.
-        is_leaf: says of a class whether its specs are leaves; None for all but Composites.
-        step_mdp_static_only: only what is marked as not changing from step to step.
+        composite: the Composite that is viewed.
+        include_nested: include the entries of nested Composites, under tuples of keys.
+        leaves_only: exclude the nested Composites themselves.
+        is_leaf: returns whether the specs of a class are leaves; None for all except Composites.
+        step_mdp_static_only: include only entries that are marked as not changing from step to step.
     """
 
     def __init__(

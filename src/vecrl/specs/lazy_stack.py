@@ -1,4 +1,4 @@
-"""What lazy stacks have in common: how dimensions move about the stacked one, and how values fall apart along it."""
+"""The base class of lazy stacks: operations on shapes beside the stacked dimension, and splitting values along it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .shape_ops import ShapeOp
 
 
 class LazyStack(TensorSpec):
-    """Specs side by side along `dim`, as the classes of stacks keep them."""
+    """Specs stacked along `dim`, without a common spec."""
 
     specs: list[Any]
     dim: int
 
     def _init_stack(self, specs: tuple[Any, ...], dim: int) -> None:
-        """Check and keep what is stacked."""
+        """Checks and stores the specs and the dimension."""
         if not specs:
             raise SpaceError("Expected at least one spec to stack.")
         properties = {(spec.ndim, spec.dtype, str(spec.device)) for spec in specs}
         if len(properties) > 1:
             raise SpaceError(
-                "Expected specs of one number of dimensions, dtype and device to stack, but there are "
+                "Expected specs of one number of dimensions, dtype and device to stack, got "
                 f"{sorted(map(str, properties))}."
             )
         self.specs = list(specs)
@@ -41,7 +41,7 @@ class LazyStack(TensorSpec):
 
     @property
     def stack_dim(self) -> int:
-        """The dimension along which the specs lie side by side."""
+        """The dimension along which the specs are stacked."""
         return self.dim
 
     def _rebuild(self, specs: Sequence[Any], dim: int) -> Any:
@@ -91,7 +91,7 @@ class LazyStack(TensorSpec):
                 )
 
     def _apply_beside_stack_dim(self, start: int, end: int, method: str, shift: int, *extra_args: Any) -> Any:
-        """A method of the specs that concerns dimensions `start` to `end`, of which the stacked one is none."""
+        """Applies a method to the dimensions `start` to `end` of all specs, which must exclude the stacked one."""
         if start <= self.dim <= end:
             raise SpaceError(f"Cannot {method} the dimension {self.dim} of a lazy stack, along which its specs differ.")
         dim_offset = 1 if start > self.dim else 0
@@ -134,7 +134,7 @@ class LazyStack(TensorSpec):
         if any(isinstance(item, Tensor) for item in other_indices) or (
             isinstance(stack_index, Tensor) and stack_index.ndim != 1
         ):
-            raise SpaceError("A lazy stack is indexed with tensors only along its stacked dimension, with a vector.")
+            raise SpaceError("A lazy stack can be indexed with a tensor only along its stacked dimension, by a vector.")
         if isinstance(stack_index, int):
             spec = self.specs[stack_index]
             return (
@@ -149,7 +149,7 @@ class LazyStack(TensorSpec):
         )
         dim = sum(not isinstance(item, int) for item in items[:position])
         if not selected:
-            raise SpaceError("Nothing would be left of the lazy stack under this index.")
+            raise SpaceError("Expected an index that selects at least one spec of the lazy stack, got an empty one.")
         return torch_functions.stack_tensors([spec[other_indices] for spec in selected], dim)
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ class LazyStack(TensorSpec):
         return tuple(self.specs) if dim == self.dim else super().unbind(dim)
 
     def _unstack(self, val: Any) -> list[Any]:
-        """The values of each spec out of a value of the stack, or a sequence of them."""
+        """Splits a value of the stack, or a sequence, into one value per spec."""
         if isinstance(val, list | tuple):
             rows: list[Any] = list(val)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         elif isinstance(val, np.ndarray):
@@ -171,7 +171,7 @@ class LazyStack(TensorSpec):
                 )
             )
         if len(rows) != len(self.specs):
-            raise SpaceError(f"Expected {len(self.specs)} values along dimension {self.dim}, but {len(rows)} came.")
+            raise SpaceError(f"Expected {len(self.specs)} values along dimension {self.dim}, got {len(rows)}.")
         return rows
 
     def _num_dims_behind(self) -> int:
@@ -186,11 +186,11 @@ class LazyStack(TensorSpec):
         return next((f"in element {i} of the stack: {problem}" for i, problem in problems if problem is not None), None)
 
     def cardinality(self) -> int | float:
-        """The product over the specs, of which each has a value of its own."""
+        """Returns the product over the specs."""
         product: int | float = 1
         for spec in self.specs:
             product *= spec.cardinality()
         return product
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        raise NotImplementedError("The values of a lazy stack cannot be enumerated: enumerate those of its specs.")
+        raise NotImplementedError("The values of a lazy stack cannot be enumerated. Enumerate those of its specs.")

@@ -1,4 +1,4 @@
-"""Several choices side by side: `MultiCategorical` as indices, `MultiOneHot` as one-hot rows in one."""
+"""Specs of several choices: `MultiCategorical` as indices, `MultiOneHot` as concatenated one-hot rows."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .space_records import BoxList, CategoricalBox
 
 
 def _parse_nvec(nvec: Any) -> Tensor:
-    """Numbers of options as int64."""
+    """Converts numbers of options to int64."""
     try:
         return torch.as_tensor([nvec] if isinstance(nvec, int) else nvec).to(torch.int64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SpaceError(f"Expected a number of options for each choice, but {nvec!r:.80} came.") from error
+        raise SpaceError(f"Expected a number of options for each choice, got {nvec!r:.80}.") from error
 
 
 class MultiCategorical(TensorSpec):
-    """Indices along the last dimension, each among a number of options of its own.
+    """Indices along the last dimension, where each element has its own number of options.
 
-    Any dimension can be rearranged: every element keeps its own number of options. (TorchRL's shape is (1,) for a
-    single number, but its values have none; here values have the shape of the spec, and `remove_singleton` changes
-    nothing.)
+    Any dimension can be rearranged, since every element keeps its number of options. (In TorchRL a spec of a single
+    number has shape (1,) and values of shape (). Here values have the shape of the spec, and `remove_singleton` has no
+    effect.)
 
     Args:
-        nvec: the numbers of options, of a shape with which `shape` ends.
-        shape: of a value; that of `nvec` if left out.
+        nvec: the numbers of options; `shape` ends with its shape.
+        shape: of a value; that of `nvec` by default.
         device: None for torch's default device.
         dtype: of the indices.
-        mask: which options are allowed, those of one index behind those of the other: it expands to
+        mask: which options are allowed, concatenated over the indices, of a shape that expands to
             `(*shape[:-1], sum(nvec))`. None for all.
-        remove_singleton: accepted and without effect.
-        min: the least index of each, which broadcasts to `shape`.
+        remove_singleton: has no effect.
+        min: the least index of each element, which broadcasts to `shape`.
 
     >>> spec = MultiCategorical((3, 2))
     >>> spec.is_in(torch.tensor([2, 1])), spec.is_in(torch.tensor([1, 2])), spec.cardinality()
@@ -71,18 +71,18 @@ class MultiCategorical(TensorSpec):
             self._min = torch.as_tensor(min, device=self.device).to(torch.int64).expand(concrete(self.shape))
         except RuntimeError as error:
             raise SpaceError(
-                f"Expected a shape that ends with that of nvec (and of min), {tuple(counts.shape)}, but "
-                f"{tuple(self.shape)} came."
+                f"Expected a shape that ends with that of nvec (and of min), {tuple(counts.shape)}, got "
+                f"{tuple(self.shape)}."
             ) from error
         if counts.numel() and not counts.is_meta and bool((counts < 1).any()):
-            raise SpaceError(f"Expected at least one option each, but nvec={nvec} came.")
+            raise SpaceError(f"Expected at least one option for each element, got nvec={nvec}.")
         self._padded_mask: Tensor | None = None
         if mask is not None:
             self.update_mask(mask)
 
     @property
     def nvec(self) -> Tensor:
-        """The numbers of options: along the last dimension, or of the whole shape where they differ along others."""
+        """The numbers of options along the last dimension; of the spec's shape if they differ along other ones."""
         if self._counts.ndim < 2 or not self._counts.numel():
             return self._counts
         flat = self._counts.reshape(-1, self._counts.shape[-1])
@@ -94,14 +94,14 @@ class MultiCategorical(TensorSpec):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which options are allowed, those of one index behind those of the other, or None for all."""
+        """The mask of allowed options, concatenated over the indices, or None for all."""
         if self._padded_mask is None:
             return None
         padded_mask = self._padded_mask if self.shape else self._padded_mask.unsqueeze(0)
         return torch.cat([padded_mask[..., i, :n] for i, n in enumerate(self._option_counts("A mask"))], -1)
 
     def update_mask(self, mask: Any) -> None:
-        """Allow the options of `mask` from now on, given as in the constructor; None for all."""
+        """Sets the mask of allowed options in place, in the form that the constructor takes; None for all."""
         if mask is None:
             self._padded_mask = None
             return
@@ -117,9 +117,7 @@ class MultiCategorical(TensorSpec):
     def _option_counts(self, purpose: str) -> list[int]:
         nvec = self.nvec if self.shape else self.nvec.reshape(1)
         if nvec.ndim != 1:
-            raise SpaceError(
-                f"{purpose} needs numbers of options along one dimension, but they have {tuple(nvec.shape)}."
-            )
+            raise SpaceError(f"{purpose} needs numbers of options along one dimension, got shape {tuple(nvec.shape)}.")
         return nvec.tolist()
 
     def _arguments(self) -> dict[str, Any]:
@@ -153,7 +151,7 @@ class MultiCategorical(TensorSpec):
     def _violation(self, val: Tensor) -> str | None:
         index = categorical_ops.to_integers(val) - self._min.to(val.device)
         if val.is_floating_point() and not bool((index + self._min.to(val.device) == val).all()):
-            return "an index is no whole number"
+            return "an index is not an integer"
         return categorical_ops.index_violation(index, self._counts, self._padded_mask)
 
     def _project(self, val: Tensor) -> Tensor:
@@ -180,7 +178,7 @@ class MultiCategorical(TensorSpec):
         return (rows.expand(-1, *shape) + self._min).to(self.dtype)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The one-hot rows of the indices, one behind the other; with `safe`, checked with `assert_is_in` before."""
+        """Converts indices to concatenated one-hot rows; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         index = categorical_ops.to_integers(val) - self._min.to(val.device)
@@ -192,20 +190,20 @@ class MultiCategorical(TensorSpec):
         return torch.cat(rows, -1)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The indices as they are; with `safe`, checked with `assert_is_in` before."""
+        """Returns the indices unchanged; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_one_hot_spec(self) -> MultiOneHot:
-        """The spec of the same choices as one-hot rows."""
+        """Returns the spec of the same choices as one-hot rows."""
         option_counts = self._option_counts("One-hot encoding")
         minimum = self._min.reshape(-1, len(option_counts))[0] if self._min.numel() else 0
         shape = (*self.shape[:-1], sum(option_counts))
         return MultiOneHot(option_counts, shape, self.device, torch.bool, mask=self.mask, min=minimum)
 
     def to_categorical_spec(self) -> MultiCategorical:
-        """A copy of this spec."""
+        """Returns a copy of this spec."""
         return self.clone()
 
     def _repr_fields(self) -> dict[str, Any]:
@@ -213,16 +211,16 @@ class MultiCategorical(TensorSpec):
 
 
 class MultiOneHot(TensorSpec):
-    """Several choices as one-hot rows, one behind the other along the last dimension.
+    """Several choices as one-hot rows, concatenated along the last dimension.
 
     Args:
         nvec: the numbers of options.
-        shape: of a value, ends with sum(nvec), which it is if left out.
+        shape: of a value, ends with sum(nvec); (sum(nvec),) by default.
         device: None for torch's default device.
-        dtype: of the rows, bool unless said otherwise.
-        use_register: only False; a Composite of `OneHot(..., use_register=True)` does what True would.
+        dtype: of the rows; bool by default.
+        use_register: must be False. Use a Composite of `OneHot(..., use_register=True)` instead of True.
         mask: which options are allowed, of a shape that expands to `shape`; None for all.
-        min: what the first option of each choice is called outside.
+        min: the index of the first option of each choice, for `encode` and `to_numpy`.
 
     >>> spec = MultiOneHot((3, 2))
     >>> spec.encode([2, 1]).int(), spec.to_numpy(spec.encode([2, 1]))
@@ -244,7 +242,7 @@ class MultiOneHot(TensorSpec):
         min: Any = 0,  # noqa: A002
     ):
         if use_register:
-            raise SpaceError("MultiOneHot keeps no register: use a Composite of OneHot(..., use_register=True).")
+            raise SpaceError("MultiOneHot has no register. Use a Composite of OneHot(..., use_register=True).")
         self.nvec = tuple(_parse_nvec(nvec).reshape(-1).tolist())
         total = sum(self.nvec)
         self.shape = as_size((total,) if shape is None else shape)
@@ -252,8 +250,8 @@ class MultiOneHot(TensorSpec):
         self.dtype = torch.bool if dtype is None else as_dtype(dtype)
         if not self.nvec or any(n < 1 for n in self.nvec) or not self.shape or self.shape[-1] != total:
             raise SpaceError(
-                f"Expected numbers of options >= 1 and a shape that ends with their sum, {total}, but nvec={nvec} "
-                f"and shape={tuple(self.shape)} came."
+                f"Expected numbers of options >= 1 and a shape that ends with their sum, {total}, got nvec={nvec} "
+                f"and shape={tuple(self.shape)}."
             )
         self._min = torch.as_tensor(min, device=self.device).to(torch.int64).expand(len(self.nvec))
         self.update_mask(mask)
@@ -264,11 +262,11 @@ class MultiOneHot(TensorSpec):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which options are allowed, of the spec's shape, or None for all."""
+        """The mask of allowed options, of the spec's shape, or None for all."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
-        """Allow the options of `mask` from now on; None for all."""
+        """Sets the mask of allowed options in place; None for all."""
         self._mask = categorical_ops.as_mask(mask, concrete(self.shape), self.device)
 
     def _arguments(self) -> dict[str, Any]:
@@ -319,10 +317,12 @@ class MultiOneHot(TensorSpec):
         return self.encode(rows)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Indices along the last dimension as one-hot rows, behind a batch if there is one; rows as they are.
+        """Converts indices along the last dimension, after any batch dimensions, to one-hot rows.
+
+        Rows of the spec's shape are not changed.
 
         Raises:
-            SpaceError: for an index that is no option, or for another shape.
+            SpaceError: an index is out of range, or the shape does not fit.
         """
         assert self.dtype is not None
         tensor = self._as_tensor(val, None, ignore_device)
@@ -333,29 +333,29 @@ class MultiOneHot(TensorSpec):
         return torch.cat([categorical_ops.one_hot(index[..., i], n, self.dtype) for i, n in enumerate(self.nvec)], -1)
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """The options chosen, as numbers from `min` on."""
+        """Converts one-hot rows to indices from `min` on."""
         return self.to_categorical(val, safe).detach().cpu().numpy()
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The indices of the rows along the last dimension; with `safe`, checked with `assert_is_in` before."""
+        """Converts one-hot rows to indices along the last dimension; `safe` checks with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         val = val.to(torch.uint8) if val.dtype == torch.bool else val
         return torch.stack([part.argmax(-1) for part in val.split(self.nvec, -1)], -1) + self._min.to(val.device)
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The rows as they are; with `safe`, checked with `assert_is_in` before."""
+        """Returns the rows unchanged; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_categorical_spec(self) -> MultiCategorical:
-        """The spec of the same choices as indices."""
+        """Returns the spec of the same choices as indices."""
         shape = (*self.shape[:-1], len(self.nvec))
         return MultiCategorical(self.nvec, shape, self.device, mask=self._mask, min=self._min)
 
     def to_one_hot_spec(self) -> MultiOneHot:
-        """A copy of this spec."""
+        """Returns a copy of this spec."""
         return self.clone()
 
     def _repr_fields(self) -> dict[str, Any]:
@@ -363,6 +363,6 @@ class MultiOneHot(TensorSpec):
 
 
 def _cartesian_product(ranges: list[Tensor]) -> Tensor:
-    """All combinations, the last one running fastest."""
+    """Returns all combinations; the last one varies fastest."""
     grids = torch.meshgrid(*ranges, indexing="ij")
     return torch.stack([grid.reshape(-1) for grid in grids], -1)

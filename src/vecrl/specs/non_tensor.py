@@ -1,4 +1,4 @@
-"""Values that are no tensors (`NonTensor`), and values of which there are a few (`Choice`)."""
+"""Specs of values that are no tensors (`NonTensor`), and of values from a list of specs or objects (`Choice`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shape_ops import ShapeOp, as_size, concrete
 
 
 class Sampler(Protocol):
-    """What a gymnasium space is, as far as `NonTensor` needs it."""
+    """The methods of a gymnasium space that `NonTensor` uses."""
 
     def sample(self) -> Any: ...
     def seed(self, seed: int) -> Any: ...
@@ -28,14 +28,14 @@ class NonTensor(TensorSpec):
     """Any object: a text, a graph, a sequence. Values are tensordict's `NonTensorData` and `NonTensorStack`.
 
     Args:
-        shape: the batch of objects, (1,) unless said otherwise; () for a single one.
-        device: None says nothing.
-        dtype: accepted, and None.
-        example_data: what `zero`, `one` and, without a `space`, `rand` give.
-        batched: accepted: whether an object stands for a whole batch.
-        feature_dims: accepted: how many of the last dimensions belong to the object.
-        space: which objects there are: a gymnasium space, or what has its `sample`, `seed` and `contains`. With one,
-            `rand` draws objects and `is_in` checks them.
+        shape: of the batch of objects, (1,) by default; () for a single one.
+        device: of the values; None if it is not declared.
+        dtype: has no effect; the attribute is always None.
+        example_data: the value of `zero`, `one` and, without a `space`, `rand`.
+        batched: whether one object represents a whole batch; kept, but without effect.
+        feature_dims: how many of the last dimensions belong to the object; kept, but without effect.
+        space: the set of objects: a gymnasium space, or anything that has `sample`, `seed` and `contains`. If it is
+            given, `rand` draws objects from it and `is_in` checks them.
 
     >>> spec = NonTensor((), example_data="hello")
     >>> spec.zero().data, spec.is_in("anything"), spec.to_numpy(spec.encode("x"))
@@ -84,11 +84,11 @@ class NonTensor(TensorSpec):
         return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
 
     def zero(self, shape: Any = None) -> Any:
-        """The example for the whole batch."""
+        """Returns the example for the whole batch."""
         return self._example(shape)
 
     def one(self, shape: Any = None) -> Any:
-        """The example for the whole batch."""
+        """Returns the example for the whole batch."""
         return self._example(shape)
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
@@ -100,7 +100,7 @@ class NonTensor(TensorSpec):
     def mismatch(self, val: Any) -> str | None:
         if is_non_tensor(val):
             if not self._shape_matches(val.batch_size):
-                return f"expected a batch of shape {tuple(self.shape)}, but {tuple(val.batch_size)} came"
+                return f"expected a batch of shape {tuple(self.shape)}, got {tuple(val.batch_size)}"
             objects = _flat_objects(val)
         else:
             objects = [val]
@@ -109,18 +109,18 @@ class NonTensor(TensorSpec):
         return None if invalid is None else f"{invalid!r:.80} is not in {space}"
 
     def project(self, val: Any) -> Any:
-        """`val` itself where it is in the spec, else the example."""
+        """Returns `val` itself if it is in the spec, else the example."""
         if self.is_in(val):
             return val
         if is_non_tensor(val) and not self._shape_matches(val.batch_size):
-            raise SpaceError(f"Expected shape {tuple(self.shape)} to project, but {tuple(val.batch_size)} came.")
+            raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.batch_size)}.")
         return self._example(val.batch_size[: len(val.batch_size) - self.ndim] if is_non_tensor(val) else ())
 
     def type_check(self, value: Any, key: Any = None) -> None:
-        """Nothing: objects have no dtype."""
+        """Has no effect, since objects have no dtype."""
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """An object as `NonTensorData`; a list or array as long as the first dimension as a stack."""
+        """Converts an object to `NonTensorData`, and a list or array as long as the first dimension to a stack."""
         if is_non_tensor(val):
             return val
         shape = concrete(self.shape)
@@ -129,7 +129,7 @@ class NonTensor(TensorSpec):
         return NonTensorData(val, batch_size=shape, device=self.device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """The object itself; of a batch, nested lists of them."""
+        """Returns the object itself; for a batch, nested lists of objects."""
         if safe:
             self.assert_is_in(val)
         if not is_non_tensor(val):
@@ -144,7 +144,7 @@ class NonTensor(TensorSpec):
 
 
 def _nest_objects(objects: Sequence[Any], sizes: torch.Size, device: torch.device | None) -> Any:
-    """Objects in order as non-tensor data of shape `sizes`."""
+    """Builds non-tensor data of shape `sizes` from objects in row-major order."""
     if not sizes:
         return NonTensorData(objects[0], device=device)
     if not sizes.numel():
@@ -155,20 +155,20 @@ def _nest_objects(objects: Sequence[Any], sizes: torch.Size, device: torch.devic
 
 
 def _flat_objects(val: Any) -> list[Any]:
-    """All objects in non-tensor data."""
+    """Returns all objects of non-tensor data, in row-major order."""
     if isinstance(val, NonTensorData):
         return [val.data]
     return [obj for item in val.unbind(0) for obj in _flat_objects(item)]
 
 
 class Choice(TensorSpec):
-    """A value of one of a few specs, or one of a few objects.
+    """A value of one of several specs, or one of several objects.
 
     Args:
         choices: specs of one class, shape, dtype and device; or non-tensor data of one class and batch shape.
 
     Raises:
-        SpaceError: for choices that are not alike.
+        SpaceError: there are no choices, or their classes, shapes, dtypes or devices differ.
 
     >>> from vecrl.specs import Bounded
     >>> spec = Choice([Bounded(0, 1, (2,)), Bounded(3, 4, (2,))])
@@ -183,16 +183,14 @@ class Choice(TensorSpec):
         if not self.choices:
             raise SpaceError("Expected at least one choice.")
         if len({type(choice) for choice in self.choices}) > 1:
-            raise SpaceError(f"Expected choices of one class, but {[type(c).__name__ for c in self.choices]} came.")
+            raise SpaceError(f"Expected choices of one class, got {[type(c).__name__ for c in self.choices]}.")
         first = self.choices[0]
         self._has_specs = isinstance(first, TensorSpec)
         if not self._has_specs and not is_non_tensor(first):
-            raise SpaceError(f"Expected specs or non-tensor data to choose among, but {first!r:.80} came.")
+            raise SpaceError(f"Expected specs or non-tensor data to choose among, got {first!r:.80}.")
         properties = {(tuple(c.shape), getattr(c, "dtype", None), str(c.device)) for c in self.choices}
         if len(properties) > 1:
-            raise SpaceError(
-                f"Expected choices of one shape, dtype and device, but {sorted(map(str, properties))} came."
-            )
+            raise SpaceError(f"Expected choices of one shape, dtype and device, got {sorted(map(str, properties))}.")
         self.shape = torch.Size(first.shape)
         self.dtype = first.dtype if self._has_specs else None
         self.device = first.device
@@ -219,18 +217,18 @@ class Choice(TensorSpec):
         return type(self)([choice.clone() for choice in self.choices])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.clone()  # without tensordict 0.13's warning
+        return self.clone()  # since tensordict 0.13 warns when its data are deep-copied
 
     def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
-        """A value of one choice, the same choice for the whole batch."""
+        """Draws values of one random choice, which is the same for the whole batch."""
         return self._choice_value(int(torch.randint(0, len(self.choices), (), generator=generator)), "rand", shape)
 
     def zero(self, shape: Any = None) -> Any:
-        """The zero of the first choice, or the first object."""
+        """Returns the zero of the first choice, or the first object."""
         return self._choice_value(0, "zero", shape)
 
     def one(self, shape: Any = None) -> Any:
-        """The one of the first choice, or the first object."""
+        """Returns the one of the first choice, or the first object."""
         return self._choice_value(0, "one", shape)
 
     def _choice_value(self, choice_index: int, method_name: str, shape: Any) -> Any:
@@ -249,7 +247,7 @@ class Choice(TensorSpec):
         return None if invalid is None else f"{invalid!r:.80} is none of {valid_objects}"
 
     def project(self, val: Any) -> Any:
-        """`val` itself where it is in the spec, else the nearest value of the first choice, or the first object."""
+        """Returns `val` itself if it is in the spec, else the nearest value of the first choice or the first object."""
         if self.is_in(val):
             return val
         return self.choices[0].project(val) if self._has_specs else self.zero()
@@ -259,7 +257,7 @@ class Choice(TensorSpec):
             self.choices[0].type_check(value, key)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """The value as the first choice encodes it, or an object as `NonTensorData`."""
+        """Encodes a value with the first choice, or converts an object to `NonTensorData`."""
         if self._has_specs:
             return self.choices[0].encode(val, ignore_device=ignore_device)
         return val if is_non_tensor(val) else NonTensorData(val, batch_size=concrete(self.shape))
@@ -272,11 +270,11 @@ class Choice(TensorSpec):
         return NonTensor(self.shape).to_numpy(val)
 
     def cardinality(self) -> int | float:
-        """The sum over the choices."""
+        """Returns the sum over the choices; for objects, their number."""
         return sum(choice.cardinality() for choice in self.choices) if self._has_specs else len(self.choices)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        """The values of each choice, one after the other."""
+        """Returns the values of all choices, concatenated."""
         if self._has_specs:
             return torch.cat([choice.enumerate(use_mask) for choice in self.choices])
         return tensordict.lazy_stack(self.choices)

@@ -1,4 +1,4 @@
-"""One choice as a row with a single 1: `OneHot`."""
+"""The spec of one choice as a row with a single 1: `OneHot`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from .categorical import Categorical
 
 
-_MAX_SCAN_OPTIONS = 32  # options that are sooner looked through one by one
+_MAX_SCAN_OPTIONS = 32  # up to this number of options, a loop in Python is faster than NumPy
 
 
 class OneHot(TensorSpec):
-    """One choice among `n` as a row with a single 1, along the last dimension.
+    """One choice among `n` options as a row with a single 1, along the last dimension.
 
     Args:
-        n: how many options.
-        shape: of a value, ends with n; (n,) if left out.
+        n: the number of options.
+        shape: of a value, ends with n; (n,) by default.
         device: None for torch's default device.
-        dtype: of the rows, bool unless said otherwise.
-        use_register: encode any hashable things, each as the next free option when it is first seen.
+        dtype: of the rows; bool by default.
+        use_register: whether `encode` takes any hashable objects. Each new one gets the next free option.
         mask: which options are allowed, of a shape that expands to `shape`; None for all.
-        min: what the first option is called outside: `encode(min)` is the first row, `to_numpy` gives `min` back.
+        min: the index of the first option: `encode(min)` returns the first row, and `to_numpy` converts it to `min`.
 
     >>> spec = OneHot(4)
     >>> spec.encode(2).int(), spec.to_numpy(spec.encode(2))
@@ -62,7 +62,7 @@ class OneHot(TensorSpec):
         self.device = as_device(device)
         self.dtype = torch.bool if dtype is None else as_dtype(dtype)
         if self.n < 1 or not self.shape or self.shape[-1] != self.n:
-            raise SpaceError(f"Expected n >= 1 options and a shape that ends with n={n}, but {tuple(self.shape)} came.")
+            raise SpaceError(f"Expected n >= 1 options and a shape that ends with n={n}, got {tuple(self.shape)}.")
         self._register: list[Hashable] = []
         self.update_mask(mask)
 
@@ -72,11 +72,11 @@ class OneHot(TensorSpec):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which options are allowed, of the spec's shape, or None for all."""
+        """The mask of allowed options, of the spec's shape, or None for all."""
         return self._mask
 
     def update_mask(self, mask: Any) -> None:
-        """Allow the options of `mask` from now on; None for all."""
+        """Sets the mask of allowed options in place; None for all."""
         self._mask = categorical_ops.as_mask(mask, concrete(self.shape), self.device)
 
     def _arguments(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class OneHot(TensorSpec):
 
     def _with(self, **changes: Any) -> Self:
         spec = super()._with(**changes)
-        spec._register = self._register  # what was seen stays known, as of an environment's copies
+        spec._register = self._register  # shared, so that the copies encode the same objects as the same options
         return spec
 
     def _reshaped(self, op: ShapeOp) -> Self:
@@ -123,23 +123,23 @@ class OneHot(TensorSpec):
         return rows.reshape(-1, *[1] * (len(shape) - 1), self.n).expand(-1, *shape).clone()
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
-        """Options as one-hot rows. What already is a row of the spec's shape is taken as it is.
+        """Converts indices to one-hot rows. Rows of the spec's shape are not changed.
 
         Args:
-            val: indices (from `min` on) of the shape without its last dimension, behind a batch if there is one;
-                with `use_register`, a single hashable thing.
+            val: indices from `min` on, of the spec's shape without its last dimension, after any batch dimensions;
+                with `use_register`, a single hashable object.
             ignore_device: leave the result on the device of `val`.
 
         Raises:
-            SpaceError: for an index that is no option, for another shape, or for more things than options.
+            SpaceError: an index is out of range, the shape does not fit, or there are more objects than options.
         """
         assert self.dtype is not None
         if self.use_register:
             val = self._lookup(val)
-        if self.ndim == 1 and isinstance(val, int | np.integer):  # the usual case, without the detours
+        if self.ndim == 1 and isinstance(val, int | np.integer):  # a shortcut for the usual case
             row = torch.zeros(self.n, dtype=self.dtype, device=None if ignore_device else self.device)
             if not 0 <= val - self.min < self.n:
-                raise SpaceError(f"Expected an index in [{self.min}, {self.min + self.n}), but {val} came.")
+                raise SpaceError(f"Expected an index in [{self.min}, {self.min + self.n}), got {val}.")
             row[int(val) - self.min] = 1
             return row
         tensor = self._as_tensor(val, None, ignore_device)
@@ -152,15 +152,15 @@ class OneHot(TensorSpec):
         obj = obj.item() if isinstance(obj, Tensor | np.ndarray) else obj
         if obj not in self._register:
             if len(self._register) == self.n:
-                raise SpaceError(f"{obj!r} would be option {self.n + 1} of {self.n}; known are {self._register}.")
+                raise SpaceError(f"Expected at most {self.n} objects, got {obj!r} after {self._register}. Increase n.")
             self._register.append(obj)
         return self._register.index(obj) + self.min
 
     def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
-        """The options chosen, as numbers from `min` on; with `use_register`, the things that were encoded.
+        """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
 
         Raises:
-            SpaceError: for another number of options than the spec's, or a row in which none is chosen.
+            SpaceError: the rows have another number of options, or a row selects none.
         """
         if safe:
             self.assert_is_in(val)
@@ -182,34 +182,34 @@ class OneHot(TensorSpec):
 
     def _not_one_hot(self, val: Tensor) -> SpaceError:
         return SpaceError(
-            f"Expected one-hot rows of {self.n} options, but {val!r:.80} came, of shape {tuple(val.shape)}. "
-            "spec.encode makes such rows of indices."
+            f"Expected one-hot rows of {self.n} options, got {val!r:.80} of shape {tuple(val.shape)}. "
+            "Use spec.encode to convert indices."
         )
 
     def index(self, index: Tensor, tensor_to_index: Any) -> Any:
-        """What each row chooses along the last dimension of `tensor_to_index`, which stays with size 1."""
+        """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each row."""
         return categorical_ops.gather_option(tensor_to_index, index.to(torch.uint8).argmax(-1))
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The indices of one-hot rows; with `safe`, checked with `assert_is_in` before."""
+        """Converts one-hot rows to indices; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val.to(torch.uint8 if val.dtype == torch.bool else val.dtype).argmax(-1) + self.min
 
     def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """The rows as they are; with `safe`, checked with `assert_is_in` before."""
+        """Returns the rows unchanged; `safe` checks them with `assert_is_in` first."""
         if safe:
             self.assert_is_in(val)
         return val
 
     def to_categorical_spec(self) -> Categorical:
-        """The spec of the same choice as indices."""
-        from .categorical import Categorical  # the two name each other
+        """Returns the spec of the same choice as indices."""
+        from .categorical import Categorical  # imported here, since the two modules import each other
 
         return Categorical(self.n, self.shape[:-1], self.device, mask=self._mask, min=self.min)
 
     def to_one_hot_spec(self) -> OneHot:
-        """A copy of this spec."""
+        """Returns a copy of this spec."""
         return self.clone()
 
     def _repr_fields(self) -> dict[str, Any]:

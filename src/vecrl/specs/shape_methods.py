@@ -1,4 +1,4 @@
-"""`ShapeMethods`: torch's ways of rearranging dimensions, as methods that all come down to one `ShapeOp`."""
+"""`ShapeMethods`: torch's methods for rearranging dimensions, each implemented by one `ShapeOp`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .shape_ops import ShapeOp
 
 
 class ShapeMethods:
-    """What has a shape and follows a `ShapeOp` of it.
+    """The shape methods of a spec, for classes that implement `_reshaped`.
 
-    The last `_event_dims` dimensions are one value together (a one-hot row), and cannot be rearranged.
+    The last `_event_dims` dimensions form one value (a one-hot row) and cannot be rearranged.
     """
 
     shape: torch.Size
@@ -27,14 +27,14 @@ class ShapeMethods:
         return len(self.shape)
 
     def _reshaped(self, op: ShapeOp) -> Self:
-        """The spec of the values rearranged by `op`, which speaks of all but the last `_event_dims` dimensions."""
+        """Returns the spec of values rearranged by `op`, which excludes the last `_event_dims` dimensions."""
         raise NotImplementedError
 
     def _movable_shape(self) -> torch.Size:
         return self.shape[: self.ndim - self._event_dims] if self._event_dims else self.shape
 
     def _leading_sizes(self, sizes: tuple[int, ...], verb: str) -> tuple[int, ...]:
-        """`sizes` without the last `_event_dims`, which must be the spec's own."""
+        """Returns `sizes` without the last `_event_dims`, which must equal those of the spec."""
         if not self._event_dims:
             return sizes
         if len(sizes) < self._event_dims or any(
@@ -47,13 +47,13 @@ class ShapeMethods:
         return sizes[: -self._event_dims]
 
     def expand(self, *shape: Any) -> Self:
-        """The spec of values expanded as by `torch.Tensor.expand`."""
+        """Returns the spec of values expanded as by `torch.Tensor.expand`."""
         return self._reshaped(
             shape_ops.Expand(self._movable_shape(), self._leading_sizes(shape_ops.sizes_of(shape), "expand"))
         )
 
     def reshape(self, *shape: Any) -> Self:
-        """The spec of values reshaped as by `torch.reshape`."""
+        """Returns the spec of values reshaped as by `torch.reshape`."""
         return self._reshaped(
             shape_ops.Reshape(self._movable_shape(), self._leading_sizes(shape_ops.sizes_of(shape), "reshape"))
         )
@@ -63,7 +63,7 @@ class ShapeMethods:
         return self.reshape(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The spec of values flattened as by `torch.flatten`."""
+        """Returns the spec of values flattened as by `torch.flatten`."""
         if not self.ndim:
             return self.reshape(1)
         start = self._require_movable(start_dim, "flatten")
@@ -71,13 +71,13 @@ class ShapeMethods:
         return self._reshaped(shape_ops.Flatten(self._movable_shape(), start, end))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """The spec of values unflattened as by `torch.unflatten`."""
+        """Returns the spec of values unflattened as by `torch.unflatten`."""
         return self._reshaped(
             shape_ops.Unflatten(self._movable_shape(), self._require_movable(dim, "unflatten"), tuple(sizes))
         )
 
     def squeeze(self, dim: int | None = None) -> Self:
-        """The spec of values squeezed as by `torch.squeeze`: a dimension of another size than one stays."""
+        """Returns the spec of values squeezed as by `torch.squeeze`: only dimensions of size one are removed."""
         movable_shape = self._movable_shape()
         if dim is None:
             return self._reshaped(
@@ -89,14 +89,14 @@ class ShapeMethods:
         return self._reshaped(shape_ops.Squeeze(movable_shape, (self._require_movable(dim, "squeeze"),)))
 
     def unsqueeze(self, dim: int) -> Self:
-        """The spec of values unsqueezed as by `torch.unsqueeze`."""
+        """Returns the spec of values unsqueezed as by `torch.unsqueeze`."""
         dim = shape_ops.normalize_dim(dim, self.ndim + 1, "unsqueeze")
         if dim > self.ndim - self._event_dims:
-            raise SpaceError(f"Cannot unsqueeze {self!r} behind its last dimension, which is one choice.")
+            raise SpaceError(f"Cannot unsqueeze {self!r} after its last dimension, which is one choice.")
         return self._reshaped(shape_ops.Unsqueeze(self._movable_shape(), dim))
 
     def permute(self, *dims: Any) -> Self:
-        """The spec of values permuted as by `torch.permute`."""
+        """Returns the spec of values permuted as by `torch.permute`."""
         dims_order = tuple(shape_ops.normalize_dim(dim, self.ndim, "permute") for dim in shape_ops.sizes_of(dims))
         num_leading = self.ndim - self._event_dims
         if dims_order[num_leading:] != tuple(range(num_leading, self.ndim)):
@@ -106,7 +106,7 @@ class ShapeMethods:
         return self._reshaped(shape_ops.Permute(self._movable_shape(), dims_order[:num_leading]))
 
     def make_neg_dim(self, dim: int) -> Self:
-        """The spec with the size of `dim` left open (-1)."""
+        """Returns the spec with a dynamic size (-1) at `dim`."""
         return self._reshaped(shape_ops.MakeDynamic(self._movable_shape(), self._require_movable(dim, "make dynamic")))
 
     def _require_movable(self, dim: int, verb: str) -> int:
@@ -125,7 +125,7 @@ class ShapeMethods:
         return self._reshaped(op)
 
     def _strip_event_index(self, index: Any) -> Any:
-        """`index` without the full slices that it may have for the dimensions of one choice."""
+        """Returns `index` without the full slices for the dimensions of one choice, if it has them."""
         if not self._event_dims or not isinstance(index, tuple):
             return index
         num_consumed = sum(item is not None and item is not Ellipsis for item in index)  # pyright: ignore[reportUnknownVariableType]
@@ -136,7 +136,7 @@ class ShapeMethods:
         return index  # pyright: ignore[reportUnknownVariableType]
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        """The specs of the values along `dim`, as `torch.unbind`."""
+        """Returns the specs of the values along `dim`, as `torch.unbind` does."""
         dim = self._require_movable(dim, "unbind")
         if self.shape[dim] == -1:
             raise SpaceError(f"Cannot unbind the dynamic dimension {dim} of {self!r}.")

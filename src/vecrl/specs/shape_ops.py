@@ -1,9 +1,8 @@
-"""Rearrangements of a shape as values: what comes of the shape, and how tensors that lie along it follow.
+"""Operations on shapes as records: each computes the new shape and rearranges tensors of the old shape.
 
-A spec is a shape and a few tensors along it (bounds, masks, counts). Whatever torch does to shapes is one `ShapeOp`
-here,
-applied to all of them alike, so that no spec says twice how it is reshaped. Dimensions of size -1 are dynamic:
-tensors along the shape have size 1 there. Knows torch only, no spec.
+A spec has a shape and several tensors of this shape (bounds, masks, counts). Each operation of torch on shapes is one
+`ShapeOp`, which is applied to the shape and to all these tensors, so no spec implements an operation twice.
+Dimensions of size -1 are dynamic: the tensors of a spec have size 1 there. This module knows torch only, no specs.
 """
 
 from __future__ import annotations
@@ -23,74 +22,77 @@ from ..errors import SpaceError
 
 Names = list[str | None]
 
-_PLACEHOLDER_SIZE = 65537  # a prime in the place of a dynamic size while torch works out the shape
+# A prime that replaces a dynamic size while torch computes a shape: multiples of it in the result are dynamic.
+_PLACEHOLDER_SIZE = 65537
 
 
 def concrete(shape: Sequence[int]) -> torch.Size:
-    """`shape` with 1 for every dynamic dimension: the size of what lies along it, and of what `rand` yields."""
+    """Replaces every dynamic size in `shape` by 1: the shape of a spec's tensors and of what `rand` returns."""
     return torch.Size([1 if size == -1 else size for size in shape])
 
 
 def shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether `found` ends with `shape`, of which -1 stands for any size."""
+    """Whether `actual` ends with `shape`, in which -1 stands for any size."""
     if len(actual) < len(shape):
         return False
     return all(a in (-1, b) for a, b in zip(shape, actual[len(actual) - len(shape) :], strict=True))
 
 
 def as_size(shape: Any) -> torch.Size:
-    """A shape out of an integer or a sequence of them, in which -1 is a size that is not fixed."""
+    """Converts an integer or a sequence of integers to a shape; -1 is a dynamic size."""
     try:
         size = torch.Size([shape] if isinstance(shape, int) else map(index, shape))
     except TypeError:
         size = None
     if size is None or any(part < -1 for part in size):
-        raise SpaceError(
-            f"Expected a shape, an int or a sequence of them (-1 for a size that is not fixed), but {shape!r:.80} came."
-        )
+        raise SpaceError(f"Expected a shape: an int, or a sequence of ints (-1 for a dynamic size), got {shape!r:.80}.")
     return size
 
 
 def sizes_of(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """`(2, 3)` out of `f(2, 3)` as out of `f((2, 3))`."""
+    """Returns the sizes of a call with variable arguments: `(2, 3)` for both `f(2, 3)` and `f((2, 3))`."""
     if len(args) == 1 and not isinstance(args[0], int):
         return tuple(as_size(args[0]))
     return tuple(int(arg) for arg in args)
 
 
 def normalize_dim(dim: int, ndim: int, what: str) -> int:
-    """`dim` counted from the front."""
+    """Converts a negative `dim` to one counted from the front.
+
+    Raises:
+        IndexError: `dim` is out of range.
+    """
     if not -ndim <= dim < ndim:
-        raise IndexError(f"Expected a dimension in [{-ndim}, {ndim - 1}] to {what}, but {dim} came.")
+        raise IndexError(f"Expected a dimension in [{-ndim}, {ndim - 1}] to {what}, got {dim}.")
     return dim % ndim
 
 
 @dataclass(frozen=True)
 class ShapeOp:
-    """One rearrangement of shapes that begin with `in_shape`.
+    """One operation on the leading dimensions `in_shape` of tensors.
 
     Attributes:
-        in_shape: the shape that is rearranged, dynamic sizes as -1.
-        out_shape: what becomes of it.
+        in_shape: the shape that is rearranged; dynamic sizes are -1.
+        out_shape: the resulting shape.
     """
 
     in_shape: torch.Size
     verb: ClassVar[str] = "rearrange"
 
     def apply(self, tensor: Tensor, tail: int) -> Tensor:
-        """`tensor`, of shape `in_shape` and `tail` more dimensions, rearranged."""
+        """Rearranges `tensor`, which has `tail` more dimensions after those of `in_shape`."""
         raise NotImplementedError
 
     def merged_dims(self) -> Sequence[int]:
-        """The sizes that are merged or split; tensors along a dynamic one then follow only if they are uniform."""
+        """Returns the sizes that are merged or split. If one is dynamic, tensors must be uniform along it."""
         return ()
 
     def with_trailing(self, tail: Sequence[int]) -> ShapeOp:
-        """The same on a shape that has `tail` behind `in_shape`."""
+        """Returns the same operation for shapes that have the dimensions `tail` after `in_shape`."""
         return WithTrailingDims(torch.Size([*self.in_shape, *tail]), self, len(tail))
 
     def names(self, names: Names) -> Names:
-        """What becomes of the dimensions' names."""
+        """Returns the names of the resulting dimensions."""
         return [None] * len(self.out_shape)
 
     @cached_property
@@ -110,14 +112,18 @@ class ShapeOp:
         return torch.Size([-1 if size and size % _PLACEHOLDER_SIZE == 0 else size for size in shape])
 
     def apply_checked(self, tensor: Tensor, tail: int = 0) -> Tensor:
-        """A tensor that lies along `in_shape`, with `tail` more dimensions, rearranged."""
-        out_shape = self.out_shape  # which raises where the move cannot be made
+        """Rearranges a spec's tensor, which has size 1 in dynamic dimensions and `tail` more dimensions.
+
+        Raises:
+            SpaceError: the sizes do not fit, or the tensor is not uniform along a dynamic size that is merged or split.
+        """
+        out_shape = self.out_shape  # raises a SpaceError if the sizes do not fit
         if -1 not in self.merged_dims() or out_shape == self.in_shape:
             return self.apply(tensor, tail)
         flat = tensor.reshape(-1, *tensor.shape[tensor.ndim - tail :])
         if not bool((flat == flat[:1]).all()):
             raise SpaceError(
-                f"Cannot {self.verb} a spec of the dynamic shape {tuple(self.in_shape)} whose bounds, counts or masks "
+                f"Cannot {self.verb} a spec of the dynamic shape {tuple(self.in_shape)}, since bounds, counts or masks "
                 f"differ along it."
             )
         return flat[0].expand(*concrete(out_shape), *flat.shape[1:])
@@ -125,7 +131,7 @@ class ShapeOp:
 
 @dataclass(frozen=True)
 class WithTrailingDims(ShapeOp):
-    """A move of the first dimensions of a shape that has `num_trailing` more."""
+    """An operation on the leading dimensions of a shape that has `num_trailing` more."""
 
     inner: ShapeOp
     num_trailing: int
@@ -147,7 +153,7 @@ class WithTrailingDims(ShapeOp):
 
 @dataclass(frozen=True)
 class Expand(ShapeOp):
-    """As `torch.Tensor.expand`; -1 keeps a size."""
+    """Expands as `torch.Tensor.expand`; -1 keeps a size."""
 
     sizes: tuple[int, ...]
     verb: ClassVar[str] = "expand"
@@ -161,7 +167,7 @@ class Expand(ShapeOp):
 
 @dataclass(frozen=True)
 class Reshape(ShapeOp):
-    """As `torch.Tensor.reshape`; one -1 is inferred."""
+    """Reshapes as `torch.Tensor.reshape`; one -1 is inferred."""
 
     sizes: tuple[int, ...]
     verb: ClassVar[str] = "reshape"
@@ -182,7 +188,7 @@ class Reshape(ShapeOp):
 
 @dataclass(frozen=True)
 class Flatten(ShapeOp):
-    """Dimensions `start` to `end`, counted from the front, become one."""
+    """Merges the dimensions `start` to `end`, counted from the front."""
 
     start: int
     end: int
@@ -200,7 +206,7 @@ class Flatten(ShapeOp):
 
 @dataclass(frozen=True)
 class Unflatten(ShapeOp):
-    """Dimension `dim`, counted from the front, becomes several."""
+    """Splits the dimension `dim`, counted from the front."""
 
     dim: int
     sizes: tuple[int, ...]
@@ -218,7 +224,7 @@ class Unflatten(ShapeOp):
 
 @dataclass(frozen=True)
 class Squeeze(ShapeOp):
-    """The given dimensions of size one go."""
+    """Removes the dimensions `dims`, all of size one."""
 
     dims: tuple[int, ...]
     verb: ClassVar[str] = "squeeze"
@@ -232,7 +238,7 @@ class Squeeze(ShapeOp):
 
 @dataclass(frozen=True)
 class Unsqueeze(ShapeOp):
-    """A dimension of size one comes in before `dim`."""
+    """Inserts a dimension of size one before `dim`."""
 
     dim: int
     verb: ClassVar[str] = "unsqueeze"
@@ -246,7 +252,7 @@ class Unsqueeze(ShapeOp):
 
 @dataclass(frozen=True)
 class Permute(ShapeOp):
-    """Dimensions in another order; `dims` are counted from the front."""
+    """Reorders the dimensions; `dims` are counted from the front."""
 
     dims: tuple[int, ...]
     verb: ClassVar[str] = "permute"
@@ -260,7 +266,7 @@ class Permute(ShapeOp):
 
 @dataclass(frozen=True)
 class Index(ShapeOp):
-    """As `tensor[index]`. A slice of a dynamic dimension stays dynamic."""
+    """Indexes as `tensor[index]`. A slice of a dynamic dimension stays dynamic."""
 
     items: tuple[Any, ...]
     verb: ClassVar[str] = "index"
@@ -280,7 +286,11 @@ class Index(ShapeOp):
 
     @classmethod
     def from_index(cls, index: Any, shape: torch.Size) -> Index:
-        """The move that `index`, as Python hands it to `__getitem__`, makes of `shape`."""
+        """Builds the operation from the argument of `__getitem__`.
+
+        Raises:
+            IndexError: `index` has too many items, several ellipses, or an item that is out of range or no index.
+        """
         items: list[Any] = []
         for item in index if isinstance(index, tuple) else (index,):  # pyright: ignore[reportUnknownVariableType]
             items.extend(_index_items(item))
@@ -296,7 +306,7 @@ class Index(ShapeOp):
 
 
 def _index_items(item: Any) -> list[Any]:
-    """One item of an index as integers, slices, None, Ellipsis and index tensors."""
+    """Converts one item of an index to integers, slices, None, Ellipsis and index tensors."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return [item]
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
@@ -304,16 +314,16 @@ def _index_items(item: Any) -> list[Any]:
     try:
         tensor = torch.as_tensor(list(item) if isinstance(item, range) else item)
     except (TypeError, ValueError, RuntimeError):
-        tensor = torch.ones(1)  # which is refused
+        tensor = torch.ones(1)  # a float tensor, for which the error below is raised
     if tensor.dtype == torch.bool:
         return list(tensor.nonzero(as_tuple=True))
     if tensor.is_floating_point() and tensor.numel():
-        raise IndexError(f"Expected integers, slices, masks, None or '...' as an index of a spec, but {item!r} came.")
+        raise IndexError(f"Expected integers, slices, masks, None or '...' as an index of a spec, got {item!r}.")
     return [tensor.long()]
 
 
 def _validate_items(items: list[Any], shape: torch.Size) -> list[Any]:
-    """`items` checked against `shape`, and made fit for size 1 where it is dynamic."""
+    """Checks `items` against `shape`, and adapts those of dynamic dimensions to size 1."""
     validated: list[Any] = []
     sizes = iter(shape)
     for item in items:
@@ -326,13 +336,13 @@ def _validate_items(items: list[Any], shape: torch.Size) -> list[Any]:
             continue
         lowest, highest = _index_range(item)
         if not (-size <= lowest and highest < size):
-            raise IndexError(f"Expected an index below {size} for a spec of shape {tuple(shape)}, but {item} came.")
+            raise IndexError(f"Expected an index below {size} for a spec of shape {tuple(shape)}, got {item}.")
         validated.append(item)
     return validated
 
 
 def _index_range(item: Any) -> tuple[int, int]:
-    """The least and the greatest of the indices in an item, as far as they could be out of range."""
+    """Returns the least and greatest index in an item; (0, -1) if no index can be out of range."""
     if isinstance(item, int):
         return item, item
     if isinstance(item, Tensor) and item.numel():
@@ -342,7 +352,7 @@ def _index_range(item: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class MakeDynamic(ShapeOp):
-    """The size of a dimension is no longer said: it becomes -1."""
+    """Makes the size of a dimension dynamic (-1)."""
 
     dim: int
     verb: ClassVar[str] = "make dynamic a dimension of"

@@ -1,4 +1,4 @@
-"""What `spec.space` shows: bounds or counts, as TorchRL's users read them. Plain records, made when asked for."""
+"""The records that `spec.space` returns: bounds or counts, under TorchRL's names. They know no specs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ContinuousBox:
     """The bounds of a numeric spec, inclusive.
 
     Attributes:
-        low, high: tensors of the spec's shape (size 1 where that is dynamic).
+        low, high: tensors of the spec's shape (dynamic dimensions have size 1).
     """
 
     low: Tensor
@@ -26,14 +26,14 @@ class ContinuousBox:
 
 @dataclass(frozen=True, slots=True)
 class CategoricalBox:
-    """A choice of one among `n`; -1 where that is not known."""
+    """The number of options, `n`; -1 if it is unknown."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class BoxList:
-    """Several choices side by side."""
+    """The numbers of options of several choices."""
 
     boxes: tuple[CategoricalBox, ...]
 

@@ -1,4 +1,4 @@
-"""Lazy stacks: specs that are not equal, side by side along a dimension, as unequal tensors are in a lazy stack."""
+"""Lazy stacks of leaf specs: specs that are not equal, stacked along a dimension without a common spec."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .stacked_composite import StackedComposite
 
 
 def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
-    """The spec of values stacked along `dim`: an ordinary one if the specs are equal, else a lazy stack.
+    """Returns the spec of values stacked along `dim`: an ordinary spec if the specs are equal, else a lazy stack.
 
     Raises:
-        SpaceError: for no spec at all, or for specs whose values have other dtypes, devices or numbers of dimensions.
+        SpaceError: there are no specs, or their dtypes, devices or numbers of dimensions differ.
     """
     specs = list(specs)
     if not specs:
         raise SpaceError("Expected at least one spec to stack.")
     invalid = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
     if invalid is not None:
-        raise SpaceError(f"Expected only specs to stack, but a {type(invalid).__name__} is among them.")
+        raise SpaceError(f"Expected only specs to stack, got a {type(invalid).__name__} among them.")
     first_spec = specs[0]
     dim = shape_ops.normalize_dim(dim, first_spec.ndim + 1, "stack along")
     if all(spec == first_spec for spec in specs) and dim <= first_spec.ndim - first_spec._event_dims:
@@ -40,14 +40,14 @@ def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
 
 
 class Stacked(LazyStack):
-    """Leaf specs of unequal shapes, bounds or classes, side by side.
+    """A lazy stack of leaf specs of unequal shapes, bounds or classes.
 
-    Sizes that differ are -1 in the shape. Where shapes are equal, values are ordinary tensors; where they are not,
-    nested tensors, as there is nothing else: `StackedComposite` yields lazily stacked TensorDicts instead.
+    Sizes that differ are -1 in the shape. Values are ordinary tensors if the shapes are equal, else nested tensors.
+    Values of a `StackedComposite` are lazily stacked TensorDicts instead.
 
     Args:
-        specs: what is stacked.
-        dim: the dimension that comes in.
+        specs: the specs to stack.
+        dim: the position of the stacked dimension.
 
     >>> from vecrl.specs import Unbounded
     >>> spec = torch.stack([Unbounded((3,)), Unbounded((4,))])
@@ -77,7 +77,7 @@ class Stacked(LazyStack):
                 f"Values of the unequal shapes {[tuple(row.shape) for row in rows]} can only be nested along the "
                 f"first dimension, not along {dim}. Stack Composites instead: their values are lazy stacks."
             )
-        with warnings.catch_warnings():  # that nested tensors are a prototype
+        with warnings.catch_warnings():  # torch warns that nested tensors are a prototype
             warnings.simplefilter("ignore", UserWarning)
             return torch.nested.nested_tensor(rows)
 
@@ -98,19 +98,19 @@ class Stacked(LazyStack):
         return self._stack_rows(rows, self.dim if is_nested else self.dim - self.ndim + val.ndim)
 
     def project(self, val: Any) -> Any:
-        """`val` itself where it is in the spec, else the nearest values of the specs."""
+        """Returns `val` itself if it is in the spec, else the nearest values of the specs."""
         if self.is_in(val):
             return val
         rows = zip(self.specs, self._unstack(val), strict=True)
         return self._restack([spec.project(row) for spec, row in rows], val)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """As many values as specs (a sequence, or an array along the stacked dimension), encoded and joined."""
+        """Encodes one value per spec (a sequence, or an array along the stacked dimension) and stacks the results."""
         rows = zip(self.specs, self._unstack(val), strict=True)
         return self._stack_rows([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """An array, or a list of arrays where their shapes differ."""
+        """Converts to an array, or to a list of arrays if their shapes differ."""
         rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._unstack(val), strict=True)]
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
             batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0

@@ -1,4 +1,4 @@
-"""`StackedComposite`: Composites of unequal keys or entries, side by side."""
+"""`StackedComposite`: lazy stacks of Composites with unequal keys or entries."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .lazy_stack import LazyStack
 
 
 class StackedComposite(LazyStack, Composite):
-    """Composites of unequal keys or entries, side by side; the spec of a lazily stacked TensorDict.
+    """A lazy stack of Composites with unequal keys or entries; the spec of a lazily stacked TensorDict.
 
-    Its keys are those that all of them have; `spec[i]` along the stacked dimension is one of them itself, with all of
-    its keys, so edits and locks of it are edits and locks of the stack. To set an entry sets a part of it in each.
+    Its keys are those that all Composites have. `spec[i]` along the stacked dimension is the Composite itself, with all
+    its keys, so changes and locks of it apply to the stack. Setting an entry sets one part of it in each Composite.
 
     Args:
-        specs: what is stacked.
-        dim: the batch dimension that comes in.
+        specs: the Composites to stack.
+        dim: the position of the stacked batch dimension.
 
     >>> from vecrl.specs import Binary, Unbounded
-    >>> spec = torch.stack_tensors([Composite(a=Unbounded((3,))), Composite(a=Unbounded((4,)), b=Binary(2))])
+    >>> spec = torch.stack([Composite(a=Unbounded((3,))), Composite(a=Unbounded((4,)), b=Binary(2))])
     >>> list(spec.keys()), spec["a"].shape, list(spec[1].keys())
     (['a'], torch.Size([2, -1]), ['a', 'b'])
     """
@@ -44,7 +44,7 @@ class StackedComposite(LazyStack, Composite):
 
     @property
     def shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
-        """The batch shape, with the stacked dimension. It cannot be set."""
+        """The batch shape, including the stacked dimension. It cannot be set."""
         return self._stacked_shape()
 
     @property
@@ -53,7 +53,7 @@ class StackedComposite(LazyStack, Composite):
 
     @property
     def names(self) -> shape_ops.Names:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the batch dimensions, None for the stacked one. They cannot be set."""
+        """The names of the batch dimensions, None for the stacked one. They cannot be set."""
         names = self.specs[0].names
         return [*names[: self.dim], None, *names[self.dim :]]
 
@@ -69,7 +69,7 @@ class StackedComposite(LazyStack, Composite):
         if any(entry is None for entry in entries):
             return None
         if all(isinstance(entry, Composite) for entry in entries):
-            return StackedComposite(*entries, dim=self.dim)  # also of equal ones, so that edits reach them
+            return StackedComposite(*entries, dim=self.dim)  # also if they are equal, so that changes apply to them
         return torch_functions.stack_tensors(entries, self.dim)
 
     def _set_entry(self, name: str, spec: Any) -> None:
@@ -138,24 +138,24 @@ class StackedComposite(LazyStack, Composite):
         return self._stack_values(shape, lambda spec: spec.one(shape))
 
     def project(self, val: Any) -> Any:
-        """Replaces entries of `val` that are not in their specs by the nearest that are; see `Composite.project`."""
+        """Replaces the entries of `val` that are not in their specs by the nearest values, as `Composite.project`."""
         stacked, rows = is_tensor_collection(val), self._unstack(val)
         if stacked and val.is_locked:
-            rows = [row.lock_() for row in rows]  # what is written into a locked row is written into `val`
+            rows = [row.lock_() for row in rows]  # writes to a locked row go to the memory of `val`
         rows = [spec.project(row) for spec, row in zip(self.specs, rows, strict=True)]
         if not stacked:
             return tensordict.lazy_stack(rows, self.dim)
         dim = len(val.shape) - self._num_dims_behind()
-        sub_spec = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
-        return val if sub_spec or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
+        rows_are_views = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
+        return val if rows_are_views or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """As many mappings or TensorDicts as Composites, encoded and stacked lazily."""
+        """Encodes one mapping or TensorDict per Composite and stacks the results lazily."""
         rows = zip(self.specs, self._unstack(val), strict=True)
         return tensordict.lazy_stack([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
-        """A list of nested dicts, one of each Composite."""
+        """Converts to a list of nested dicts, one per Composite."""
         return [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._unstack(val), strict=True)]
 
     def type_check(self, value: Any, key: Any = None) -> None:
@@ -163,5 +163,5 @@ class StackedComposite(LazyStack, Composite):
             spec.type_check(row, key)
 
     def __repr__(self) -> str:
-        inner_shape = ",\n".join(map(repr, self.specs)).replace("\n", "\n    ")
-        return f"StackedComposite(\n    {inner_shape},\n    dim={self.dim})"
+        body = ",\n".join(map(repr, self.specs)).replace("\n", "\n    ")
+        return f"StackedComposite(\n    {body},\n    dim={self.dim})"

@@ -1,4 +1,4 @@
-"""What torch's functions do with specs: `torch.stack(specs)` is the spec of `torch.stack(values)`."""
+"""Implements torch functions for specs: `torch.stack(specs)` is the spec of `torch.stack(values)`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _METHODS = {
     torch.unbind: "unbind",
     torch.clone: "clone",
 }
-"""Functions that do what the method of the spec does."""
+"""Functions of torch, with the methods of specs that implement them."""
 
 _IMPLEMENTATIONS: dict[Any, Callable[..., Any]] = {}
 
 
 def register_torch_function(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Decorator: what `function` does with specs is the decorated function."""
+    """Decorator that registers a function as the implementation of torch's `function` for specs."""
 
     def register(implementation: F) -> F:
         _IMPLEMENTATIONS[function] = implementation
@@ -37,7 +37,7 @@ def register_torch_function(function: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `function` makes of specs."""
+    """Calls the implementation of torch's `function` for specs."""
     if function in _IMPLEMENTATIONS:
         return _IMPLEMENTATIONS[function](*args, **kwargs)
     if function in _METHODS:
@@ -45,14 +45,14 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         return getattr(spec, _METHODS[function])(*other_args, **kwargs)
     supported = ", ".join(sorted(f.__name__ for f in (*_IMPLEMENTATIONS, *_METHODS)))
     name = getattr(function, "__name__", function)
-    raise SpaceError(f"{name} does not take specs. Those of torch that do: {supported}.")
+    raise SpaceError(f"{name} does not take specs. These functions of torch do: {supported}.")
 
 
 @register_torch_function(torch.stack)
 def stack_tensors(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
-    """The spec of values that are stacked: an ordinary one if all are equal, else a lazy stack."""
-    from .stacked import stack_specs  # which needs the classes that need this module
+    """Returns the spec of stacked values: an ordinary spec if all specs are equal, else a lazy stack."""
+    from .stacked import stack_specs  # imported here, since `stacked` imports classes that import this module
 
     if out is not None:
-        raise SpaceError("Specs are not stacked into an existing one: leave `out` away.")
+        raise SpaceError("Specs cannot be stacked into an existing one. Omit `out`.")
     return stack_specs(tensors, dim)

@@ -273,11 +273,11 @@ def test_bad_actions():
     with pytest.raises(PendingError, match="reset first"):
         cartpole.step([0, 0, 0])
     cartpole.reset()
-    with pytest.raises(SpaceError, match=r"shape \(3,\).*\(2,\) came"):
+    with pytest.raises(SpaceError, match=r"shape \(3,\).*\(2,\)"):
         cartpole.step([0, 1])
     with pytest.raises(SpaceError, match="integers"):
         cartpole.step(torch.zeros(3))
-    with pytest.raises(SpaceError, match=r"\[1, 2\].*\[2, -1\].*0 to 1"):
+    with pytest.raises(SpaceError, match=r"0 to 1.*\[2, -1\].*\[1, 2\]"):
         cartpole.step([0, 2, -1])
     pendulum = make_native("Pendulum-v1", 3)
     pendulum.reset()

@@ -1,6 +1,6 @@
-"""Classic control as batches of tensors: gymnasium's tasks, step for step, on any device and in any number.
+"""Native tasks: gymnasium's classic control as batches of tensors, with equal results, on any device.
 
-They run where the policy runs, so that nothing is copied, and thousands of them cost little more than one.
+They run on the device of the policy, so nothing is copied, and thousands of rows take little more time than one.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def make_native(
     max_episode_steps: int | None = None,
     **kwargs: Any,
 ) -> NativeSimulator:
-    """A native task by name.
+    """Constructs a native task by name.
 
     Args:
         name: a key of `NATIVE`.
-        num_envs, device, dtype, render_mode, max_episode_steps, kwargs: see `NativeSimulator`.
+        num_envs, device, dtype, render_mode, max_episode_steps, kwargs: arguments of `NativeSimulator`.
 
     Raises:
         ValueError: an unknown name (the message lists the known ones), or an argument out of its range.
@@ -59,7 +59,7 @@ def make_native(
     tensor([1., 1., 1.])
     """
     if name not in NATIVE:
-        raise ValueError(f"There is no native task {name!r}; there are {', '.join(NATIVE)}.")
+        raise ValueError(f"Expected one of {', '.join(NATIVE)}, got {name!r}.")
     return NATIVE[name](
         num_envs,
         device=device,

@@ -1,7 +1,7 @@
 """Acrobot: swing the tip of a two-link chain above a line, with a torque at the joint between the links only.
 
 R. S. Sutton, "Generalization in reinforcement learning: successful examples using sparse coarse coding" (1996), with
-the equations of Sutton and Barto's book, one Runge-Kutta step of the fourth order, as gymnasium's "Acrobot-v1" has it.
+the equations of Sutton and Barto's book and one fourth-order Runge-Kutta step, as in gymnasium's "Acrobot-v1".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIGH = np.array([1, 1, 1, 1, *MAX_SPEEDS], np.float32)
 
 
 class Acrobot(NativeSimulator):
-    """State: angle of the first link (rad, 0 hangs down), that of the second to it, and their speeds (rad/s).
+    """State: angle of the first link (rad, 0 is down), angle of the second relative to it, and their speeds (rad/s).
 
     Observation: cosine and sine of the first angle, then of the second, and the two speeds.
     """
@@ -66,13 +66,13 @@ class Acrobot(NativeSimulator):
 
 
 def _derivative(state: Tensor, torque: Tensor) -> Tensor:
-    """The time derivative of `state` `[4, n]`, rad/s and rad/s²."""
+    """Computes the time derivative of `state` `[4, n]`, in rad/s and rad/s²."""
     first, second, first_dot, second_dot = state.unbind(0)
     cos, sin = second.cos(), second.sin()
     lever = MASS * LENGTH * CENTRE
     d1 = cos * (2 * lever) + (MASS * (LENGTH**2 + 2 * CENTRE**2) + 2 * INERTIA)
     d2 = cos * lever + (MASS * CENTRE**2 + INERTIA)
-    # The cosine of an angle less a quarter turn is its sine.
+    # The cosine of an angle minus pi / 2 is its sine.
     weight2 = torch.sin(first + second) * (MASS * CENTRE * GRAVITY)
     weight1 = weight2 + first.sin() * (MASS * (CENTRE + LENGTH) * GRAVITY)
     load1 = weight1 - lever * sin * second_dot * (second_dot + 2 * first_dot)
@@ -84,5 +84,5 @@ def _derivative(state: Tensor, torque: Tensor) -> Tensor:
 
 
 def _wrap(angle: Tensor) -> Tensor:
-    """The same direction within half a turn of 0."""
+    """Wraps an angle to [-pi, pi]."""
     return angle - 2 * math.pi * torch.round(angle / (2 * math.pi))

@@ -1,8 +1,8 @@
-"""Compiled functions whose inputs never change in shape, dtype or device.
+"""Compiles functions of inputs with constant shapes, dtypes and devices.
 
-`torch.compile` checks on every call that they did not, which costs more than a small batch's whole step (some 20 µs of
-30). A simulator's batch is fixed for life and its actions are checked anyway, so the graph is handed to TorchInductor
-directly. Nothing here knows of simulators.
+`torch.compile` checks the inputs on every call, which takes longer than the step of a small batch (about 20 µs of 30).
+A simulator's batch never changes and its actions are checked before, so this module passes the graph to TorchInductor
+directly. It knows no simulators.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def compile_static(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-    """`function` as compiled code, made on the first call for the shapes, dtypes and devices of that call.
+    """Compiles `function` on the first call, for the shapes, dtypes and devices of that call.
 
     Args:
-        function: takes tensors and returns a tuple of tensors; pure, and never looks at a tensor's values.
+        function: a pure function of tensors that returns a tuple of tensors and never reads their values in Python.
 
     Returns:
-        A function of the same arguments. Every later call must bring tensors like the first one's; no gradients.
+        A function of the same arguments, without gradients. Later calls need tensors of the same shapes, dtypes and
+        devices.
     """
     compiled: list[Any] = []
-    bool_results: list[int] = []  # which results are bool
+    bool_results: list[int] = []  # indices of the bool results
 
     def trace(*args: Tensor) -> tuple[Tensor, ...]:
         results = function(*args)
@@ -45,8 +46,8 @@ def compile_static(function: Callable[..., tuple[Tensor, ...]]) -> Callable[...,
 
 
 def as_bytes(value: Tensor) -> Tensor:
-    """Bools as uint8 0 or 1, to `view` as bools again outside the compiled code; anything else as it is.
+    """Converts bools to uint8 0 or 1, for a `view` as bools outside the compiled code; returns other tensors unchanged.
 
-    TorchInductor's CPU code stores bools one by one, which took most of a step's time; bytes it stores in vectors.
+    TorchInductor's CPU code stores bools one by one, which took most of a step's time. It stores bytes in vectors.
     """
     return torch.where(value, 1, 0).to(torch.uint8) if value.dtype == torch.bool else value

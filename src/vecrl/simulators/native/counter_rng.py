@@ -1,8 +1,8 @@
-"""Random numbers as a pure function of (seed, episode, draw), so that no row's starts hang on anything else.
+"""Random numbers as a pure function of (seed, episode, draw), so that a row's start states depend on nothing else.
 
-A generator with a state would tie a row's start states to the batch around it and to the order of resets; a hash
-of a counter does not. All arithmetic is on wrapping 32-bit integers, which CPUs and GPUs do in vectors and all alike.
-It knows nothing of tasks.
+With a stateful generator, they would depend on the other rows and on the order of resets; with a hash of a counter,
+they do not. All arithmetic is on wrapping 32-bit integers, which CPUs and GPUs compute in vectors with equal results.
+This module knows no tasks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MULTIPLIERS = (0x7FEB352D, -2073254261)  # "lowbias32" of C. Wellons' hash pros
 
 
 def keys_of(seeds: np.ndarray) -> np.ndarray:
-    """Two 32-bit keys for each 64-bit seed, by the finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+    """Computes two 32-bit keys for each 64-bit seed, with the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
 
     Args:
         seeds: `[n]` uint64.
 
     Returns:
-        `[2, n]` int32. Different seeds have different pairs.
+        `[2, n]` int32. Different seeds have different pairs of keys.
     """
     z = seeds + np.uint64(_GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -36,13 +36,13 @@ def keys_of(seeds: np.ndarray) -> np.ndarray:
 
 
 def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Numbers in [0, 1), multiples of 2**-24, the same in every dtype and on every device.
+    """Draws numbers in [0, 1), multiples of 2**-24, which are the same in every dtype and on every device.
 
     Args:
-        keys: `[2, n]` int32, of `keys_of`.
-        episodes: `[n]` int32, the number of each row's episode.
-        num_draws: how many numbers an episode takes.
-        dtype: floating.
+        keys: `[2, n]` int32, from `keys_of`.
+        episodes: `[n]` int32, the episode number of each row.
+        num_draws: how many numbers an episode needs.
+        dtype: a floating-point dtype.
 
     Returns:
         `[num_draws, n]` of `dtype` on the keys' device.
@@ -52,23 +52,23 @@ def uniform(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype =
 
 
 def uniform_numpy(keys: Tensor, episodes: Tensor, num_draws: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """As `uniform`, for few rows on the CPU: NumPy's operations cost less to call."""
+    """Draws the same numbers as `uniform`, faster for few rows on the CPU: calls of NumPy have less overhead."""
     index = np.arange(num_draws, dtype=np.int32)
     return torch.from_numpy(_words(keys.numpy(), episodes.numpy(), index)).to(dtype) * 2.0**-24
 
 
 def _words(keys: Any, episodes: Any, index: Any) -> Any:
-    """24 bits each, `[num_draws, n]`, of tensors or of NumPy arrays."""
+    """Computes 24 random bits for each draw, `[num_draws, n]`, from tensors or NumPy arrays."""
     counter = episodes * len(index) + index[:, None]
     return _shift(_mix(_mix(keys[0] + counter * _STRIDE) ^ keys[1]), 8)
 
 
 def _mix(word: Any) -> Any:
-    """A bijection of 32-bit words in which every bit of the input sways every bit of the output."""
+    """Applies a bijection of 32-bit words in which every bit of the output depends on every bit of the input."""
     word = (word ^ _shift(word, 16)) * _MULTIPLIERS[0]
     word = (word ^ _shift(word, 15)) * _MULTIPLIERS[1]
     return word ^ _shift(word, 16)
 
 
 def _shift(word: Any, num_bits: int) -> Any:
-    return (word >> num_bits) & ((1 << (32 - num_bits)) - 1)  # shifts bring the sign in; this takes it out
+    return (word >> num_bits) & ((1 << (32 - num_bits)) - 1)  # the mask removes the sign bits that the shift inserts

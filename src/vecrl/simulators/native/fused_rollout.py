@@ -1,7 +1,7 @@
-"""Policy and simulator as one function: many steps in one compiled region, with nothing of Python between them.
+"""Compiles a policy and a native simulator into one function of many steps, without Python between the steps.
 
-At small batches a step's arithmetic is less than the cost of asking for it; unrolled, a step costs neither call nor
-check. It knows of policies only that they are functions of tensors.
+For small batches, the arithmetic of a step takes less time than the call of it. In an unrolled loop, a step needs no
+call and no check. This module knows policies only as functions of tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class FusedTrajectory:
     """T steps of n rows; time is the first dimension.
 
     Attributes:
-        obs: `[T, n, k]`, what was acted on.
-        actions: `[T, n, ...]`, as the policy gave them.
+        obs: `[T, n, k]`, the observations that the policy received.
+        actions: `[T, n, ...]`, as the policy returned them.
         reward: `[T, n]`.
-        terminated, truncated: `[T, n]` bool; where either holds, the next step is of a new episode.
-        next_obs: `[T, n, k]`, the true successors, final observations included; None unless asked for.
-        last_obs: `[n, k]`, what to act on after the last step.
+        terminated, truncated: `[T, n]` bool; if either is true, the next step is of a new episode.
+        next_obs: `[T, n, k]`, the observations after the steps, including final observations; None unless requested.
+        last_obs: `[n, k]`, the observations to act on after the last step.
     """
 
     obs: Tensor
@@ -40,16 +40,16 @@ class FusedTrajectory:
 
 
 class FusedRollout:
-    """Rollouts of one policy on one native simulator, with resets of rows whose episode ends.
+    """Rollouts of one policy on one native simulator, with an auto-reset of rows at the end of an episode.
 
     Args:
-        simulator: it goes on from where it is, and is where the rollout ended afterwards.
-        policy_fn: a function of the observations `[n, k]` (and of `params`, where `__call__` is given some) that gives
-            actions `[n]` or `[n, k]` without a look at tensors' values. Random numbers are welcome.
-        chunk: how many steps are compiled into one region. A step costs less in a longer one, but a second or more
-            to compile. A rollout of another length is put together of chunks and one shorter region.
-        compile: by default as the simulator was made.
-        next_obs: return `FusedTrajectory.next_obs` too.
+        simulator: the rollout starts from its current rows, and updates them.
+        policy_fn: a function of the observations `[n, k]` (and of `params`, if `__call__` receives any) that returns
+            actions `[n]` or `[n, k]` and does not read tensors' values in Python. It may draw random numbers.
+        chunk: how many steps are compiled into one region. A step is faster in a longer region, but takes a second or
+            more to compile. Rollouts of other lengths consist of several chunks and one shorter region.
+        compile: whether to compile; by default the simulator's `compile`.
+        next_obs: whether to return `FusedTrajectory.next_obs`.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class FusedRollout:
         policy_fn: Callable[..., Tensor],
         *,
         chunk: int = 8,
-        compile: bool | None = None,  # noqa: A002 -- the word that torch's users look for
+        compile: bool | None = None,  # noqa: A002 -- torch's name for it
         next_obs: bool = False,
     ):
         if chunk < 1:
-            raise ValueError(f"Expected a chunk of at least 1 step, but {chunk!r} came.")
+            raise ValueError(f"Expected a chunk of at least 1 step, got {chunk!r}.")
         self.simulator = simulator
         self.policy_fn = policy_fn
         self.chunk = chunk
@@ -72,19 +72,19 @@ class FusedRollout:
 
     @torch.no_grad()
     def __call__(self, num_steps: int, params: Any = None) -> FusedTrajectory:
-        """Run `num_steps` steps in every row.
+        """Steps every row `num_steps` times.
 
         Args:
             num_steps: T, at least 1.
-            params: any nesting of tensors, handed to the policy as its second argument unless None. Pass what
-                changes between rollouts (a population's parameters) here: tensors like the last ones cost no new
-                compilation.
+            params: a nested structure of tensors, which the policy receives as its second argument unless it is None.
+                Pass tensors that change between rollouts (a population's parameters) here: tensors of the same shapes
+                and dtypes need no new compilation.
 
         Raises:
-            PendingError: the simulator had no `reset` yet.
+            PendingError: the simulator was not reset yet.
         """
         if num_steps < 1:
-            raise ValueError(f"Expected num_steps of at least 1, but {num_steps!r} came.")
+            raise ValueError(f"Expected num_steps of at least 1, got {num_steps!r}.")
         chunks: list[tuple[Tensor, ...]] = []
         rows = self.simulator.rows
         obs = self.simulator.rows_obs(rows)
@@ -109,8 +109,8 @@ class FusedRollout:
         return self._regions[length]
 
     def _compiled(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        # The policy may close over tensors that change, so this is `torch.compile` with its guards. On a CPU, what
-        # calls the kernels is compiled too: there are several a step.
+        # The policy may close over tensors that change, so this uses `torch.compile` with its guards. On a CPU, the
+        # calls of the kernels are compiled too, since there are several per step.
         options: dict[str, Any] = {"cpp_wrapper": self.simulator.device == "cpu"}
         return torch.compile(run, fullgraph=True, dynamic=False, options=options)
 
@@ -130,7 +130,7 @@ class FusedRollout:
 def rollout(
     simulator: NativeSimulator, policy_fn: Callable[..., Tensor], num_steps: int, params: Any = None
 ) -> FusedTrajectory:
-    """One rollout; where there are to be more, make a `FusedRollout` once, which keeps what it compiled.
+    """Runs one rollout. For several, construct one `FusedRollout`, which keeps its compiled code.
 
     >>> from vecrl.simulators.native import make_native
     >>> simulator = make_native("CartPole-v1", 2)

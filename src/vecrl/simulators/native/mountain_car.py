@@ -1,6 +1,6 @@
-"""Mountain Car: an underpowered car must swing its way out of a valley, with three pushes to choose from.
+"""Mountain Car: drive an underpowered car out of a valley by swinging back and forth, with three discrete actions.
 
-A. W. Moore, "Efficient memory-based learning for robot control" (1990), as gymnasium's "MountainCar-v0" has it.
+A. W. Moore, "Efficient memory-based learning for robot control" (1990), as implemented in gymnasium's "MountainCar-v0".
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MountainCar(NativeSimulator):
 
 
 def drive(state: Tensor, push: Tensor) -> Tensor:
-    """The car's motion under `push` `[n]`, shared with the continuous task; the left end of the track is a wall."""
+    """Computes the next state under `push` `[n]`, also for the continuous task; the left end of the track is a wall."""
     position, speed = state.unbind(0)
     speed = torch.add(speed + push, torch.cos(3 * position), alpha=-GRAVITY).clamp(-MAX_SPEED, MAX_SPEED)
     position = position + speed

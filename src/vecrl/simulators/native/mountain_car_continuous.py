@@ -1,6 +1,6 @@
-"""Mountain Car with a push of any strength, which costs its square.
+"""Mountain Car with a continuous push; the cost of a push is proportional to its square.
 
-As gymnasium's "MountainCarContinuous-v0": the push is clipped to [-1, 1], its cost is counted before clipping.
+Same as gymnasium's "MountainCarContinuous-v0": the push is clipped to [-1, 1], its cost is computed before clipping.
 """
 
 from __future__ import annotations

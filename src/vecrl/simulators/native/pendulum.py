@@ -1,6 +1,6 @@
-"""Pendulum: swing a hanging pendulum up and hold it there with a torque too weak to lift it at once.
+"""Pendulum: swing up a hanging pendulum and balance it, with a torque that is too weak to lift it directly.
 
-As gymnasium's "Pendulum-v1", which never terminates. Angle 0 is upright.
+Same as gymnasium's "Pendulum-v1", which never terminates. Angle 0 is upright.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIGH = np.array([1.0, 1.0, MAX_SPEED], np.float32)
 
 
 class Pendulum(NativeSimulator):
-    """State: angle (rad, not wrapped), its speed (rad/s). Observation: the angle's cosine and sine, and the speed."""
+    """State: angle (rad, not wrapped) and its speed (rad/s). Observation: cosine and sine of the angle, the speed."""
 
     id = "Pendulum-v1"
     episode_steps = 200

@@ -1,7 +1,7 @@
-"""Many steps with actions that are known beforehand, written into arrays as they happen.
+"""Records many steps with given actions directly in preallocated tensors.
 
-What a rollout of a quick simulator would otherwise spend its time on is results that are made only to be copied. Knows
-simulators and tensors, no dialect.
+Rollouts of a fast simulator would otherwise spend most time on step results that are allocated only to be copied. This
+module knows native simulators and tensors, no dialects.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from .base import NativeSimulator, NativeState
 
-_INITIAL_CAPACITY = 512  # steps that a recording of unknown length has room for at first
+_INITIAL_CAPACITY = 512  # the initial capacity in steps, if the number of steps is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class NativeTrajectory:
-    """What happened in T steps of n rows; time is the first dimension.
+    """T steps of n rows; time is the first dimension.
 
     Attributes:
-        obs: `[T, n, k]`, what the actions were taken on.
-        next_obs: `[T, n, k]`, what followed, final observations included.
+        obs: `[T, n, k]`, the observations before the steps.
+        next_obs: `[T, n, k]`, the observations after the steps, including final observations.
         reward: `[T, n]`.
-        terminated, truncated: `[T, n]` bool; where either holds, the next step is of a new episode.
+        terminated, truncated: `[T, n]` bool; if either is true, the next step is of a new episode.
     """
 
     obs: Tensor
@@ -38,25 +38,25 @@ class NativeTrajectory:
 def record_trajectory(
     simulator: NativeSimulator, rows: NativeState, actions: Tensor, break_when_any_done: bool
 ) -> tuple[NativeTrajectory, NativeState]:
-    """Play through `actions`.
+    """Steps rows with `actions` and records the results.
 
     Args:
-        simulator: whose task it is; its own rows are not touched.
-        rows: to begin with.
-        actions: `[T, n, ...]`, checked ones.
-        break_when_any_done: end with the first step that ends an episode, which takes a look at every step.
+        simulator: the task; its own rows are not changed.
+        rows: the rows to start from.
+        actions: `[T, n, ...]`, already checked.
+        break_when_any_done: stop after the first step that ends an episode, which reads the flags of every step.
 
     Returns:
-        The tape, and the rows then. Those that ended with the last step have their next episode still before them.
+        The trajectory and the rows after it. Rows with an episode that ended in the last step are not reset.
     """
     record_steps = _record_with_host_checks if simulator.can_sync_host() else _record_on_device
-    buffer = _TapeBuffer(simulator.rows_obs(rows), len(actions), break_when_any_done)
+    buffer = _TrajectoryBuffer(simulator.rows_obs(rows), len(actions), break_when_any_done)
     rows = record_steps(simulator, rows, actions, break_when_any_done, buffer)
     return buffer.finish(), rows
 
 
-class _TapeBuffer:
-    """Room for steps, which doubles where their number is not known."""
+class _TrajectoryBuffer:
+    """A buffer of steps. It doubles when it is full, if the number of steps is unknown."""
 
     def __init__(self, obs: Tensor, steps: int, break_when_any_done: bool):
         capacity, n = min(steps, _INITIAL_CAPACITY) if break_when_any_done else steps, len(obs)
@@ -71,7 +71,7 @@ class _TapeBuffer:
         self._row_views = list(zip(*(leaf.unbind(0) for leaf in self.leaves), strict=True))
 
     def write(self, *values: Tensor | None) -> None:
-        """The next step; None leaves a leaf's row as it is."""
+        """Writes the values of the next step; None skips a leaf."""
         if self.num_steps == len(self._row_views):
             self.leaves = [torch.cat([leaf, torch.empty_like(leaf)]) for leaf in self.leaves]
             self._split_rows()
@@ -81,15 +81,15 @@ class _TapeBuffer:
         self.num_steps += 1
 
     def finish(self) -> NativeTrajectory:
-        """What was written."""
+        """Returns the recorded steps."""
         is_full = self.num_steps == len(self._row_views)
         return NativeTrajectory(*(leaf if is_full else leaf[: self.num_steps].clone() for leaf in self.leaves))
 
 
 def _record_on_device(
-    simulator: NativeSimulator, rows: NativeState, actions: Tensor, break_when_any_done: bool, buffer: _TapeBuffer
+    simulator: NativeSimulator, rows: NativeState, actions: Tensor, break_when_any_done: bool, buffer: _TrajectoryBuffer
 ) -> NativeState:
-    """Nobody waits for the data, but for the sake of `break_when_any_done`."""
+    """Records without waiting for the device, unless `break_when_any_done` is true."""
     obs, done = buffer.first_obs, torch.zeros_like(rows.steps, dtype=torch.bool)
     for action in actions.unbind(0):
         step, done, obs_after_reset, rows = simulator.step_and_restart_rows(action, rows)
@@ -101,9 +101,9 @@ def _record_on_device(
 
 
 def _record_with_host_checks(
-    simulator: NativeSimulator, rows: NativeState, actions: Tensor, break_when_any_done: bool, buffer: _TapeBuffer
+    simulator: NativeSimulator, rows: NativeState, actions: Tensor, break_when_any_done: bool, buffer: _TrajectoryBuffer
 ) -> NativeState:
-    """Where a look at the data costs nothing, only the rows that begin anew are observed apart."""
+    """Records on the CPU, where flags can be read at no cost: computes reset observations only for rows that reset."""
     restarts: list[tuple[int, Tensor, Tensor]] = []
     for action in actions.unbind(0):
         reward, terminated, truncated, state, steps = simulator.move_rows(action, rows.state, rows.steps)

@@ -1,9 +1,8 @@
-"""Which things have a state that can be held, which are left as they are, and which can do neither.
+"""Classifies objects: those with a state that can be captured, those without state, and those outside Python.
 
-What is held as a whole by a rule of its own (arrays, generators, what libraries keep outside Python) is a
-`StateHandler`; the
-rest (containers and objects) is walked by `taking` and built again by `putting`. Knows names of libraries, and imports
-none of them: a thing of a library is there only if the library is.
+Objects with a rule of their own (arrays, generators, objects that libraries keep outside Python) have a `StateHandler`.
+All others (containers and objects) are walked by `capture` and rebuilt by `restore`. This module knows libraries by
+name and imports none of them: an object of a library exists only if the library is loaded.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 Ref = Callable[[Any, str], Any]
-"""Of a thing and the name by which it is reached: what stands for it in a node."""
+"""Takes an object and the label that leads to it, and returns the reference to it for a node."""
 Get = Callable[..., Any]
-"""Of what stands for a thing, and of what is in its place now (or `MISSING`): the thing."""
+"""Takes a reference and the existing object at its place (or `MISSING`), and returns the restored object."""
 Node = dict[str, Any]
 
 
@@ -37,28 +36,32 @@ IMMEDIATE = (type(None), bool, int, float, complex, str, bytes)
 
 
 cached_by_class = functools.lru_cache(maxsize=4096)
-"""For functions of a class, which are asked for every object."""
+"""Caches functions of a class, since they are called for every object."""
 
 
 class StateHandler(Protocol):
-    """Things that are held by one rule.
+    """The rule by which objects of some classes are captured and restored.
 
     Attributes:
-        tag: what their nodes say they are.
+        tag: the kind of their nodes, under the key `is`.
     """
 
     tag: str
 
     def matches(self, cls: type) -> bool:
-        """Whether instances of a class are such."""
+        """Whether this handler applies to instances of a class."""
         ...
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """All that is to be known of it, but for the tag."""
+        """Captures the state of an object and returns its node, without the tag."""
         ...
 
     def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, Callable[[], None] | None]:
-        """The thing, `old` itself where that will do, and what is still to be done to make it what it was."""
+        """Finds or creates the object for a node, without any change to existing ones.
+
+        Returns:
+            The object, which is `old` if that can be used, and a function that carries out the changes, or None.
+        """
         ...
 
 
@@ -116,7 +119,7 @@ _EXTERNAL_MODULES |= {"pybullet", "pybullet_utils"}
 
 
 def is_environment(value: Any) -> bool:
-    """Whether something steps and begins anew."""
+    """Whether an object has the methods `step` and `reset`."""
     return _is_environment(type(value))
 
 
@@ -125,7 +128,7 @@ def _is_environment(cls: type) -> bool:
 
 
 def is_stateless(value: Any) -> bool:
-    """Whether something has no state to be held, so that what is in its place is left there: code, files, windows."""
+    """Whether an object (code, a file, a window) has no state, so that the existing object at its place stays."""
     return _is_stateless(type(value))
 
 
@@ -147,7 +150,7 @@ def _is_stateless(cls: type) -> bool:
 
 
 def is_external(value: Any) -> bool:
-    """Whether something stands for what another process, or a library behind a number, keeps to itself."""
+    """Whether an object represents state in another process, or in a library that is accessed by a handle."""
     return module_of(type(value)).partition(".")[0] in _EXTERNAL_MODULES
 
 
@@ -155,18 +158,18 @@ _CONTAINERS = (OrderedDict, dict, list, set)
 
 
 def container_base(cls: type) -> type | None:
-    """Which container a class derives from, if any."""
+    """Returns the container class that a class derives from, or None."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
 def mapping_base(value: Any) -> Any:
-    """The class whose methods a dict's items are had and set by, past those of a class that derives from it."""
+    """Returns the class with the methods that read and set the items of a dict, which bypass those of subclasses."""
     return OrderedDict if isinstance(value, OrderedDict) else dict
 
 
 @cached_by_class
 def is_python(cls: type) -> bool:
-    """Whether all that instances hold are attributes (and items), so that nothing is kept where nobody sees it."""
+    """Whether the whole state of instances is in attributes (and items): no extension type keeps more of it."""
     base = container_base(cls) or object
     size = cls.__basicsize__ - base.__basicsize__
     if cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__:
@@ -179,7 +182,7 @@ def is_python(cls: type) -> bool:
 
 @cached_by_class
 def slots_of(cls: type) -> tuple[tuple[str, Any], ...]:
-    """The names of a class's slots, and how to reach them."""
+    """Returns the names and descriptors of the slots of a class."""
     slot_dicts = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
     slots = [pair for slot_dict in slot_dicts for pair in slot_dict.items()]
     return tuple((name, slot) for name, slot in slots if isinstance(slot, types.MemberDescriptorType))
@@ -187,14 +190,16 @@ def slots_of(cls: type) -> tuple[tuple[str, Any], ...]:
 
 @cached_by_class
 def declared_names(cls: type, name: str) -> frozenset[Any]:
-    """What a class and those it derives from list under a name: `excluded_from_state`, attributes that are none of the
-    state, or
-    `state_classes`, of which there may be objects in it."""
+    """Returns the union of a declaration over a class and its bases.
+
+    Declarations are `excluded_from_state`, the attributes that are not part of the state, and `state_classes`, the
+    classes of objects that a state may contain.
+    """
     return frozenset(declared for base in cls.__mro__ for declared in vars(base).get(name, ()))
 
 
 def class_name(cls: type) -> str:
-    """A class by module and name.
+    """Returns the module and qualified name of a class.
 
     >>> class_name(dict)
     'builtins.dict'
@@ -203,12 +208,12 @@ def class_name(cls: type) -> str:
 
 
 def module_of(cls: type) -> str:
-    """The name of the module that a class is of; some of SWIG's have none."""
+    """Returns the name of the module of a class; "" for some classes of SWIG, which have none."""
     return str(getattr(cls, "__module__", ""))
 
 
 def same_name(first: str, second: str) -> bool:
-    """Whether two names are of one class, also where its module is run as the program in one of the cases."""
+    """Whether two names denote the same class, even if its module is `__main__` in one of them."""
     if first == second:
         return True
     if "__main__" not in (first.partition(".")[0], second.partition(".")[0]):
@@ -217,7 +222,7 @@ def same_name(first: str, second: str) -> bool:
 
 
 def space_descriptions(value: Any) -> dict[str, str]:
-    """What the spaces of an environment look like, if it has any."""
+    """Returns descriptions of the spaces of an environment, if it has any."""
     if not is_environment(value):
         return {}
     attributes = getattr(value, "__dict__", {})
@@ -225,19 +230,19 @@ def space_descriptions(value: Any) -> dict[str, str]:
     return {name: describe_space(getattr(value, name, None)) for name in names}
 
 
-def describe_space(slot_dict: Any) -> str:
-    """A space in words; those of a `Box` leave out its bounds, for which NumPy takes a while."""
-    return f"Box{slot_dict.shape} of {slot_dict.dtype}" if hasattr(slot_dict, "low") else str(slot_dict)
+def describe_space(space: Any) -> str:
+    """Describes a space. The description of a `Box` omits its bounds, since NumPy formats them slowly."""
+    return f"Box{space.shape} of {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def describe_object(value: Any) -> str:
-    """What to call a thing in a message: an environment's id, or its class.
+    """Returns the name of an object for messages: the id of an environment, or the class.
 
     >>> describe_object([])
     'list'
     """
     spec = None
-    if hasattr(type(value), "spec"):  # to look it up in the thing itself could be to ask its workers
+    if hasattr(type(value), "spec"):  # on the class, since an instance may forward the access to its workers
         with suppress(Exception):
             spec = value.spec
     spec_id = getattr(spec, "id", None)

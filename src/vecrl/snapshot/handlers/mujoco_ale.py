@@ -1,6 +1,6 @@
-"""How what simulators keep outside Python is held and put back: MuJoCo's data and models, Atari's emulator.
+"""Captures and restores what simulators keep outside Python: MuJoCo's data and models, and Atari's emulator.
 
-They are known by the module of their classes; nothing is imported here.
+The objects are recognized by the modules of their classes. This module imports no simulators.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from .base import Get, Node, Ref, StateHandler, module_of
 from .torch import is_instance_of_library, loaded_module
 
 Restored = tuple[Any, Callable[[], None] | None]
+_SAME_CONSTRUCTION = "Construct the environment in the same way."
 
 
 class MujocoData:
-    """MuJoCo's `MjData`: what integration hangs on, and whatever arrays it has computed besides."""
+    """MuJoCo's `MjData`: the integration state, and all arrays of computed values."""
 
     tag = "mujoco_data"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "mujoco", "MjData")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         mujoco, model = loaded_module("mujoco"), value.model
         spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
         vector = np.empty(mujoco.mj_stateSize(model, spec))
@@ -37,20 +36,19 @@ class MujocoData:
         return {"state": vector, "arrays": arrays, "model": ref(model, ".model"), "size": _size(model)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         if not self.matches(type(old)):
-            raise StateError("The state holds MuJoCo's data where this environment has none: was it made alike?")
+            raise StateError(f"Expected MjData, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
         get(node["model"], old.model)
         if node["size"] != _size(old.model):
             raise StateError(
-                f"Expected a state of a MuJoCo model with {_size(old.model)}, but one with {node['size']} came."
+                f"Expected a state of a MuJoCo model with {_size(old.model)}, got one with {node['size']}."
             )
 
         def restore_state() -> None:
             mujoco, vector = loaded_module("mujoco"), node["state"]
             spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
             mujoco.mj_setState(old.model, old, vector, spec)
-            mujoco.mj_forward(old.model, old)  # so that contacts, whose number varies, are there
+            mujoco.mj_forward(old.model, old)  # creates the contacts, the number of which varies
             mujoco.mj_setState(old.model, old, vector, spec)
             for name, array in _array_attributes(old):
                 saved = node["arrays"].get(name)
@@ -68,25 +66,23 @@ _CONSTANT_PREFIXES = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "name", "text_",
 
 
 class MujocoModels:
-    """MuJoCo's `MjModel`: its numbers, since environments change them; not the shapes and pictures that it shows."""
+    """MuJoCo's `MjModel`: its numbers, since environments change them, without meshes, textures and names."""
 
     tag = "mujoco_model"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "mujoco", "MjModel")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         arrays = {
             name: array.copy()
             for name, array in _array_attributes(value)
             if array.size and not name.startswith(_CONSTANT_PREFIXES)
         }
         options = {
-            name: array
+            name: option
             for name in _public_names(value.opt)
-            if isinstance(array := getattr(value.opt, name), int | float)
+            if isinstance(option := getattr(value.opt, name), int | float)
         }
         return {
             "arrays": arrays,
@@ -95,9 +91,8 @@ class MujocoModels:
         }
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         if not self.matches(type(old)):
-            raise StateError("The state holds a MuJoCo model where this environment has none: was it made alike?")
+            raise StateError(f"Expected MjModel, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
 
         def restore_state() -> None:
             for owner, arrays in ((old, node["arrays"]), (old.opt, node["vectors"])):
@@ -122,20 +117,18 @@ def _array_attributes(value: Any) -> list[tuple[str, np.ndarray]]:
 
 
 class AtariEmulators:
-    """Atari's emulator, by its own way of writing itself down, its generator included.
+    """Atari's emulator, in its own serialization format, including its random number generator.
 
-    That leaves out the action of the frame before, which sticky actions repeat. So it is found by trying: the one from
-    which the frames to come are those that come.
+    The format omits the action of the previous frame, which sticky actions repeat. `capture` finds it by trial: it is
+    the action after which the emulator produces the same next frames.
     """
 
     tag = "ale"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return cls.__name__ == "ALEInterface" and module_of(cls).partition(".")[0] == "ale_py"
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         state = value.cloneState(include_rng=True)
         sticky_probability = value.getFloat("repeat_action_probability")
         last_action = None
@@ -152,9 +145,8 @@ class AtariEmulators:
         return {"state": bytes(state.serialize()), "last": None if last_action is None else int(last_action.value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         if not self.matches(type(old)):
-            raise StateError("The state holds an Atari emulator where this environment has none: was it made alike?")
+            raise StateError(f"Expected ALEInterface, as in the state, got {type(old).__name__}. {_SAME_CONSTRUCTION}")
 
         def restore_state() -> None:
             actions = {int(action.value): action for action in old.getLegalActionSet()}
@@ -168,18 +160,19 @@ class AtariEmulators:
         return old, restore_state
 
 
-_PROBE_FRAMES = 8  # frames: a sticky run is longer than that once in 65,000 times at the usual probability
+# At the usual probability of sticky actions, one of 65,000 runs of repeated actions is longer than this.
+_PROBE_FRAMES = 8
 
 
 def _probe_frames(ale: Any, action: Any) -> bytes:
-    """What a few frames under an action lead to."""
+    """Steps a few frames with an action and returns the serialized state."""
     for _ in range(_PROBE_FRAMES):
         ale.act(action)
     return ale.cloneState(include_rng=True).serialize()
 
 
 def _repeat(ale: Any, action: Any, sticky_probability: float) -> None:
-    """Act until this is surely the action of the frame before."""
+    """Steps until `action` is almost surely the action of the previous frame, despite sticky actions."""
     for _ in range(int(min(1000, 30 / -math.log(min(sticky_probability, 0.99)))) if sticky_probability else 1):
         ale.act(action)
 

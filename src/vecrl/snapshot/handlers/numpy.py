@@ -1,7 +1,7 @@
-"""How NumPy's arrays and generators, and those of `random`, are held and put back.
+"""Captures and restores NumPy's arrays and random number generators, and those of `random`.
 
-An array is replaced, since the one that is there may have been handed out as an observation; but where its memory is a
-library's, it is written into, since the library looks there. A view becomes a view of the same array again.
+An array is replaced, since the existing one may have been returned as an observation. If its memory belongs to a
+library, it is written into instead, since the library reads it. A view is restored as a view of the same array.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ Restored = tuple[Any, Callable[[], None] | None]
 
 
 class Arrays:
-    """Arrays of numbers, text and times; read-only ones stay so."""
+    """Arrays of numbers, text, times and objects; read-only arrays stay read-only."""
 
     tag = "array"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return cls is np.ndarray
 
     def capture(self, value: np.ndarray, ref: Ref) -> Node:
-        """See `StateHandler`."""
         node: Node = {} if value.flags.writeable else {"fixed": True}
         if value.dtype == object:
             return {**node, "items": [ref(item, "[…]") for item in value.ravel().tolist()], "shape": list(value.shape)}
@@ -42,14 +40,13 @@ class Arrays:
         return {**node, "value": np.array(value, order="C")}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         if "items" in node:
             return _objects(node, get)
         if "base" in node:
             return _view(node, old, get), None
         value = node["turned"].T if "turned" in node else node["value"]
         if not isinstance(value, np.ndarray):
-            raise StateError(f"Expected an array in a state, but it holds a {type(value).__name__}.")
+            raise StateError(f"Expected an array in a state, got a {type(value).__name__}.")
         shares_foreign_memory = (
             type(old) is np.ndarray and old.flags.writeable and not isinstance(old.base, np.ndarray | None)
         )
@@ -81,11 +78,11 @@ def _view(node: Node, old: Any, get: Get) -> np.ndarray:
     base = get(node["base"], old.base if type(old) is np.ndarray else None)
     shape, strides, dtype = tuple(node["shape"]), tuple(node["strides"]), node["dtype"].dtype
     if not isinstance(base, np.ndarray):
-        raise StateError("Expected the array that a view is of, but the state holds something else.")
+        raise StateError(f"Expected an array as the base of a view, got a {type(base).__name__}.")
     low = node["at"] + sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
     high = node["at"] + sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True)) + dtype.itemsize
     if low < 0 or high > base.nbytes:
-        raise StateError("A view in the state reaches beyond the array that it is of.")
+        raise StateError("Expected a view within its base array, got one that exceeds it.")
     raw_bytes = base.reshape(-1).view(np.uint8)
     new = np.ndarray(shape, dtype, raw_bytes, node["at"], strides)
     if type(old) is np.ndarray and _is_same_view(old, new):
@@ -99,20 +96,17 @@ def _is_same_view(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 class Scalars:
-    """NumPy's numbers."""
+    """NumPy's scalars."""
 
     tag = "scalar"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return issubclass(cls, np.generic)
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"value": np.array(value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         return node["value"][()], None
 
 
@@ -122,15 +116,12 @@ class Dtypes:
     tag = "dtype"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return issubclass(cls, np.dtype)
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {} if value.kind == "O" else {"value": np.empty(0, value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         return (node["value"].dtype if "value" in node else np.dtype(object)), None
 
 
@@ -139,26 +130,21 @@ _BIT_GENERATORS |= {cls.__name__: cls for cls in (np.random.Philox, np.random.SF
 
 
 class BitGenerators:
-    """Bit generators: where they are, and whose children their next children will be."""
+    """NumPy's bit generators: their position, and the seed sequence from which they spawn others."""
 
     tag = "bits"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return issubclass(cls, np.random.BitGenerator)
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"of": type(value).__name__, "state": value.state, "sown": _seed_sequence_state(value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         name, state = node["of"], node["state"]
         if type(old).__name__ != name or _seed_sequence_state(old) != node["sown"]:
             if name not in _BIT_GENERATORS:
-                raise StateError(
-                    f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, but {name!r} came."
-                )
+                raise StateError(f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, got {name!r}.")
             old = _BIT_GENERATORS[name](_make_seed_sequence(node["sown"]))
 
         def restore_state() -> None:
@@ -190,20 +176,17 @@ def _make_seed_sequence(seed_state: Mapping[str, Any] | None) -> Any:
 
 
 class Generators:
-    """NumPy's generators."""
+    """NumPy's `Generator`."""
 
     tag = "generator"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return issubclass(cls, np.random.Generator)
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"bits": ref(value.bit_generator, ".bit_generator")}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         has_generator = isinstance(old, np.random.Generator)
         bits = get(node["bits"], old.bit_generator if has_generator else None)
         return (old if has_generator and old.bit_generator is bits else np.random.Generator(bits)), None
@@ -215,15 +198,12 @@ class RandomStates:
     tag = "random_state"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return issubclass(cls, np.random.RandomState)
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"state": value.get_state(legacy=False)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         generator = old if isinstance(old, np.random.RandomState) else np.random.RandomState()
         return generator, lambda: generator.set_state(node["state"])
 
@@ -234,16 +214,13 @@ class PyRandom:
     tag = "random"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return cls is random.Random
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         version, words, gauss = value.getstate()
         return {"version": version, "words": np.array(words, np.uint64), "gauss": gauss}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         generator = old if type(old) is random.Random else random.Random()
         state = node["version"], tuple(node["words"].tolist()), node["gauss"]
         return generator, lambda: generator.setstate(state)

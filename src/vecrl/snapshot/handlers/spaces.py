@@ -1,6 +1,6 @@
-"""What of gymnasium's spaces is state: the generators that they draw by. All else about them stays what it is.
+"""Captures the state of gymnasium's spaces: their random number generators.
 
-A space may be a class's, and so be shared by all of its environments: it is never changed on account of a state.
+A space may be an attribute of a class, which all its environments share. So nothing else of a space is changed.
 """
 
 from __future__ import annotations
@@ -16,36 +16,31 @@ _STATEFUL_ATTRIBUTES = ("_np_random", "spaces", "feature_space", "node_space", "
 
 
 class Spaces:
-    """Spaces, those within others too."""
+    """Spaces, including nested ones."""
 
     tag = "space"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "gymnasium", "Space") or is_instance_of_library(cls, "gym", "Space")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
-        there = vars(value)
-        parts = {name: ref(there[name], f".{name}") for name in _STATEFUL_ATTRIBUTES if there.get(name) is not None}
+        attrs = vars(value)
+        parts = {name: ref(attrs[name], f".{name}") for name in _STATEFUL_ATTRIBUTES if attrs.get(name) is not None}
         return {"look": describe_space(value), "parts": parts}
 
     def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, Callable[[], None] | None]:
-        """See `StateHandler`."""
         if not self.matches(type(old)) or describe_space(old) != node["look"]:
-            raise StateError(
-                f"Expected the space {node['look']}, as it was when the state was taken, but it is {old!r:.80}."
-            )
-        there = vars(old)
+            raise StateError(f"Expected the space {node['look']}, as in the state, got {old!r:.80}.")
+        attrs = vars(old)
         parts = {
-            name: get(part, there.get(name)) for name, part in node["parts"].items() if name in _STATEFUL_ATTRIBUTES
+            name: get(part, attrs.get(name)) for name, part in node["parts"].items() if name in _STATEFUL_ATTRIBUTES
         }
         rng = parts.get("_np_random")
 
-        def go_on() -> None:
+        def set_generator() -> None:
             old._np_random = rng
 
-        return old, go_on
+        return old, set_generator
 
 
 HANDLERS: list[StateHandler] = [Spaces()]

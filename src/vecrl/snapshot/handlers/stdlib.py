@@ -1,4 +1,4 @@
-"""How the standard library's values that never change are held: by text and numbers that make them again."""
+"""Captures immutable values of the standard library as text and numbers, and rebuilds them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,17 @@ _BY_NAME = {class_name(conversion[0]): conversion for conversion in _CONVERSIONS
 
 
 class StdlibValues:
-    """Decimals, fractions, dates, times, paths, UUIDs."""
+    """Decimals, fractions, dates, times, paths and UUIDs."""
 
     tag = "literal"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return cls in _BY_CLASS
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"of": class_name(type(value)), "value": _BY_CLASS[type(value)][1](value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> tuple[Any, None]:
-        """See `StateHandler`."""
         return _BY_NAME[node["of"]][2](node["value"]), None
 
 

@@ -1,6 +1,7 @@
-"""How torch's, tensordict's and JAX's things are held and put back.
+"""Captures and restores objects of torch, tensordict and JAX.
 
-A library is known by the module of its classes, and is only ever the one that is loaded: nothing is imported here.
+Libraries are recognized by the modules of the objects' classes. This module imports none of them, and uses only those
+that are loaded.
 """
 
 from __future__ import annotations
@@ -18,40 +19,44 @@ Restored = tuple[Any, Callable[[], None] | None]
 
 
 def loaded_module(name: str) -> Any:
-    """A library that is loaded already."""
+    """Returns a library that is loaded already.
+
+    Raises:
+        StateError: it is not loaded.
+    """
     if name not in sys.modules:
-        raise StateError(f"The state holds things of {name}, which is not loaded here: import it first.")
+        raise StateError(f"The state contains objects of {name}, which is not loaded. Import it first.")
     return sys.modules[name]
 
 
 def is_instance_of_library(cls: type, package: str, *names: str) -> bool:
-    """Whether a class, or one that it derives from, is one of a package's of these names."""
+    """Whether a class, or one of its bases, has one of these names and is of this package."""
     return any(module_of(base).partition(".")[0] == package and base.__name__ in names for base in cls.__mro__)
 
 
 class Tensors:
-    """torch's tensors. Parameters, buffers and what is in shared memory are written into, so that who shares them sees
-    it; others are replaced, since they may have been handed out."""
+    """Tensors of torch.
+
+    Parameters, buffers and tensors in shared memory are written into, so that all users of the memory get the values.
+    Other tensors are replaced, since they may have been returned to a caller.
+    """
 
     tag = "tensor"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "torch", "Tensor")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         if not value.is_contiguous() and value.layout != loaded_module("torch").strided:
-            raise StateError(f"Expected dense tensors in a state, but one of layout {value.layout} came.")
+            raise StateError(f"Expected dense tensors in a state, got one of layout {value.layout}.")
         gradient_flag = {"asks": True} if value.requires_grad and value.is_leaf else {}
         parameter_flag = {"parameter": True} if is_instance_of_library(type(value), "torch", "Parameter") else {}
         return {"value": value.detach().cpu().clone(), "device": str(value.device), **gradient_flag, **parameter_flag}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         torch, value = loaded_module("torch"), node["value"]
         if not isinstance(value, torch.Tensor):
-            raise StateError(f"Expected a tensor in a state, but it holds a {type(value).__name__}.")
+            raise StateError(f"Expected a tensor in a state, got a {type(value).__name__}.")
         if isinstance(old, torch.Tensor) and _can_copy_into(old, node):
             return old, lambda: _copy(torch, old, value)
         device = old.device if isinstance(old, torch.Tensor) else _available_device(torch, node["device"])
@@ -62,7 +67,7 @@ class Tensors:
 
 
 def _can_copy_into(old: Any, node: Node) -> bool:
-    """Whether a tensor is one to be written into."""
+    """Whether the state is written into the existing tensor, as opposed to a new one."""
     value = node["value"]
     must_keep = (
         node.get("stays")
@@ -76,7 +81,7 @@ def _can_copy_into(old: Any, node: Node) -> bool:
 
 
 def _available_device(torch: Any, device: str) -> str:
-    """A device, or the CPU where there is no such device: a state may come from another machine."""
+    """Returns the device, or the CPU if CUDA is not available: a state may come from another machine."""
     return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
 
 
@@ -86,20 +91,17 @@ def _copy(torch: Any, old: Any, value: Any) -> None:
 
 
 class TorchGenerators:
-    """torch's generators."""
+    """Random number generators of torch."""
 
     tag = "torch_generator"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "torch", "Generator")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"state": value.get_state().clone(), "device": str(value.device)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         torch = loaded_module("torch")
         generator = (
             old if isinstance(old, torch.Generator) else torch.Generator(_available_device(torch, node["device"]))
@@ -108,36 +110,31 @@ class TorchGenerators:
 
 
 class Sizes:
-    """torch's sizes."""
+    """Sizes of torch."""
 
     tag = "size"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(cls, "torch", "Size")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         return {"value": list(value)}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         return loaded_module("torch").Size(node["value"]), None
 
 
 class TensorDicts:
-    """TensorDicts, nested and stacked ones too, and the objects in them."""
+    """TensorDicts, including nested and stacked ones, and non-tensor data."""
 
     tag = "tensordict"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return is_instance_of_library(
             cls, "tensordict", "TensorDict", "LazyStackedTensorDict", "NonTensorData", "NonTensorStack"
         )
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         class_name = next(
             b.__name__ for b in type(value).__mro__ if b.__name__ in ("TensorDict", "NonTensorData", *_STACKS)
         )
@@ -153,7 +150,6 @@ class TensorDicts:
         return {**metadata, "items": [[key, ref(part, f"[{key!r}]")] for key, part in value.items()]}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         tensordict = loaded_module("tensordict")
         if node["of"] == "NonTensorData":
             return tensordict.NonTensorData(get(node["data"]), batch_size=node["size"], device=node["device"]), None
@@ -175,23 +171,20 @@ _STACKS = ("LazyStackedTensorDict", "NonTensorStack")
 
 
 class JaxArrays:
-    """JAX's arrays, random keys included."""
+    """Arrays of JAX, including random keys."""
 
     tag = "jax"
 
     def matches(self, cls: type) -> bool:
-        """See `StateHandler`."""
         return module_of(cls).partition(".")[0] in ("jaxlib", "jax") and cls.__name__ in ("ArrayImpl", "PRNGKeyArray")
 
     def capture(self, value: Any, ref: Ref) -> Node:
-        """See `StateHandler`."""
         if type(value).__name__ == "ArrayImpl":
             return {"value": np.array(value)}
         random = loaded_module("jax").random
         return {"value": np.array(random.key_data(value)), "key": str(random.key_impl(value))}
 
     def restore(self, node: Node, old: Any, get: Get) -> Restored:
-        """See `StateHandler`."""
         jax = loaded_module("jax")
         value = jax.numpy.asarray(node["value"].copy())
         return (jax.random.wrap_key_data(value, impl=node["key"]) if "key" in node else value), None

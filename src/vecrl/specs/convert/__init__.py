@@ -1,8 +1,8 @@
-"""Ways between tensor specs and what other libraries call spaces or specs.
+"""Converts between tensor specs and the spaces or specs of other libraries.
 
-`spec_from_gym` and `space_from_spec` for gymnasium (and the old gym), `spec_from_dm` for dm_env and what looks like it,
-`spec_from_jax` for Jumanji's specs, gymnax's spaces and `jax.ShapeDtypeStruct`. None of these libraries is imported but
-gymnasium: theirs are recognised by what they have.
+`spec_from_gym` and `space_from_spec` are for gymnasium (and the old gym), `spec_from_dm` for dm_env and specs with the
+same attributes, `spec_from_jax` for Jumanji's specs, gymnax's spaces and `jax.ShapeDtypeStruct`. Only gymnasium is
+imported: the specs of the other libraries are recognized by their attributes.
 """
 
 from .arrays import spec_from_dm, spec_from_jax

@@ -1,4 +1,7 @@
-"""Array specs of dm_env, Jumanji, gymnax and JAX as tensor specs, recognised by what they have."""
+"""Converts array specs of dm_env, Jumanji, gymnax and JAX to tensor specs.
+
+The specs are recognized by their attributes: none of these libraries is imported.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from .dtypes import torch_dtype
 
 
 def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
-    """The tensor spec of a dm_env spec, nested in mappings and sequences as they nest.
+    """Converts a dm_env spec, or a nested structure of them, to a tensor spec.
 
     `Array` becomes `Unbounded`, `BoundedArray` `Bounded`, `DiscreteArray` `OneHot` (or `Categorical`), `StringArray`
-    `NonTensor`; a sequence, or a named tuple, becomes a Composite with the keys "0", "1", … or its fields.
+    `NonTensor`. A mapping becomes a Composite with its keys, a named tuple one with its fields, another sequence one
+    with the keys "0", "1", ….
 
     Args:
-        spec: what is converted; anything with the attributes of dm_env's specs will do.
+        spec: an object with the attributes of dm_env's specs, or a structure of them.
         device: of the result; None for torch's default device.
         categorical: choices as indices instead of one-hot rows.
     """
@@ -30,7 +34,7 @@ def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False)
         entries = {name: spec_from_dm(part, device=device, categorical=categorical) for name, part in parts.items()}
         return Composite(entries, device=device)
     if not (hasattr(spec, "shape") and hasattr(spec, "dtype")):
-        raise SpaceError(f"Expected a spec with a shape and a dtype, or a nest of them, but {spec!r:.80} came.")
+        raise SpaceError(f"Expected a spec with a shape and a dtype, or a structure of them, got {spec!r:.80}.")
     if hasattr(spec, "string_type") or np.dtype(spec.dtype).kind in "OSU":
         return NonTensor(tuple(spec.shape), device, example_data="")
     if getattr(spec, "num_values", None) is not None:
@@ -46,11 +50,11 @@ def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False)
 
 
 def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
-    """The tensor spec of `jax.ShapeDtypeStruct`, of a spec of Jumanji or a space of gymnax, or of a nest of them.
+    """Converts a `jax.ShapeDtypeStruct`, a Jumanji spec, a gymnax space, or a nested structure, to a tensor spec.
 
     Args:
-        spec: what is converted. Jumanji's are as dm_env's, with `MultiDiscreteArray` beside (`MultiOneHot`, or
-            `MultiCategorical`) and structures that hold others; gymnax's `Discrete`, `Box`, `Dict` and `Tuple` too.
+        spec: what is converted. Jumanji's specs are those of dm_env, and `MultiDiscreteArray` (becomes `MultiOneHot`,
+            or `MultiCategorical`) and specs that contain others; gymnax has `Discrete`, `Box`, `Dict` and `Tuple`.
         device: of the result; None for torch's default device.
         categorical: choices as indices instead of one-hot rows.
     """
@@ -69,7 +73,7 @@ def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False
 
 
 class _Box:
-    """gymnax's Box, with the bounds under dm_env's names."""
+    """A gymnax Box with the attribute names of dm_env."""
 
     def __init__(self, box: Any):
         self.shape, self.dtype = tuple(box.shape), box.dtype
@@ -77,7 +81,7 @@ class _Box:
 
 
 def _named_parts(spec: Any) -> dict[str, Any] | None:
-    """What a structure is made of, or None for a leaf."""
+    """Returns the parts of a structure by name, or None for a leaf."""
     if isinstance(spec, Mapping):
         return {str(name): part for name, part in spec.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if hasattr(spec, "_fields") and isinstance(spec, tuple):
@@ -100,6 +104,6 @@ def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, catego
 
 
 def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """One number for a bound that is the same everywhere."""
+    """Returns one number if all elements of the bound are equal, else a copy of the array."""
     is_uniform = bound.size and bool((bound == bound.flat[0]).all())
     return bound.flat[0] if is_uniform else np.array(bound)

@@ -1,4 +1,4 @@
-"""dtypes of NumPy as those of torch, and back."""
+"""Converts dtypes of NumPy to those of torch, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import SpaceError
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The dtype of torch that holds what a dtype of NumPy (or JAX) does.
+    """Returns the torch dtype of the same name as a NumPy (or JAX) dtype.
 
     >>> torch_dtype("uint8"), torch_dtype(np.float64)
     (torch.uint8, torch.float64)
@@ -19,12 +19,12 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     name = np.dtype(dtype).name if str(dtype) != "bfloat16" else "bfloat16"
     result = getattr(torch, name, None)
     if not isinstance(result, torch.dtype):
-        raise SpaceError(f"Expected a dtype that tensors can have, but {dtype!r} came.")
+        raise SpaceError(f"Expected a dtype that tensors can have, got {dtype!r}.")
     return result
 
 
 def numpy_dtype(dtype: torch.dtype | None) -> np.dtype[Any]:
-    """The dtype of NumPy for one of torch.
+    """Returns the NumPy dtype of the same name as a torch dtype.
 
     >>> numpy_dtype(torch.uint8)
     dtype('uint8')
@@ -33,6 +33,6 @@ def numpy_dtype(dtype: torch.dtype | None) -> np.dtype[Any]:
         result = np.dtype(str(dtype).removeprefix("torch."))
     except TypeError:
         result = None
-    if result is None or result.kind not in "biufc":  # where JAX is imported, NumPy knows bfloat16 by name, and no more
-        raise SpaceError(f"NumPy has no {dtype}: cast the spec, for instance with spec.to(torch.float32).")
+    if result is None or result.kind not in "biufc":  # if JAX is imported, np.dtype finds bfloat16, an extension type
+        raise SpaceError(f"NumPy has no {dtype}. Cast the spec, for instance with spec.to(torch.float32).")
     return result

@@ -1,6 +1,6 @@
-"""gymnasium spaces as tensor specs, one function a space.
+"""Converts gymnasium spaces to tensor specs, with one function per space.
 
-`spec_from_gym.register(MySpace)` adds one: a function of the space and of the `ConversionOptions` of the conversion.
+`spec_from_gym.register(MySpace)` registers another one: a function of the space and of the `ConversionOptions`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .dtypes import torch_dtype
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
-    """What `spec_from_gym` was asked for, for the functions of the single spaces.
+    """The options of `spec_from_gym`, which the functions of the spaces receive.
 
     Attributes:
         device: of the specs.
-        categorical: choices as indices rather than one-hot rows.
+        categorical: choices as indices instead of one-hot rows.
         dtype: of the choices, None for the space's own.
     """
 
@@ -53,20 +53,22 @@ _CONVERTERS: dict[type | str, Converter] = {}
 def spec_from_gym(
     space: Any, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
 ) -> Any:
-    """The spec of a gymnasium space, nested as it nests; old gym's spaces are recognised by the names of their classes.
+    """Converts a gymnasium space to a spec of the same structure.
+
+    Spaces of the old gym are recognized by the names of their classes.
 
     | space | spec |
     |---|---|
-    | Box | `Bounded`, or `Unbounded` where it holds all that its dtype does |
+    | Box | `Bounded`, or `Unbounded` if the bounds allow all values of the dtype |
     | Discrete | `OneHot`, or `Categorical`; `start` becomes `min` |
-    | MultiDiscrete | `MultiOneHot`, or `MultiCategorical`, as which also those of several dimensions come |
+    | MultiDiscrete | `MultiOneHot`, or `MultiCategorical`; always the latter if it has several dimensions |
     | MultiBinary | `Binary` |
     | Dict | `Composite` |
     | Tuple | `Composite` with the keys "0", "1", … |
     | Text, Sequence, Graph, OneOf and any other | `NonTensor` that draws from the space |
 
     Args:
-        space: what is converted.
+        space: the space to convert.
         device: of the spec; None for torch's default device.
         categorical: choices as indices instead of one-hot rows.
         dtype: of the choices; None for the space's own.
@@ -81,9 +83,9 @@ def spec_from_gym(
 
 
 def register_space(space_type: type | str) -> Callable[[Converter], Converter]:
-    """Decorator: spaces of `space_type` are converted by the decorated function of a space and a `ConversionOptions`.
+    """Decorator that registers a function of a space and a `ConversionOptions` for spaces of `space_type`.
 
-    A class may be named, with its module or without, rather than given.
+    `space_type` is a class or its name, with or without the module.
     """
 
     def add(converter: Converter) -> Converter:
@@ -97,7 +99,7 @@ spec_from_gym.register = register_space  # pyright: ignore[reportFunctionMemberA
 
 
 def convert(space: Any, options: ConversionOptions) -> Any:
-    """The spec of a space: by its class, else by the name of its class, so that old gym's do as well."""
+    """Converts a space by its class, else by the name of its class, which supports spaces of the old gym."""
     names = {cls.__name__: converter for cls, converter in _CONVERTERS.items() if isinstance(cls, type)}
     for cls in type(space).__mro__:
         for type_key in (cls, f"{cls.__module__}.{cls.__qualname__}", cls.__name__):
@@ -108,13 +110,11 @@ def convert(space: Any, options: ConversionOptions) -> Any:
             return names[cls.__name__](space, options)
     if all(hasattr(space, name) for name in ("sample", "seed", "contains")):
         return NonTensor((), options.device, example_data=_example(space), space=space)
-    raise SpaceError(
-        f"Expected a space, but {space!r:.80} came. spec_from_gym.register(type) adds the rule for a type of your own."
-    )
+    raise SpaceError(f"Expected a space, got {space!r:.80}. Register other classes with spec_from_gym.register(type).")
 
 
 def _example(space: Any) -> Any:
-    """One element of a space, the same every time, which leaves its generator as it is."""
+    """Draws one element of a space, always the same, without a change to its random number generator."""
     import copy
 
     space = copy.deepcopy(space)
@@ -141,7 +141,7 @@ def _box(space: spaces.Box, options: ConversionOptions) -> TensorSpec:
 
 
 def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """One number for a bound that is the same everywhere, which takes less room and is quicker to draw from."""
+    """Returns one number if all elements of the bound are equal, which takes less memory and makes drawing faster."""
     if bound.size and (bound == bound.flat[0]).all():
         return bound.flat[0]
     return bound.astype(np.int64) if bound.dtype.kind == "u" else bound

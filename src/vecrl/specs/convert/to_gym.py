@@ -1,4 +1,4 @@
-"""Tensor specs as gymnasium spaces, one function a spec."""
+"""Converts tensor specs to gymnasium spaces, with one function per spec."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from .. import (
 )
 from .dtypes import numpy_dtype
 
-_BOOL: Any = np.bool_  # which gymnasium takes, though its annotations do not say so
+_BOOL: Any = np.bool_  # typed as Any: gymnasium takes it, but its annotations do not include it
 
 
 @singledispatch
 def space_from_spec(spec: Any) -> Any:
-    """The gymnasium space of a spec: of what its `to_numpy` gives, one-hot rows as numbers.
+    """Converts a spec to the gymnasium space of what its `to_numpy` returns, so one-hot rows become indices.
 
-    A Composite with the keys "0", "1", … becomes a Tuple, any other a Dict. Masks are left away: gymnasium's `sample`
-    takes them as an argument. A NonTensor has a space only if it was given one.
+    A Composite with the keys "0", "1", … becomes a Tuple, any other a Dict. Masks are dropped, since gymnasium's
+    `sample` takes them as an argument. A NonTensor can be converted only if it has a space.
 
     Raises:
-        SpaceError: for what no space can say, such as dynamic dimensions.
+        SpaceError: no space can represent the spec, for instance one with dynamic dimensions.
 
     >>> space_from_spec(OneHot(4, min=1))
     Discrete(4, start=1)
@@ -46,7 +46,7 @@ def space_from_spec(spec: Any) -> Any:
 
 def _shape(spec: Any) -> tuple[int, ...]:
     if -1 in spec.shape:
-        raise SpaceError(f"gymnasium's spaces have fixed sizes, but {spec!r} has dynamic ones (-1).")
+        raise SpaceError(f"Expected fixed sizes, as gymnasium's spaces have, got dynamic ones (-1) in {spec!r}.")
     return tuple(spec.shape)
 
 
@@ -92,7 +92,7 @@ def _one_hot(spec: OneHot) -> Any:
 def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Any:
     space_dtype = np.dtype(np.int64) if dtype == torch.bool else numpy_dtype(dtype)
     if not shape:
-        # which gymnasium 0.29 lacks
+        # Discrete of gymnasium 0.29 has no argument `dtype`
         arguments: dict[str, Any] = {} if space_dtype == np.int64 else {"dtype": space_dtype.type}
         return spaces.Discrete(n, start=start, **arguments)
     return spaces.MultiDiscrete(np.full(shape, n), space_dtype.type, start=np.full(shape, start))
@@ -116,7 +116,7 @@ def _multi_one_hot(spec: MultiOneHot) -> Any:
 @space_from_spec.register
 def _non_tensor(spec: NonTensor) -> Any:
     if not isinstance(spec.space, spaces.Space):
-        raise SpaceError("Nothing says which objects a NonTensor without a space holds. Make it with space=….")
+        raise SpaceError("Expected a NonTensor with a space, got one without. Build it with space=….")
     space: Any = spec.space
     for size in reversed(_shape(spec)):
         space = spaces.Tuple((space,) * size)
