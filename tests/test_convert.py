@@ -144,7 +144,7 @@ def test_single_environments_by_name_over_tensordicts(name: str) -> None:
 
 
 def test_action_wrappers_raise() -> None:
-    with pytest.raises(SpaceError, match="leaves actions as they are"):
+    with pytest.raises(SpaceError, match="does not change actions"):
         to_tensordict(make_vector_env("CartPole-v1", num_envs=2, discrete_to_continuous_act=True))
 
 

@@ -158,7 +158,7 @@ def test_missing_seeds_are_drawn_and_saved(vecrl, tmp_path):
     ("arguments", "text"),
     [
         (["evolve", "Nowhere-v1"], "Nowhere"),
-        (["evolve", "nowhere::x"], "unknown prefix 'nowhere::'"),
+        (["evolve", "nowhere::x"], "got 'nowhere::'"),
         (["evolve", "brax::ant"], "pip install"),
         (["evolve", "CartPole-v1", "--network", "Linear(obs_length"], "line 1"),
         (["evolve", "CartPole-v1", "--popsize", "7"], "even popsize"),

@@ -274,7 +274,7 @@ def test_unpicklable_networks_raise():
             self.lock = threading.Lock()
 
     place = {"subbatch_size": 2, "backend": "processes", "num_workers": 2}
-    reported = pytest.raises(SerializationError, match=r"network cannot be pickled.*lock")
+    reported = pytest.raises(SerializationError, match=r"Expected the network to be picklable.*lock")
     with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, reported:
         evaluator(members(evaluator, 4))
 
@@ -421,7 +421,7 @@ def test_after_close():
     ("env", "options", "error", "text"),
     [
         (Pictures, {}, SpaceError, "FlattenObservation"),
-        ("nowhere::x", {}, ValueError, "unknown prefix"),
+        ("nowhere::x", {}, ValueError, "Expected one of the prefixes"),
         (Walk, {"popsize": 0}, ValueError, "popsize"),
         (Walk, {"subbatch_size": 0}, ValueError, "subbatch_size"),
         (Walk, {"subbatch_size": 2.5}, ValueError, "subbatch_size"),
