@@ -230,7 +230,7 @@ def test_batched_simulators_with_ids(wrap: Any) -> None:
         assert venv.render() == [None] * 3
         with pytest.raises(SpaceError, match="Expected every environment once"):
             venv.step([0, 0], [1, 1])
-        with pytest.raises(SpaceError, match="no keywords but seed"):
+        with pytest.raises(SpaceError, match="no keywords except seed"):
             venv.reset(further=1)
     with pytest.raises(ClosedError):
         venv.reset()

@@ -357,7 +357,7 @@ def test_noise_is_compiled_too(monkeypatch):
 def test_unsupported_compilation_raises():
     with pytest.raises(SpaceError, match="hidden state"):
         PopulationEvaluator("native::CartPole-v1", RECURRENT, 3, compile=True)
-    with pytest.raises(ValueError, match="native tasks"):
+    with pytest.raises(ValueError, match="native task"):
         PopulationEvaluator(Walk, NET, 3, compile=True)
 
 
