@@ -74,7 +74,7 @@ def test_killed_workers_do_not_change_results(
     assert found == evaluated(Walk, size)
     assert len(list(tmp_path.iterdir())) == len(deaths), "they were killed"
     assert "was killed by SIGKILL" in caplog.text
-    assert "played again in others" in caplog.text
+    assert "evaluated again in other workers" in caplog.text
 
 
 def test_members_that_kill_every_worker_raise() -> None:
@@ -194,7 +194,7 @@ def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
             with pytest.raises(WorkerError, match="on purpose") as exc_info:
                 evaluate(population)
             assert exc_info.value.env_ids == (5,)
-            assert "The next call begins anew" in str(exc_info.value)
+            assert "The next call resets everything" in str(exc_info.value)
             assert evaluate(-population).interactions > 6, "the evaluator goes on"
 
 
@@ -290,4 +290,4 @@ def test_killed_nodes_do_not_change_results(
         with caplog.at_level(logging.WARNING, "vecrl"):
             assert evaluated(partial(Waiting, tmp_path), size, **place) == expected
         killer.join()
-        assert "played again in others" in caplog.text
+        assert "evaluated again in other workers" in caplog.text

@@ -54,5 +54,5 @@ def test_valid_networks_are_not_changed():
 
 @pytest.mark.parametrize("outputs", [torch.zeros(1, 4), torch.zeros(3), torch.zeros(1, 3, 1), None])
 def test_wrong_output_sizes_raise(outputs):
-    with pytest.raises(SpaceError, match=r"from 2 features to 3 outputs, that is \(1, 3\), but .* came"):
+    with pytest.raises(SpaceError, match=r"from 2 features to 3 outputs, that is \(1, 3\), got .*"):
         PolicyIO(ANY, Discrete(3)).check(lambda _: outputs)

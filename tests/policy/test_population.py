@@ -274,7 +274,7 @@ def test_unpicklable_networks_raise():
             self.lock = threading.Lock()
 
     place = {"subbatch_size": 2, "backend": "processes", "num_workers": 2}
-    reported = pytest.raises(SerializationError, match=r"network cannot be pickled.*lock")
+    reported = pytest.raises(SerializationError, match=r"Expected the network to be picklable.*lock")
     with PopulationEvaluator(Walk, Locked(2, 1), 4, **place) as evaluator, reported:
         evaluator(members(evaluator, 4))
 
@@ -357,7 +357,7 @@ def test_noise_is_compiled_too(monkeypatch):
 def test_unsupported_compilation_raises():
     with pytest.raises(SpaceError, match="hidden state"):
         PopulationEvaluator("native::CartPole-v1", RECURRENT, 3, compile=True)
-    with pytest.raises(ValueError, match="native tasks"):
+    with pytest.raises(ValueError, match="native task"):
         PopulationEvaluator(Walk, NET, 3, compile=True)
 
 
@@ -421,21 +421,21 @@ def test_after_close():
     ("env", "options", "error", "text"),
     [
         (Pictures, {}, SpaceError, "FlattenObservation"),
-        ("nowhere::x", {}, ValueError, "unknown prefix"),
+        ("nowhere::x", {}, ValueError, "Expected one of the prefixes"),
         (Walk, {"popsize": 0}, ValueError, "popsize"),
         (Walk, {"subbatch_size": 0}, ValueError, "subbatch_size"),
         (Walk, {"subbatch_size": 2.5}, ValueError, "subbatch_size"),
         (Walk, {"num_episodes": 0}, ValueError, "num_episodes"),
         (Walk, {"device": "cuda"}, ValueError, "CPU"),
         (Walk, {"obs_norm": RunningNorm(shape=7)}, SpaceError, "obs_norm"),
-        (Walk, {"device": "foo"}, ValueError, "live on the CPU: leave device='foo' out"),
-        (Walk, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, but -1.0"),
+        (Walk, {"device": "foo"}, ValueError, "which run on the CPU, got 'foo'"),
+        (Walk, {"action_noise": -1.0}, ValueError, "action_noise of 0 or more, got -1.0"),
         (Walk, {"action_noise": math.nan}, ValueError, "action_noise"),
         (Walk, {"decrease_rewards_by": math.inf}, ValueError, "decrease_rewards_by to be a finite"),
         (Walk, {"seed": -1}, ValueError, "seed to be at least 0"),
         (Walk, {"net": "Linear(3, nowhere)"}, ValueError, "nowhere"),
         (Walk, {"net": "Linear(7, act_length)"}, SpaceError, "on zeros it raised RuntimeError"),
-        (Walk, {"net": "Linear(obs_length, 5)"}, SpaceError, r"but \(1, 5\) came; use obs_length and act_length"),
+        (Walk, {"net": "Linear(obs_length, 5)"}, SpaceError, r"got \(1, 5\). Use obs_length and act_length"),
         ("CartPole-v1", {"net": "Linear(obs_length, 1)"}, SpaceError, "from 4 features to 2 outputs"),
         ("native::CartPole-v1", {"net": "Linear(obs_length, 5)"}, SpaceError, "from 4 features to 2 outputs"),
         ("native::CartPole-v1", {"device": "foo"}, ValueError, "could not be made with device='foo'"),

@@ -40,7 +40,7 @@ def test_files_hold_the_complete_policy(network, normalised, tmp_path):
 
 def test_other_files_raise(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="no policy of vecrl"):
+    with pytest.raises(ValueError, match="Expected a vecrl policy"):
         SavedPolicy.load(tmp_path / "other.pt")
 
 
@@ -71,7 +71,7 @@ def damaged(path, how):
 @pytest.mark.parametrize("how", ["empty", "text", "half", "no end", "malicious"])
 def test_damaged_files_raise(tmp_path, how):
     damaged(tmp_path / "p.pt", how)
-    with pytest.raises(ValueError, match=r"p\.pt cannot be read: expected .* take another") as exc_info:
+    with pytest.raises(ValueError, match=r"p\.pt cannot be read: expected .* Use another") as exc_info:
         SavedPolicy.load(tmp_path / "p.pt")
     assert "weights_only" not in str(exc_info.value)
     with pytest.raises(FileNotFoundError):
@@ -84,24 +84,24 @@ LINEAR = "Linear(obs_length, act_length)"
 @pytest.mark.parametrize(
     ("pieces", "text"),
     [
-        ({"parameters": [1.0, 2.0]}, "expected parameters to be a vector of floats, but list came"),
+        ({"parameters": [1.0, 2.0]}, "Expected parameters to be a vector of floats, got list"),
         ({"parameters": torch.zeros(2, 4)}, "a vector of floats"),
-        ({"parameters": torch.zeros(7)}, "its network has 8 parameters, but 7 came"),
-        ({"network": "Linear(obs_length, 10**9)"}, "its network has 4000000000 parameters, but 8 came"),
+        ({"parameters": torch.zeros(7)}, "Expected 8 parameters for its network, got 7"),
+        ({"network": "Linear(obs_length, 10**9)"}, "Expected 4000000000 parameters for its network, got 8"),
         ({"network": "Linear("}, "line 1"),
-        ({"network": None}, "expected network to be text, but None came"),
+        ({"network": None}, "Expected network to be text, got None"),
         ({"constants": {"obs_length": "3"}}, "whole numbers by name"),
-        ({"clip": "wide"}, "expected clip to be None, or a number above 0, but 'wide' came"),
-        ({"clip": -1.0}, "above 0, but -1.0 came"),
-        ({"norm": {"mean": torch.zeros(3)}}, "expected norm"),
+        ({"clip": "wide"}, "Expected clip to be None, or a number above 0, got 'wide'"),
+        ({"clip": -1.0}, "above 0, got -1.0"),
+        ({"norm": {"mean": torch.zeros(3)}}, "Expected norm"),
         ({"norm": {"count": torch.tensor(1.0), "mean": torch.zeros(5), "m2": torch.zeros(5)}}, "3 observed numbers"),
-        ({"mean_return": "much"}, "expected mean_return"),
-        ({"extra": 1}, "expected env, network"),
+        ({"mean_return": "much"}, "Expected mean_return"),
+        ({"extra": 1}, "Expected env, network"),
     ],
 )
 def test_invalid_fields_raise_with_their_name(tmp_path, pieces, text):
     state = asdict(SavedPolicy("Some-v1", LINEAR, SIZES, torch.zeros(8)))
     save_atomically({"format": 1, **state, **pieces}, tmp_path / "p.pt")
-    with pytest.raises(ValueError, match=r"p\.pt holds a policy that cannot be used: ") as exc_info:
+    with pytest.raises(ValueError, match=r"p\.pt contains an invalid policy: ") as exc_info:
         SavedPolicy.load(tmp_path / "p.pt")
     assert text in str(exc_info.value)

@@ -114,7 +114,7 @@ def test_states_of_another_size_raise():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((torch.zeros(3, 1), 6), "centre"),
+        ((torch.zeros(3, 1), 6), "center"),
         ((torch.zeros(3, dtype=torch.int64), 6), "int64"),
         ((torch.zeros(3), 7), "even"),
         ((torch.zeros(3), 0), "even"),

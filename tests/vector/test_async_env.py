@@ -140,7 +140,7 @@ def test_one_call_at_a_time(envs, name):
     envs.reset()
     asked(envs, name)
     for repeated in ("reset", "step", "call"):
-        with pytest.raises(AlreadyPendingCallError, match=f"{name!r} is: call {name}_wait") as exc_info:
+        with pytest.raises(AlreadyPendingCallError, match=f"got a pending {name!r}. Call {name}_wait") as exc_info:
             asked(envs, repeated)
         assert exc_info.value.name == name
         assert isinstance(exc_info.value, PendingError)
@@ -324,7 +324,7 @@ def test_replies_lost_to_ctrl_c_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with AsyncVectorEnv(counting(2)) as envs:
         envs.reset()
         _lose_a_step(envs, monkeypatch)
-        with pytest.raises(NoAsyncCallError, match=r"lost as Ctrl-C came: reset\(\)"):
+        with pytest.raises(NoAsyncCallError, match=r"lost because Ctrl-C .* Call reset\(\)"):
             envs.step_wait()
         envs.reset()
 

@@ -63,7 +63,7 @@ def test_vector_only_arguments_raise(make, argument):
         with make("CartPole-v1", **argument) as env:  # one row can be on a device too
             assert env.reset()[0].device.type == "cpu"
         return
-    with pytest.raises(ValueError, match=f"{name} .*num_envs"):
+    with pytest.raises(ValueError, match=f"Expected num_envs.*{name}"):
         make("CartPole-v1", **argument)
 
 

@@ -202,19 +202,19 @@ def lean3(obs: np.ndarray) -> np.ndarray:
 
 def test_invalid_calls_raise() -> None:
     with RolloutWorkers([_cartpole] * 2, lean, num_workers=2) as own:
-        with pytest.raises(ValueError, match="Expected steps to be an int of 1 or more, but 0 came"):
+        with pytest.raises(ValueError, match="Expected steps to be an int of 1 or more, got 0"):
             own.rollout(0)
         for wrong in (2.5, True, "3"):
-            with pytest.raises(ValueError, match=f"Expected steps to be an int of 1 or more, but {wrong!r} came"):
+            with pytest.raises(ValueError, match=f"Expected steps to be an int of 1 or more, got {wrong!r}"):
                 own.rollout(wrong)  # pyright: ignore[reportArgumentType]
         for seed in (1.5, "ab"):
-            with pytest.raises(TypeError, match="Expected a seed to be None, an integer or one an environment"):
+            with pytest.raises(TypeError, match="Expected a seed to be None, an integer or one per environment"):
                 own.reset(seed)  # pyright: ignore[reportArgumentType]
         with pytest.raises(SpaceError, match="Expected one seed or 2"):
             own.reset([1])
-        with pytest.raises(WorkerError, match="set_parameters or load_state_dict, but function has neither"):
+        with pytest.raises(WorkerError, match="set_parameters or load_state_dict, got function, which has neither"):
             own.set_parameters({})
-    with pytest.raises(SpaceError, match="environment 1: its spaces are"):
+    with pytest.raises(SpaceError, match="but environment 1 has"):
         RolloutWorkers([_cartpole, Mixed], lean, num_workers=2)
     for backend in ("serial", "processes"):
         with pytest.raises(SpaceError, match=r"^environment 4: its action_space is Dict\("):
@@ -295,10 +295,12 @@ def test_reset_replaces_lost_workers(fault: Any, error: Any, text: str, backend:
             workers.rollout(4)
         assert exc_info.value.env_ids == (2, 3, 4)
         assert str(exc_info.value).endswith(
-            "Call reset() to go on: others take the places of workers that are gone or late (but not of threads)."
+            "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
         )
         for call in (lambda: workers.rollout(4), lambda: workers.set_parameters(0)):
-            with pytest.raises(PendingError, match=r"did not come to its end; reset\(\) before you go on"):
+            with pytest.raises(
+                PendingError, match=r"Expected the last call to have completed, but it did not. Call reset\(\)"
+            ):
                 call()
         workers.reset(seed=1)
         rollout = workers.rollout(4)
@@ -420,10 +422,12 @@ def test_unpicklable_arguments_raise() -> None:
         with lock:
             return lean(obs)
 
-    with pytest.raises(SerializationError, match="The policy cannot be pickled, so no worker can have it: TypeError"):
+    with pytest.raises(
+        SerializationError, match="Expected the policy to be picklable, to send it to workers, got TypeError"
+    ):
         RolloutWorkers([_cartpole], guarded, num_workers=1)
     with RolloutWorkers([_cartpole], lean, backend="serial") as own:
-        with pytest.raises(SerializationError, match="The parameters cannot be pickled"):
+        with pytest.raises(SerializationError, match="Expected the parameters to be picklable"):
             own.set_parameters({"lock": lock})
         assert own.rollout(2).reward.sum() == 2
 

@@ -158,12 +158,12 @@ def test_a_mask_needs_a_first_reset():
 
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3]])
 def test_invalid_seeds_raise(seed):
-    with VectorEnv(counting(2)) as envs, pytest.raises(ValueError, match="2, one an environment"):
+    with VectorEnv(counting(2)) as envs, pytest.raises(ValueError, match="2, one per environment"):
         envs.reset(seed=seed)
 
 
 def test_seed_none():
-    with VectorEnv(counting(2)) as envs, pytest.raises(TypeError, match=r"integer or one an environment, but 1\.5"):
+    with VectorEnv(counting(2)) as envs, pytest.raises(TypeError, match=r"integer or one per environment, got 1\.5"):
         envs.reset(seed=1.5)
 
 

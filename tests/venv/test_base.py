@@ -297,7 +297,7 @@ def test_duck_typed_environments(kind):
         ({"wait_num": 0}, "wait_num to be an integer from 1 to 2"),
         ({"wait_num": 3}, "wait_num"),
         ({"wait_num": 1.5}, "wait_num"),
-        ({"timeout": 0}, "timeout to be seconds above 0"),
+        ({"timeout": 0}, "timeout to be a number of seconds above 0"),
         ({"timeout": -1}, "timeout"),
         ({"num_workers": 0}, "num_workers"),
         ({"step_timeout": 0}, "step_timeout"),

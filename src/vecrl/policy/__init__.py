@@ -1,8 +1,8 @@
-"""Policies as flat parameter vectors, one or a whole population at a time, and the networks they are made of.
+"""Policies with flat parameter vectors, for one member or a whole population per call, and their networks.
 
 policy = Policy("Linear(obs, 64) >> Tanh() >> Linear(64, act)", obs=4, act=2)
 policy.set_parameters(torch.randn(256, policy.parameter_length))
-actions = policy(observations)          # [256, 4] -> [256, 2], each row by its own network
+actions = policy(observations)          # [256, 4] -> [256, 2], one network per row
 """
 
 from vecrl.errors import NetParsingError

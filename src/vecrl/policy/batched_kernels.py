@@ -1,12 +1,11 @@
-"""A population of one network as batched kernels: how n members, each with its own parameters, answer in few calls.
+"""Batched kernels for a population: computes the outputs of n members, each with separate parameters, in few calls.
 
-`batched_forward(module, parameters)` turns a module and its parameters, each `[n, *shape]`, into a `BatchedForward`: a
-callable
-from `x` `[n, 1, features]` to `y` `[n, 1, features]`; with a hidden state, from `(x, h)` to `(y, h)`, states being
-`[n, …]` as the module itself would have them under `vmap`. The module types of the table below have hand-written
-steps; any other runs under `torch.func.vmap`, alone, so that one unusual layer does not slow its neighbours down.
+`batched_forward(module, parameters)` makes a `BatchedForward` from a module and its parameters, each `[n, *shape]`: a
+callable from `x` `[n, 1, features]` to `y` `[n, 1, features]`. With a hidden state it maps `(x, h)` to `(y, h)`; states
+are `[n, …]`, as under `vmap`. The module types in `BUILDERS` have hand-written kernels. Any other module runs under
+`torch.func.vmap`, separately, so that one unknown layer does not make the other layers slower.
 
-Knows nothing of policies, flat vectors or episodes.
+This module must not know policies, flat vectors or episodes.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ Parameters = Mapping[str, Tensor]
 Builder = Callable[[Any, Parameters], "BatchedForward | None"]
 
 BUILDERS: dict[type[nn.Module], Builder] = {}
-"""Batched forms by the exact type of the module: a subclass may compute something else."""
+"""Builders by the exact type of the module, since a subclass may compute something else."""
 
 
 BuilderT = TypeVar("BuilderT", bound=Builder)
 
 
 def register_batched(*types: type[nn.Module]) -> Callable[[BuilderT], BuilderT]:
-    """Let the decorated `make_forward(module, parameters)` make the `BatchedForward` of modules of exactly these types.
+    """Registers the decorated `make_forward(module, parameters)` as the builder for modules of exactly these types.
 
-    A builder returns None for a module that it cannot do, which then runs under `vmap`.
+    A builder returns None for a module that it does not support, which then runs under `vmap`.
     """
 
     def decorator(make_forward: BuilderT) -> BuilderT:
@@ -48,7 +47,7 @@ def register_batched(*types: type[nn.Module]) -> Callable[[BuilderT], BuilderT]:
 
 
 def batched_forward(module: nn.Module, parameters: Parameters) -> BatchedForward:
-    """The fastest known `BatchedForward` of `module` for these parameters, `[n, *shape]` each, by name.
+    """Makes the fastest known `BatchedForward` of `module` for these parameters by name, each `[n, *shape]`.
 
     >>> step = batched_forward(nn.Linear(3, 2), {"weight": torch.ones(5, 2, 3), "bias": torch.zeros(5, 2)})
     >>> step(torch.ones(5, 1, 3)).shape
@@ -61,7 +60,7 @@ def batched_forward(module: nn.Module, parameters: Parameters) -> BatchedForward
 
 
 class VmapForward:
-    """Any module, one call for all members by `torch.func.vmap`."""
+    """The forward function of any module, with one `torch.func.vmap` call for all members."""
 
     def __init__(self, module: nn.Module, parameters: Parameters):
         buffers = dict(module.named_buffers())
@@ -84,11 +83,11 @@ class VmapForward:
 
 
 MAX_CACHED_ELEMENTS = 2**21
-"""How many weights the cache is taken to hold."""
+"""The assumed number of weights that fit into the cache."""
 
 
 class RowMatmul:
-    """`x W` with `W` `[n, in, out]`."""
+    """Computes `x W` with `W` `[n, in, out]`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight = weight
@@ -101,7 +100,7 @@ class RowMatmul:
 
 
 class ColumnMatmul:
-    """`W x` with `W` `[n, out, in]`: faster than `RowMatmul` where the weights of a member fill the nearest caches."""
+    """Computes `W x` with `W` `[n, out, in]`: faster than `RowMatmul` if a member's weights fill the nearest caches."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight = weight
@@ -114,7 +113,7 @@ class ColumnMatmul:
 
 
 class NarrowInputSum:
-    """Products with `W` `[n, in, out]` summed over a short input: for matrices below BLAS's interest."""
+    """Sums the products with `W` `[n, in, out]` over a short input; for matrices that are too small for BLAS."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight = weight
@@ -126,7 +125,7 @@ class NarrowInputSum:
 
 
 class LongInputSum:
-    """Products with `W` `[n, out, in]` summed over a long input: for few outputs."""
+    """Sums the products with `W` `[n, out, in]` over a long input; for few outputs."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight, self.bias = weight, bias
@@ -137,12 +136,13 @@ class LongInputSum:
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> BatchedForward:
-    """`x W^T + b` for weights `[n, out, in]` and biases `[n, out]`, by the kernel that suits their sizes.
+    """Makes the kernel for `x W^T + b` that suits the sizes of the weights `[n, out, in]` and biases `[n, out]`.
 
-    On the CPU torch multiplies batches of matrices of fewer than 400 products by plain loops; there, sums of
-    elementwise products win for long rows. Larger ones go to BLAS, which likes transposed weights as long as those of
-    all members lie in the cache. Weights of many members are copied out of the flat vectors, whose stride would have
-    each of them in a memory page of its own. The limits were measured on one core for 10 to 4,096 members.
+    On the CPU, torch multiplies batches of matrices with fewer than 400 products in plain loops; sums of elementwise
+    products are faster there for long rows. Larger matrices go to BLAS, which is faster with transposed weights as long
+    as the weights of all members fit into the cache. The weights of many members are copied from the flat vectors,
+    because the stride of those puts the weights of each member on different memory pages. The limits were measured on
+    one core for 10 to 4,096 members.
     """
     members, outputs, inputs = weight.shape
     num_products = outputs * inputs
@@ -177,7 +177,7 @@ ELEMENTWISE = [
 
 @register_batched(*ELEMENTWISE)
 def _elementwise(module: nn.Module, parameters: Parameters) -> BatchedForward:
-    """Modules that do to `[n, 1, features]` what they do to `[features]`."""
+    """Returns the forward function of modules that compute the same on `[n, 1, features]` as on `[features]`."""
     return module.forward
 
 
@@ -187,7 +187,7 @@ def _softmax(module: Any, parameters: Parameters) -> BatchedForward | None:
 
 
 class BatchedLayerNorm:
-    """Layer normalisation over the features, with scale and shift of each member's own."""
+    """Layer normalization over the features, with a scale and a shift per member."""
 
     def __init__(self, module: nn.LayerNorm, parameters: Parameters):
         self.shape, self.eps = module.normalized_shape, module.eps
@@ -211,7 +211,7 @@ def _layer_norm(module: nn.LayerNorm, parameters: Parameters) -> BatchedForward 
 
 
 class BatchedRecurrent:
-    """The affine maps that `RNN` and `LSTM` begin with."""
+    """The affine maps of input and state that `RNN` and `LSTM` share."""
 
     def __init__(self, parameters: Parameters):
         self.input = linear(parameters["weight_ih"], parameters["bias_ih"] + parameters["bias_hh"])
@@ -224,7 +224,7 @@ class BatchedRecurrent:
 
 @register_batched(layers.RNN)
 class BatchedRNN(BatchedRecurrent):
-    """All members' `RNN`."""
+    """The `RNN` of all members."""
 
     def __init__(self, module: layers.RNN, parameters: Parameters):
         super().__init__(parameters)
@@ -237,7 +237,7 @@ class BatchedRNN(BatchedRecurrent):
 
 @register_batched(layers.LSTM)
 class BatchedLSTM(BatchedRecurrent):
-    """All members' `LSTM`."""
+    """The `LSTM` of all members."""
 
     def __init__(self, module: layers.LSTM, parameters: Parameters):
         super().__init__(parameters)
@@ -250,7 +250,7 @@ class BatchedLSTM(BatchedRecurrent):
 
 @register_batched(networks.LocomotorNet)
 class BatchedLocomotorNet:
-    """All members' `LocomotorNet`."""
+    """The `LocomotorNet` of all members."""
 
     def __init__(self, module: networks.LocomotorNet, parameters: Parameters):
         self.linear = batched_forward(module.linear, child_parameters(parameters, "linear"))
@@ -263,21 +263,21 @@ class BatchedLocomotorNet:
         return self.linear(x) + waves.unsqueeze(1), t + 1
 
 
-# ---------------------------------------------------------------------- layers made of layers
+# ---------------------------------------------------------------------- composed layers
 
 
 def child_parameters(parameters: Parameters, child: str) -> dict[str, Tensor]:
-    """The parameters of the submodule `child`, by their names in it."""
+    """Returns the parameters of the submodule `child`, by their names in it."""
     prefix = child + "."
     return {name.removeprefix(prefix): p for name, p in parameters.items() if name.startswith(prefix)}
 
 
 STATELESS = {nn.Linear, nn.LayerNorm, networks.FeedForwardNet, networks.StructuredControlNet, *ELEMENTWISE}
-"""Types that never return a state, so that a chain of them need not look for any."""
+"""Types that never return a state, so that a chain of them need not check for states."""
 
 
 class SequentialForward:
-    """Steps one after another, none of which has a state."""
+    """A chain of forward functions without states."""
 
     def __init__(self, steps: list[BatchedForward]):
         self.steps = steps
@@ -289,7 +289,7 @@ class SequentialForward:
 
 
 class StatefulSequentialForward:
-    """Steps one after another, each with its own state out of a dict."""
+    """A chain of forward functions, each with its state from a dict."""
 
     def __init__(self, steps: list[BatchedForward]):
         self.steps = steps
@@ -299,13 +299,13 @@ class StatefulSequentialForward:
 
 
 class SumForward:
-    """The sum of what two steps without a state make of the same input."""
+    """The sum of two forward functions without states."""
 
-    def __init__(self, linear_forward: BatchedForward, second: BatchedForward):
-        self.first, self.second = linear_forward, second
+    def __init__(self, linear_forward: BatchedForward, nonlinear_forward: BatchedForward):
+        self.linear_forward, self.nonlinear_forward = linear_forward, nonlinear_forward
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.first(x) + self.second(x)
+        return self.linear_forward(x) + self.nonlinear_forward(x)
 
 
 @register_batched(nn.Sequential)

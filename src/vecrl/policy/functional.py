@@ -1,7 +1,7 @@
-"""Modules as functions of one flat parameter vector: what searches over parameters work with.
+"""Converts modules to functions of one flat parameter vector, which searches over parameters need.
 
-A network of L parameters becomes `f(vector, x)`, the vector holding all parameters in the order in which the module
-lists them. Knows torch only: nothing of populations, observations or recurrent bookkeeping.
+A network of L parameters becomes `f(vector, x)`; the vector has all parameters in the order of `module.parameters()`.
+This module knows only torch; it must not know populations, observations or how hidden states are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class ParameterSlice(NamedTuple):
-    """Where one parameter lies in the flat vector; a tied parameter has one entry for each of its names."""
+    """The position of one parameter in the flat vector; a tied parameter has one entry per name."""
 
     name: str
     shape: torch.Size
@@ -24,7 +24,7 @@ class ParameterSlice(NamedTuple):
 
 
 class ParameterLayout:
-    """How the parameters of `net` lie in a flat vector: in the order of `net.parameters()`, tied ones once.
+    """The layout of the parameters of `net` in a flat vector: in the order of `net.parameters()`, tied ones once.
 
     >>> layout = ParameterLayout(nn.Linear(3, 2))
     >>> layout.length, {name: tuple(p.shape) for name, p in layout.split(torch.zeros(5, 8)).items()}
@@ -43,7 +43,7 @@ class ParameterLayout:
         )
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of `flat` `[..., length]` by parameter name, each `[..., *shape]`; differentiable."""
+        """Returns views of `flat` `[..., length]` by parameter name, each `[..., *shape]`; differentiable."""
         batch_shape = flat.shape[:-1]
         return {
             entry.name: flat[..., entry.start : entry.stop].view(*batch_shape, *entry.shape) for entry in self.entries
@@ -51,7 +51,7 @@ class ParameterLayout:
 
 
 def count_parameters(net: nn.Module) -> int:
-    """The number of scalars in the parameters of `net`, tied ones counted once.
+    """Returns the number of scalars in the parameters of `net`; tied ones count once.
 
     >>> count_parameters(nn.Linear(3, 2))
     8
@@ -60,9 +60,9 @@ def count_parameters(net: nn.Module) -> int:
 
 
 def parameter_vector(net: nn.Module, *, device: torch.device | str | None = None) -> Tensor:
-    """All parameters of `net` as one new vector `[L]`, on `device` (default: that of the parameters).
+    """Returns all parameters of `net` as one new vector `[L]`, on `device` (default: that of the parameters).
 
-    The vector is attached to the parameters: gradients of what is computed from it reach them.
+    The vector is part of the autograd graph: gradients flow back to the parameters.
 
     >>> parameter_vector(nn.Linear(3, 2)).shape
     torch.Size([8])
@@ -73,14 +73,14 @@ def parameter_vector(net: nn.Module, *, device: torch.device | str | None = None
 
 @torch.no_grad()
 def fill_parameters(net: nn.Module, vector: Tensor) -> None:
-    """Copy the flat `vector` `[L]`, of any device and dtype, into the parameters of `net`, in place.
+    """Copies the flat `vector` `[L]`, of any device and dtype, into the parameters of `net`, in place.
 
     Raises:
-        ValueError: `vector` does not have the shape `[L]`; nothing is written then.
+        ValueError: `vector` does not have the shape `[L]`; the parameters are not changed then.
     """
     layout = ParameterLayout(net)
     if vector.shape != (layout.length,):
-        raise ValueError(f"expected a parameter vector of shape ({layout.length},), got {tuple(vector.shape)}")
+        raise ValueError(f"Expected a parameter vector of shape ({layout.length},), got {tuple(vector.shape)}.")
     values = layout.split(vector)
     for name, parameter in net.named_parameters():
         parameter.copy_(values[name])
@@ -89,15 +89,16 @@ def fill_parameters(net: nn.Module, vector: Tensor) -> None:
 class ModuleExpectingFlatParameters:
     """A module as a pure function `f(flat_parameters, x, h=None)`.
 
-    It holds a copy of the module, so that later changes of that one do not matter; its own parameters are never used.
-    Differentiable with respect to `flat_parameters` and `x`, and usable under `torch.func`'s `vmap`, `grad`, `jvp`, ….
+    It has a copy of the module, so that later changes of the module have no effect; the copy's parameter values are
+    never used. It is differentiable with respect to `flat_parameters` and `x`, and works under `torch.func`'s `vmap`,
+    `grad`, `jvp`, ….
 
     Args:
         net: the module. One with a hidden state takes `(x, h)` and returns `(y, h)`.
-        disable_autograd_tracking: cut the buffers off from autograd, for those who only use `torch.func`.
+        disable_autograd_tracking: whether to detach the buffers from autograd, for code that only uses `torch.func`.
 
     Attributes:
-        parameter_length: L, the length of the vector it expects.
+        parameter_length: L, the length of the expected vector.
 
     >>> f = make_functional_module(nn.Linear(3, 2))
     >>> torch.func.vmap(f)(torch.zeros(5, f.parameter_length), torch.ones(5, 3)).shape
@@ -114,7 +115,7 @@ class ModuleExpectingFlatParameters:
 
     @property
     def parameter_length(self) -> int:
-        """L, the length of the vector it expects."""
+        """The length L of the expected vector."""
         return self._layout.length
 
     @property
@@ -123,7 +124,7 @@ class ModuleExpectingFlatParameters:
         return tuple(self._buffers.values())
 
     def to(self, device: torch.device | str) -> ModuleExpectingFlatParameters:
-        """This function with its buffers on `device`; itself if they are there already."""
+        """Returns this function with its buffers on `device`, or this object if they are there already."""
         if all(buffer.device == torch.device(device) for buffer in self._buffers.values()):
             return self
         return ModuleExpectingFlatParameters(
@@ -131,25 +132,25 @@ class ModuleExpectingFlatParameters:
         )
 
     def __call__(self, flat_parameters: Tensor, x: Tensor, h: Any = None) -> Any:
-        """The module's result for `x` (and the hidden state `h`) with the parameters `[L]`.
+        """Returns the module's result for `x` (and the hidden state `h`) with the parameters `[L]`.
 
         Raises:
             ValueError: `flat_parameters` does not have the shape `[L]`.
         """
         if flat_parameters.shape != (self.parameter_length,):
             actual = tuple(flat_parameters.shape)
-            raise ValueError(f"expected flat parameters of shape ({self.parameter_length},), got {actual}")
+            raise ValueError(f"Expected flat parameters of shape ({self.parameter_length},), got {actual}.")
         return call_with(self._net, self._layout.split(flat_parameters), self._buffers, x, h)
 
 
 def make_functional_module(net: nn.Module, *, disable_autograd_tracking: bool = False) -> ModuleExpectingFlatParameters:
-    """`net` as a function of a flat parameter vector; see `ModuleExpectingFlatParameters`."""
+    """Converts `net` to a function of a flat parameter vector; see `ModuleExpectingFlatParameters`."""
     return ModuleExpectingFlatParameters(net, disable_autograd_tracking=disable_autograd_tracking)
 
 
 def call_with(
     net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, h: Any = None
 ) -> Any:
-    """What `net` returns for `x` (and the hidden state `h`, unless None) with these tensors in place of its own."""
+    """Calls `net` on `x` (and the hidden state `h`, unless None) with these tensors instead of those of `net`."""
     inputs = (x,) if h is None else (x, h)
     return torch.func.functional_call(net, ({**parameters}, {**buffers}), inputs, tie_weights=False)

@@ -1,8 +1,8 @@
-"""Small layers for policies: bounds, selections, arithmetic, recurrent cells, and the chain that threads their states.
+"""Small layers for policies: bounds, selections, arithmetic, recurrent cells, and the chain that passes their states.
 
 A layer with a hidden state takes `(x, h=None)` and returns `(y, h)`; None is the state at the start of an episode.
-The last dimension of `x` holds the features, any others are batch dimensions. Knows nothing of parameter batches:
-the batched form of each layer stands in `batched.py`.
+The last dimension of `x` is the features, all others are batch dimensions. This module must not know parameter batches:
+`batched_kernels` has the batched form of each layer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def find_activation(nonlinearity: str | Activation | None) -> Activation:
-    """The function that a name such as "tanh" or "relu" stands for; a callable comes back as itself, None as identity.
+    """Returns the function with a name such as "tanh" or "relu"; a callable is returned unchanged, None gives identity.
 
     >>> find_activation("relu")(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
@@ -37,7 +37,7 @@ def find_activation(nonlinearity: str | Activation | None) -> Activation:
         return nonlinearity
     function = getattr(torch, nonlinearity, None) or getattr(F, nonlinearity, None)
     if not callable(function):
-        raise ValueError(f"no nonlinearity is called {nonlinearity!r}: use a name of torch or torch.nn.functional")
+        raise ValueError(f"Expected a nonlinearity of torch or torch.nn.functional, got {nonlinearity!r}.")
     return function  # pyright: ignore[reportReturnType]
 
 
@@ -46,7 +46,7 @@ def _identity(x: Tensor) -> Tensor:
 
 
 class Clip(nn.Module):
-    """Values below `lb` become `lb`, values above `ub` become `ub`.
+    """Clips values to `[lb, ub]`.
 
     >>> Clip(-1.0, 1.0)(torch.tensor([-3.0, 0.5, 3.0])).tolist()
     [-1.0, 0.5, 1.0]
@@ -64,7 +64,7 @@ class Clip(nn.Module):
 
 
 class Bin(nn.Module):
-    """Every value becomes the nearer of the two: with `lb = -ub`, its sign times `ub`. The midpoint becomes `lb`.
+    """Replaces every value by the nearer of `lb` and `ub`; the midpoint becomes `lb`.
 
     >>> Bin(-1.0, 1.0)(torch.tensor([-0.2, 0.1, 3.0])).tolist()
     [-1.0, 1.0, 1.0]
@@ -83,7 +83,7 @@ class Bin(nn.Module):
 
 
 class Slice(nn.Module):
-    """The features `from_index` up to, but without, `to_index`.
+    """Selects the features from `from_index` up to, but not including, `to_index`.
 
     >>> Slice(1, 3)(torch.arange(5)).tolist()
     [1, 2]
@@ -101,7 +101,7 @@ class Slice(nn.Module):
 
 
 class Round(nn.Module):
-    """Values rounded to `ndigits` decimals, halves to even.
+    """Rounds values to `ndigits` decimals, halves to even.
 
     >>> Round(1)(torch.tensor([0.26, -1.74])).tolist() == torch.tensor([0.3, -1.7]).tolist()
     True
@@ -119,7 +119,7 @@ class Round(nn.Module):
 
 
 class Apply(nn.Module):
-    """`x operator argument`, the operator being one of "+", "-", "*", "/", "**".
+    """Computes `x operator argument`; the operator is one of "+", "-", "*", "/", "**".
 
     >>> Apply("*", 2.0)(torch.tensor([1.0, 3.0])).tolist()
     [2.0, 6.0]
@@ -128,7 +128,7 @@ class Apply(nn.Module):
     def __init__(self, operator: str, argument: float):
         super().__init__()
         if operator not in OPERATORS:
-            raise ValueError(f"the operator should be one of {', '.join(map(repr, OPERATORS))}, not {operator!r}")
+            raise ValueError(f"Expected the operator to be one of {', '.join(map(repr, OPERATORS))}, got {operator!r}.")
         self.operator, self.argument = operator, float(argument)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,9 +139,9 @@ class Apply(nn.Module):
 
 
 class _RecurrentCell(nn.Module):
-    """What `RNN` and `LSTM` share: the weights of `gates` stacked affine maps of the input and of the state.
+    """The base class of `RNN` and `LSTM`: the weights of `gates` stacked affine maps of the input and of the state.
 
-    Names, order and initial values are those of torch's `RNNCell` and `LSTMCell`, so that states carry over.
+    Names, order and initial values are those of torch's `RNNCell` and `LSTMCell`, so that state dicts are compatible.
     """
 
     def __init__(self, input_size: int, hidden_size: int, gates: int, dtype: torch.dtype | None, device: Any):
@@ -163,7 +163,7 @@ class _RecurrentCell(nn.Module):
 
 
 class RNN(_RecurrentCell):
-    """One recurrent layer: `h' = nonlinearity(W x + b + U h + c)`, returned as `(h', h')`.
+    """A recurrent layer: `h' = nonlinearity(W x + b + U h + c)`, returned as `(h', h')`.
 
     `x` is `[..., input_size]`, `h` is `[..., hidden_size]` or None for zeros.
 
@@ -197,7 +197,7 @@ class RNN(_RecurrentCell):
 
 
 class LSTM(_RecurrentCell):
-    """One long short-term memory layer, returned as `(y, (y, c))`.
+    """A long short-term memory layer, which returns `(y, (y, c))`.
 
     `x` is `[..., input_size]`; the state is None for zeros, or two tensors `[..., hidden_size]`: output and cell.
 
@@ -224,7 +224,7 @@ class LSTM(_RecurrentCell):
 
 
 def lstm_gates(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Output and next state from the stacked gates `[..., 4 * hidden]` (input, forget, candidate, output)."""
+    """Returns output and next state from the stacked gates `[..., 4 * hidden]` (input, forget, candidate, output)."""
     input_gate, forget_gate, candidate, output_gate = gates.chunk(4, -1)
     gated_input = input_gate.sigmoid() * candidate.tanh()
     cell = gated_input if cell is None else forget_gate.sigmoid() * cell + gated_input
@@ -233,10 +233,10 @@ def lstm_gates(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, tuple[Tensor
 
 
 class MultiLayered(nn.Module):
-    """Layers one after another, the hidden states of the recurrent ones threaded through.
+    """Applies layers one after another, and passes each recurrent layer its hidden state.
 
-    With at least one recurrent layer the result is `(y, h)`, `h` being a dict of states by the index of the layer;
-    otherwise it is `y` alone. Has a length, is indexable (a slice gives a `MultiLayered`) and iterable.
+    With at least one recurrent layer the result is `(y, h)`, with `h` a dict from layer index to state;
+    otherwise it is only `y`. It has a length, and is iterable and indexable (a slice returns a `MultiLayered`).
 
     >>> net = MultiLayered(nn.Linear(3, 4), RNN(4, 5), nn.Linear(5, 2))
     >>> y, h = net(torch.zeros(3))
@@ -264,7 +264,7 @@ class MultiLayered(nn.Module):
 
 
 def apply_in_sequence(layers: list[Any], x: Tensor, h: dict[int, Any] | None) -> Any:
-    """Pass `x` through `layers`, each with its own state out of `h`; `y`, or `(y, states)` if any layer has one."""
+    """Applies `layers` to `x`, each with its state from `h`; returns `y`, or `(y, states)` if any layer has a state."""
     states: dict[int, Any] = {}
     for i, layer in enumerate(layers):
         state = None if h is None else h.get(i)

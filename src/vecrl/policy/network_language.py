@@ -1,13 +1,14 @@
-"""The network language: `Linear(obs, 16) >> Tanh() >> Linear(16, act)` as text, for command lines and configurations.
+"""The network language: networks as text, such as `Linear(obs, 16) >> Tanh() >> Linear(16, act)`, for command lines.
 
     net      := layer (">>" layer)*
     layer    := NAME "(" arguments ")" | "(" net ")"
     argument := value | layer
     value    := literal | tuple | list | dict | CONSTANT | value "[" value "]" | value arithmetic value | "(" value ")"
 
-`NAME` is a module of `torch.nn` or one of vecrl's layers, `CONSTANT` a name that the caller gave a value, arithmetic
-one of `+ - * / // % **` on numbers. Line breaks and comments are free. The text is parsed with `ast` and walked, never
-evaluated: whatever is not in the grammar is a `NetParsingError` with its place.
+`NAME` is a module of `torch.nn` or a layer of vecrl, `CONSTANT` is a name for which the caller gave a value, and
+`arithmetic` is one of `+ - * / // % **` on numbers. Line breaks and comments are allowed everywhere. The text is parsed
+with `ast` and never evaluated: text that is not in the grammar is a `NetParsingError` with its line and column. This
+module must not know environments.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-MAX_POWER_OPERAND = 256  # beyond it a few characters of text could keep the machine busy for ever
+MAX_POWER_OPERAND = 256  # with larger operands, a short text could compute without end
 NESTING_ERROR = "not in the network language: nested too deeply"
 
 
 def str_to_net(text: str, /, **constants: Any) -> nn.Module:
-    """The module that `text` describes.
+    """Makes the module that `text` describes.
 
     Args:
         text: a description in the network language (see this module's docstring).
-        constants: values for the names in it.
+        constants: the values of names in the description.
 
     Returns:
-        A `MultiLayered` of the chained layers, or the layer itself if there is only one.
+        A `MultiLayered` of the chained layers, or the layer if there is only one.
 
     Raises:
-        NetParsingError: the text is not in the language, or a layer refused its arguments.
+        NetParsingError: the text is not in the language, or a layer rejected its arguments.
 
     >>> net = str_to_net('''
     ...     Linear(obs_shape[0], 2 * n)   # the observation
@@ -68,16 +69,16 @@ def str_to_net(text: str, /, **constants: Any) -> nn.Module:
     (3, 16)
     """
     text_before, null_byte, _ = text.partition("\0")
-    if null_byte:  # the parser does not say where
+    if null_byte:  # the parser reports no position for it
         position = text_before.count("\n") + 1, len(text_before) - text_before.rfind("\n")
         raise NetParsingError("null bytes are not in the network language", *position)
-    wrapped = f"(\n{text}\n)"  # brackets make line breaks free; they add one line before the text
+    wrapped = f"(\n{text}\n)"  # brackets allow line breaks everywhere; they add one line before the text
     _check_brackets(wrapped)
     try:
         tree = ast.parse(wrapped, mode="eval")
     except SyntaxError as error:
         raise NetParsingError(f"not in the network language: {error.msg}", *_error_position(error, text)) from error
-    except ValueError as error:  # what is no Unicode
+    except ValueError as error:  # invalid Unicode
         raise NetParsingError(f"not in the network language: {error}", 1, 1) from error
     except (RecursionError, MemoryError) as error:
         raise NetParsingError(NESTING_ERROR, 1, 1) from error
@@ -88,7 +89,7 @@ def str_to_net(text: str, /, **constants: Any) -> nn.Module:
 
 
 class _Parser:
-    """Walks the tree; `wrapped` is the text with one line before it."""
+    """Converts the syntax tree to modules; `wrapped` is the text with one line before it."""
 
     def __init__(self, wrapped: str, constants: Mapping[str, Any]):
         self.lines = wrapped.splitlines()
@@ -101,14 +102,14 @@ class _Parser:
         return NetParsingError(message, node.lineno - 1, len(text_before) + 1)
 
     def net(self, node: ast.expr) -> nn.Module:
-        """A layer, or a chain of them; brackets within a chain make no difference."""
+        """Returns a layer, or a chain of layers; brackets within a chain have no effect."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
             return layers.MultiLayered(*self.chain(node))
         if isinstance(node, ast.Call):
             return self.layer(node)
         if isinstance(node, ast.Name):
-            raise self.error(node, f"expected a layer such as {node.id}(…), found the name {node.id!r} alone")
-        raise self.error(node, f"expected a layer such as Linear(4, 2), found {_describe_node(node)}")
+            raise self.error(node, f"expected a layer such as {node.id}(…), got the name {node.id!r} alone")
+        raise self.error(node, f"expected a layer such as Linear(4, 2), got {_describe_node(node)}")
 
     def chain(self, node: ast.expr) -> list[nn.Module]:
         parts: list[list[nn.Module]] = []
@@ -119,7 +120,7 @@ class _Parser:
 
     def layer(self, node: ast.Call) -> nn.Module:
         if not isinstance(node.func, ast.Name):
-            raise self.error(node.func, f"expected the name of a layer, found {_describe_node(node.func)}")
+            raise self.error(node.func, f"expected the name of a layer, got {_describe_node(node.func)}")
         cls = _find_layer(node.func.id)
         if cls is None:
             raise self.error(node.func, f"no layer is called {node.func.id!r}{_suggestion(node.func.id)}")
@@ -132,7 +133,7 @@ class _Parser:
         try:
             return cls(*positional, **keywords)
         except Exception as error:
-            raise self.error(node, f"{node.func.id} refused its arguments: {error}") from error
+            raise self.error(node, f"{node.func.id} rejected its arguments: {error}") from error
 
     def argument(self, node: ast.expr) -> Any:
         is_chain = isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift)
@@ -158,7 +159,7 @@ class _Parser:
                 return self.item(node, self.value(base), self.value(index))
             case _:
                 raise self.error(
-                    node, f"expected a value, found {_describe_node(node)}, which is not in the network language"
+                    node, f"expected a value, got {_describe_node(node)}, which is not in the network language"
                 )
 
     def constant(self, node: ast.expr, name: str) -> Any:
@@ -172,13 +173,13 @@ class _Parser:
     def number(self, node: ast.expr) -> Any:
         value = self.value(node)
         if isinstance(value, bool) or not isinstance(value, Real):
-            raise self.error(node, f"arithmetic is for numbers, found {value!r}")
-        return int(value) if isinstance(value, Integral) else float(value)  # NumPy's would wrap around
+            raise self.error(node, f"expected numbers in arithmetic, got {value!r}")
+        return int(value) if isinstance(value, Integral) else float(value)  # NumPy's integers would overflow
 
     def arithmetic(self, node: ast.BinOp) -> Any:
         left, right = self.number(node.left), self.number(node.right)
         if isinstance(node.op, ast.Pow) and max(abs(left), abs(right)) > MAX_POWER_OPERAND:
-            raise self.error(node, f"in a power no number may be beyond {MAX_POWER_OPERAND}")
+            raise self.error(node, f"expected numbers not beyond {MAX_POWER_OPERAND} in a power")
         try:
             return ARITHMETIC[type(node.op)](left, right)
         except (ArithmeticError, ValueError) as error:
@@ -213,7 +214,7 @@ def _describe_node(node: ast.expr) -> str:
 
 
 def _check_brackets(wrapped: str) -> None:
-    """The brackets that were put around the text must close each other, none of those within it."""
+    """Checks that the brackets added around the text match each other, and none within the text."""
     last_line = wrapped.count("\n") + 1
     open_brackets: list[tuple[int, int]] = []
     try:
@@ -228,11 +229,11 @@ def _check_brackets(wrapped: str) -> None:
                 if line == last_line and open_brackets:
                     raise NetParsingError("this bracket was never closed", start[0] - 1, start[1] + 1)
     except (tokenize.TokenError, IndentationError):
-        return  # the parser says it better
+        return  # the parser has the better message
 
 
 def _error_position(error: SyntaxError, text: str) -> tuple[int, int]:
-    """Line and column in `text` itself, at its end at the most."""
+    """Returns line and column in `text`, at most its end."""
     lines = text.splitlines() or [""]
     line = (error.lineno or 1) - 1
     if line > len(lines):

@@ -1,6 +1,6 @@
-"""Whole networks for control, each from one published idea, with the parameters in the order that it is known by.
+"""Complete networks for control from publications, with the parameters in the usual order.
 
-Like the layers, they know nothing of parameter batches: their batched forms stand in `batched.py`.
+This module must not know parameter batches: `batched_kernels` has the batched form of each network.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class FeedForwardNet(nn.Module):
     """Linear layers with nonlinearities.
 
     Args:
-        input_size: features of the observation.
-        layers: `(size, nonlinearity)` or `(size, nonlinearity, bias)` for each layer; the nonlinearity is a name of
-            torch or `torch.nn.functional`, a callable, or None.
+        input_size: the number of features of the observation.
+        layers: `(size, nonlinearity)` or `(size, nonlinearity, bias)` per layer; the nonlinearity is a name in torch or
+            `torch.nn.functional`, a callable, or None.
 
     >>> FeedForwardNet(4, [(16, "tanh"), (2, None, False)])(torch.zeros(4)).shape
     torch.Size([2])
@@ -30,10 +30,10 @@ class FeedForwardNet(nn.Module):
         super().__init__()
         self.linears = nn.ModuleList()
         self.activations: list[Activation] = []
-        self.is_elementwise: list[bool] = []  # whether torch knows the nonlinearity, so that it is elementwise
+        self.is_elementwise: list[bool] = []  # whether the nonlinearity is torch's, thus elementwise
         for layer in layers:
             if len(layer) not in (2, 3):
-                raise ValueError(f"a layer should be (size, nonlinearity) or (size, nonlinearity, bias), not {layer!r}")
+                raise ValueError(f"Expected a layer (size, nonlinearity) or (size, nonlinearity, bias), got {layer!r}.")
             size, nonlinearity, bias = layer if len(layer) == 3 else (*layer, True)
             self.linears.append(nn.Linear(input_size, size, bias=bool(bias)))
             self.activations.append(find_activation(nonlinearity))
@@ -47,15 +47,15 @@ class FeedForwardNet(nn.Module):
 
 
 class StructuredControlNet(nn.Module):
-    """A linear map plus a small nonlinear network of the same observation (Srouji, Zhang, Salakhutdinov 2018).
+    """The sum of a linear map and a small nonlinear network of the observation (Srouji, Zhang, Salakhutdinov 2018).
 
     Args:
-        in_features: features of the observation.
-        out_features: features of the action.
-        num_layers: hidden layers of the nonlinear network.
-        hidden_size: size of each of them.
-        bias: whether the linear map has a bias; the nonlinear network always does.
-        nonlinearity: as for `FeedForwardNet`.
+        in_features: the number of features of the observation.
+        out_features: the number of features of the action.
+        num_layers: the number of hidden layers of the nonlinear network.
+        hidden_size: the size of each hidden layer.
+        bias: whether the linear map has a bias; the nonlinear network always has biases.
+        nonlinearity: see `FeedForwardNet`.
 
     >>> net = StructuredControlNet(in_features=3, out_features=2, num_layers=2, hidden_size=5)
     >>> net(torch.zeros(3)).shape
@@ -81,16 +81,16 @@ class StructuredControlNet(nn.Module):
 
 
 class LocomotorNet(nn.Module):
-    """A linear map of the observation plus trainable sinusoids of time, for gaits (Srouji and others 2018).
+    """The sum of a linear map of the observation and trainable sinusoids of time, for gaits (Srouji and others 2018).
 
-    Time is the hidden state: it counts the steps since the start of the episode, so every row of a batch has its own.
-    `forward(x, h=None)` returns `(y, h)`, `h` being `[...]` of the dtype of `x`, 1 after the first step.
+    Time is the hidden state: the number of steps since the start of the episode, for each row of a batch.
+    `forward(x, h=None)` returns `(y, h)`, with `h` `[...]` of the dtype of `x`, 1 after the first step.
 
     Args:
-        in_features: features of the observation.
-        out_features: features of the action.
+        in_features: the number of features of the observation.
+        out_features: the number of features of the action.
         bias: whether the linear map has a bias.
-        num_sinusoids: sinusoids for each feature of the action.
+        num_sinusoids: the number of sinusoids per feature of the action.
 
     >>> y, time = LocomotorNet(in_features=3, out_features=2)(torch.zeros(3))
     >>> y.shape, time.item()
@@ -110,5 +110,5 @@ class LocomotorNet(nn.Module):
 
 
 def sinusoids(amplitudes: Tensor, frequencies: Tensor, phases: Tensor, time: Tensor) -> Tensor:
-    """`sum_k a_k sin(f_k time + p_k)`: coefficients `[..., k, features]`, `time` `[...]`, result `[..., features]`."""
+    """Returns `sum_k a_k sin(f_k time + p_k)` `[..., features]`; coefficients `[..., k, features]`, `time` `[...]`."""
     return (amplitudes * torch.sin(frequencies * time[..., None, None] + phases)).sum(-2)

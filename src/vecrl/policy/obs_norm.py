@@ -1,8 +1,7 @@
-"""Observation normalisation for populations: `RunningNorm` on tensors, `RunningStat` on arrays, the layer of either.
+"""Observation normalization for populations: `RunningNorm` for tensors, `RunningStat` for arrays, and their layer.
 
-Both are thin forms of `vecrl.running_stats.RunningStats`, which keeps the numbers; here they get the names and defaults
-that
-neuroevolution code knows, and become a module for deployment. They know nothing of environments.
+Both wrap `vecrl.running_stats.RunningStats`, which keeps the numbers, with the names and defaults that neuroevolution
+code uses, and convert to a module for deployment. This module must not know environments.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ MIN_VARIANCE = 1e-2
 
 
 class ObsNormLayer(nn.Module):
-    """Frozen normalisation `(x - mean) / stdev`, clipped: the first layer of a deployed policy.
+    """A frozen normalization `(x - mean) / stdev`, clipped: the first layer of a deployed policy.
 
     Args:
         mean: `[*shape]`.
         stdev: `[*shape]`, positive.
-        low: smaller results become this one; None leaves them.
-        high: larger results become this one; None leaves them.
+        low: the lower bound of results; None means no bound.
+        high: the upper bound of results; None means no bound.
 
-    The difference is taken in float64; the result has the dtype of `x` `[..., *shape]`.
+    The computation is in float64; the result has the dtype of `x` `[..., *shape]`.
 
     >>> ObsNormLayer(torch.tensor([1.0]), torch.tensor([2.0]), high=3.0)(torch.tensor([[2.0], [9.0]])).tolist()
     [[0.5], [3.0]]
@@ -59,42 +58,42 @@ def _obs_norm(module: ObsNormLayer, parameters: Parameters) -> BatchedForward:
 
 
 class _RunningBase:
-    """What `RunningNorm` and `RunningStat` share: the statistics under the names that neuroevolution code knows."""
+    """The base class of `RunningNorm` and `RunningStat`: the statistics under the names of neuroevolution code."""
 
     stats: RunningStats
 
     @property
     def count(self) -> int:
-        """How many observations were seen."""
+        """The number of observations."""
         return self.stats.count
 
     @property
     def sum(self) -> Array:
-        """Sum of the observations, float64."""
+        """The sum of the observations, float64."""
         return self.stats.mean * self.count
 
     @property
     def sum_of_squares(self) -> Array:
-        """Sum of the squared observations, float64."""
+        """The sum of the squared observations, float64."""
         return self.stats.mean**2 * self.count + self.stats.var * self.count
 
     def reset(self) -> None:
-        """Forget all observations."""
+        """Resets the statistics to no observations."""
         self.stats.reset()
 
     def state_dict(self) -> dict[str, Array]:
-        """Count, mean and sum of squared deviations, as copies."""
+        """Returns copies of the count, the mean and the sum of squared deviations."""
         return self.stats.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave, on whichever device that was."""
+        """Restores statistics that `state_dict` returned, from any device."""
         self.stats.load_state_dict(state)
 
     def to_layer(self) -> ObsNormLayer:
-        """The statistics as they stand now, as a module for deployment.
+        """Returns a module for deployment with the current statistics.
 
         Raises:
-            ValueError: no observation was seen yet.
+            ValueError: there are no observations yet.
         """
         _require_data(self.stats)
         stdev = (self.stats.var.clip(self.stats.min_variance, None)) ** 0.5
@@ -106,17 +105,17 @@ class _RunningBase:
 
 
 class RunningNorm(_RunningBase):
-    """Running normalisation of observation tensors, on any device.
+    """A running normalization of observation tensors, on any device.
 
     Args:
-        shape: shape of one observation.
-        dtype: of what `normalize` returns.
-        device: where the statistics live.
-        min_variance: smaller variances count as this one.
-        clip: normalised observations are clipped to `[-clip, clip]`, or to `(low, high)`.
+        shape: the shape of one observation.
+        dtype: the dtype that `normalize` returns.
+        device: the device of the statistics.
+        min_variance: the lower bound of variances.
+        clip: normalized observations are clipped to `[-clip, clip]`, or to `(low, high)`.
 
     Attributes:
-        stats: the `RunningStats`; `stats.freeze()` and `stats.train()` switch learning off and on.
+        stats: the `RunningStats`; `stats.freeze()` and `stats.train()` turn updates off and on.
 
     >>> norm = RunningNorm(shape=2, clip=5.0)
     >>> norm.update_and_normalize(torch.tensor([[0.0, 10.0], [2.0, 30.0]])).tolist()
@@ -140,62 +139,62 @@ class RunningNorm(_RunningBase):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one observation."""
+        """The shape of one observation."""
         return self.stats.shape
 
     @property
     def device(self) -> torch.device:
-        """Where the statistics live."""
+        """The device of the statistics."""
         return self.stats.mean.device
 
     @property
     def min_variance(self) -> float:
-        """Smaller variances count as this one."""
+        """The lower bound of variances."""
         return self.stats.min_variance
 
     @property
     def low(self) -> float | None:
-        """Lower bound of normalised observations, or None."""
+        """The lower bound of normalized observations, or None."""
         return self.stats.clip[0] if self.stats.clip else None
 
     @property
     def high(self) -> float | None:
-        """Upper bound of normalised observations, or None."""
+        """The upper bound of normalized observations, or None."""
         return self.stats.clip[1] if self.stats.clip else None
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the observations, `[*shape]` of `dtype`."""
+        """The mean of the observations, `[*shape]` of `dtype`."""
         return self.stats.mean.to(self.dtype)
 
     @property
     def stdev(self) -> Tensor:
-        """Standard deviation, no smaller than the root of `min_variance`, `[*shape]` of `dtype`."""
+        """The standard deviation, at least the square root of `min_variance`, `[*shape]` of `dtype`."""
         return self.stats.var.clip(self.min_variance).sqrt().to(self.dtype)
 
     def update(self, x: Array | RunningNorm | RunningStats, mask: Array | None = None) -> None:
-        """Take in observations, or all that another instance has seen.
+        """Updates the statistics with observations, or merges those of another instance.
 
         Args:
             x: `[*lead, *shape]`, a tensor of any device or an array; or another `RunningNorm` or `RunningStats`.
-            mask: bool `[*lead]`; rows where it is False are left out.
+            mask: bool `[*lead]`; rows where it is False are ignored.
 
         Raises:
             SpaceError: a shape does not fit.
-            ValueError: a mask came with another instance.
+            ValueError: a mask is given with another instance.
         """
         if not isinstance(x, _RunningBase | RunningStats):
             self.stats.update(x, mask)
             return
         if mask is not None:
-            raise ValueError("a mask is for observations: another instance is merged as a whole")
+            raise ValueError("Expected no mask with another instance, which is merged as a whole. Omit the mask.")
         self.stats.merge(x.stats if isinstance(x, _RunningBase) else x)
 
     def normalize(self, x: Array) -> Array:
-        """`(x - mean) / stdev`, clipped: a tensor of `dtype` on the device of `x`, or an array for an array.
+        """Returns `(x - mean) / stdev`, clipped: a tensor of `dtype` on the device of `x`, or an array for an array.
 
         Raises:
-            ValueError: no observation was seen yet.
+            ValueError: there are no observations yet.
             SpaceError: the shape of `x` does not end in `shape`.
         """
         _require_data(self.stats)
@@ -203,12 +202,12 @@ class RunningNorm(_RunningBase):
         return y.numpy() if isinstance(x, np.ndarray) else y
 
     def update_and_normalize(self, x: Array, mask: Array | None = None) -> Array:
-        """`update(x, mask)`, then `normalize(x)` of all rows."""
+        """Calls `update(x, mask)`, then returns `normalize(x)` of all rows."""
         self.update(x, mask)
         return self.normalize(x)
 
     def to(self, device: torch.device | str) -> RunningNorm:
-        """A copy on `device`; itself if it is there already."""
+        """Returns a copy on `device`, or this object if it is there already."""
         if torch.device(device) == self.device:
             return self
         copied = RunningNorm(shape=self.shape, dtype=self.dtype)
@@ -217,16 +216,16 @@ class RunningNorm(_RunningBase):
 
 
 class RunningStat(_RunningBase):
-    """Running normalisation of observations one by one or in batches, as NumPy arrays of float32.
+    """A running normalization of single observations or batches, as NumPy arrays of float32.
 
-    The shape of an observation is that of the first one.
+    The first observation sets the shape of an observation.
 
     Args:
-        min_variance: smaller variances count as this one.
-        clip: normalised observations are clipped to `[-clip, clip]`, or to `(low, high)`.
+        min_variance: the lower bound of variances.
+        clip: normalized observations are clipped to `[-clip, clip]`, or to `(low, high)`.
 
     Attributes:
-        stats: the `RunningStats`; one without a shape of its own until the first observation.
+        stats: the `RunningStats`, of shape `()` until the first observation.
 
     >>> stat = RunningStat()
     >>> stat.update([0.0, 10.0]), stat.update(np.array([2.0, 30.0]))
@@ -241,26 +240,26 @@ class RunningStat(_RunningBase):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all observations and their shape."""
+        """Resets the statistics to no observations and no shape."""
         self.stats = RunningStats((), **self._options)
 
     @property
     def mean(self) -> np.ndarray:
-        """Mean of the observations, float32."""
+        """The mean of the observations, float32."""
         return np.asarray(self.stats.mean, np.float32)
 
     @property
     def stdev(self) -> np.ndarray:
-        """Standard deviation, no smaller than the root of the least variance, float32."""
+        """The standard deviation, at least the square root of `min_variance`, float32."""
         return np.asarray(np.maximum(self.stats.var, self.stats.min_variance) ** 0.5, np.float32)
 
     def update(self, x: Array | RunningStat | RunningStats, mask: Array | None = None) -> None:
-        """Take in one observation, a batch of them where the shape is known, or all that another instance has seen.
+        """Updates the statistics with one observation or a batch, or merges those of another instance.
 
         Args:
-            x: `[*shape]` or `[*lead, *shape]`; or another `RunningStat` or `RunningStats`. Before the first
-                observation a `mask` tells a batch from an observation.
-            mask: bool `[*lead]`; rows where it is False are left out.
+            x: `[*shape]`, or `[*lead, *shape]` if the shape is known; or another `RunningStat` or `RunningStats`.
+                As long as the shape is not known, `x` is one observation without a `mask`, and a batch with one.
+            mask: bool `[*lead]`; rows where it is False are ignored.
 
         Raises:
             SpaceError: a shape does not fit.
@@ -277,17 +276,17 @@ class RunningStat(_RunningBase):
         self.stats.update(x, mask)
 
     def normalize(self, x: Array) -> np.ndarray:
-        """`(x - mean) / stdev`, clipped, float32.
+        """Returns `(x - mean) / stdev`, clipped, float32.
 
         Raises:
-            ValueError: no observation was seen yet.
+            ValueError: there are no observations yet.
             SpaceError: the shape of `x` does not end in that of an observation.
         """
         _require_data(self.stats)
         return self.stats.normalize(np.asarray(x)).astype(np.float32, copy=False)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restores statistics that `state_dict` returned."""
         self.stats = RunningStats(tuple(state["mean"].shape), **self._options)
         self.stats.load_state_dict(state)
 
@@ -298,4 +297,4 @@ class RunningStat(_RunningBase):
 
 def _require_data(stats: RunningStats) -> None:
     if stats.empty:
-        raise ValueError("cannot normalise: no observation was seen yet, call update first")
+        raise ValueError("Expected at least one observation before normalizing, got none: call update first.")

@@ -1,7 +1,8 @@
-"""`Policy`: one network with one parameter vector, or a whole population of them that acts in one call.
+"""`Policy`: a network with one parameter vector, or with one per member of a population that acts in one call.
 
-It keeps the flat parameters, the batched kernels made of them, and the hidden states between calls. It knows nothing of
-environments or searches: whoever steps environments says when to forget (`reset`) and whom to leave out (`select`).
+It keeps the flat parameters, the batched kernels built from them, and the hidden states between calls. This module must
+not know environments or searches: the code that steps environments resets hidden states (`reset`) and selects members
+(`select`).
 """
 
 from __future__ import annotations
@@ -19,20 +20,19 @@ from vecrl.policy.network_language import str_to_net
 
 
 class Policy:
-    """A network whose parameters are given as flat vectors.
+    """A network with parameters given as flat vectors.
 
-    With a batch of vectors every row of an observation goes through its own network: known layers by batched
-    kernels (see `vecrl.policy.batched_kernels`), others by `torch.func.vmap`. A network with a hidden state (one that
-    takes
-    `(x, h)` and returns `(y, h)`) has it kept here, in `h`, from call to call.
+    With a batch of n parameter vectors, row i of the observations goes through the network with vector i. Known layers
+    run as batched kernels (see `vecrl.policy.batched_kernels`), others with `torch.func.vmap`. If the network has a
+    hidden state (it takes `(x, h)` and returns `(y, h)`), this object keeps it in `h` between calls.
 
     Args:
         net: a string in the network language (see `str_to_net`), a module, or a callable that makes one.
         kwargs: constants of the string, or keyword arguments of the callable.
 
     Raises:
-        ValueError: a ready module came with `kwargs`.
-        TypeError: `net`, or what the callable returned, is something else.
+        ValueError: `net` is a module and there are `kwargs`.
+        TypeError: `net`, or the result of the callable, has another type.
 
     >>> policy = Policy("Linear(obs, 8) >> Tanh() >> Linear(8, act)", obs=4, act=2)
     >>> policy.set_parameters(torch.randn(10, policy.parameter_length))
@@ -50,16 +50,16 @@ class Policy:
         self._compile: dict[str, Any] | None = None
         self._compiled = self._run = _run
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
 
     @property
     def wrapped_module(self) -> nn.Module:
-        """The module itself; its own parameter values play no part."""
+        """The module; the values of its parameters are not used."""
         return self._module
 
     @property
     def parameter_length(self) -> int:
-        """L, the length of a parameter vector."""
+        """The length L of a parameter vector."""
         return self._layout.length
 
     @property
@@ -67,15 +67,15 @@ class Policy:
         """The parameters in use, `[L]` or `[n, L]`. Later calls of `set_parameters` do not change this tensor.
 
         Raises:
-            ValueError: there are none yet.
+            ValueError: there are no parameters yet.
         """
         if self._parameters is None:
-            raise ValueError("this policy has no parameters yet: call set_parameters first")
+            raise ValueError("Expected a policy with parameters, got one without: call set_parameters first.")
         return self._parameters
 
     @property
     def h(self) -> Any:
-        """The hidden state: None after a reset and for networks without one; a tensor, tuple or dict of them."""
+        """The hidden state: a tensor, or a tuple or dict of tensors; None after a reset and for stateless networks."""
         return self._hidden
 
     def __repr__(self) -> str:
@@ -85,21 +85,21 @@ class Policy:
     # ------------------------------------------------------------------ parameters
 
     def set_parameters(self, parameters: Tensor, indices: Any = None, *, reset: bool = True) -> None:
-        """Use these parameters from now on. They are copied; gradients flow back to the caller's tensor.
+        """Sets the parameters. They are copied; gradients flow back to the given tensor.
 
         Args:
-            parameters: `[L]`, `[n, L]`, or with `indices` one row for each of them (or `[L]` for all of them).
-            indices: rows of the batch in use to replace: an int, ints, a slice or a bool mask `[n]`.
-            reset: forget the hidden states of what changed.
+            parameters: `[L]`, `[n, L]`, or with `indices` one row per index (or `[L]` for all of them).
+            indices: the rows of the current batch to replace: an int, ints, a slice or a bool mask `[n]`.
+            reset: whether to reset the hidden states of the changed rows.
 
         Raises:
-            ValueError: a wrong shape, `indices` without a batch in use, or `reset=False` with another batch size
-                than the hidden state has.
+            ValueError: `parameters` have a wrong shape, `indices` are given without a batch in use, or `reset` is
+                False and the hidden state has another batch size.
         """
         parameters = torch.as_tensor(parameters)
         if parameters.ndim not in (1, 2) or parameters.shape[-1] != self.parameter_length:
             expected = f"({self.parameter_length},) or (n, {self.parameter_length})"
-            raise ValueError(f"expected parameters of shape {expected}, got {tuple(parameters.shape)}")
+            raise ValueError(f"Expected parameters of shape {expected}, got {tuple(parameters.shape)}.")
         if indices is None:
             if not reset:
                 self._check_state(parameters)
@@ -110,14 +110,14 @@ class Policy:
         batch = self._require_batch("indices")
         rows = _as_rows(indices, len(batch), batch.device)
         if parameters.ndim == 2 and len(parameters) != len(rows):
-            raise ValueError(f"indices name {len(rows)} rows, but {len(parameters)} parameter vectors came")
+            raise ValueError(f"Expected {len(rows)} parameter vectors, one per index, got {len(parameters)}.")
         values = parameters.to(batch).expand(len(rows), self.parameter_length)
         self._set_vector(batch.index_copy(0, rows, values))
         if reset:
             self.reset(rows)
 
     def _set_vector(self, parameters: Tensor) -> None:
-        """Take a tensor of our own and make of it what calls need."""
+        """Stores a tensor that is not shared with the caller, and builds the forward function for it."""
         module = self._module
         if any(buffer.device != parameters.device for buffer in module.buffers()):
             module = copying.deepcopy(module).to(parameters.device)
@@ -130,7 +130,8 @@ class Policy:
     def _require_batch(self, subject: str) -> Tensor:
         if self._parameters is None or self._parameters.ndim != 2:
             raise ValueError(
-                f"{subject} need a batch of parameters: call set_parameters with an (n, length) tensor first"
+                f"Expected a batch of parameters for {subject}, got none. "
+                "Call set_parameters with an (n, length) tensor first."
             )
         return self._parameters
 
@@ -138,15 +139,15 @@ class Policy:
         state = _first_tensor(self._hidden)
         if state is not None and parameters.ndim == 2 and (state.ndim == 0 or len(state) != len(parameters)):
             raise ValueError(
-                f"reset=False keeps a hidden state of shape {tuple(state.shape)}, which does not fit "
-                f"{len(parameters)} parameter vectors: leave reset=True"
+                f"Expected parameter vectors that fit the kept hidden state of shape {tuple(state.shape)}, "
+                f"got {len(parameters)} with reset=False. Use reset=True."
             )
 
     def select(self, indices: Any) -> Policy:
-        """A policy of only these members, with their parameters and hidden states, so that the others cost nothing.
+        """Returns a policy of only these members, with their parameters and hidden states.
 
-        Copies those rows once (a slice is not copied), about the price of two steps; use it when a fair share of the
-        members is done. Neither policy sees later changes of the other.
+        It copies those rows once (a slice is not copied), which costs about two steps; use it when a considerable share
+        of the members is finished. Later changes of one policy do not affect the other.
 
         Args:
             indices: an int, ints, a slice or a bool mask `[n]`.
@@ -165,7 +166,7 @@ class Policy:
         return selected
 
     def to_torch_module(self, vector: Tensor) -> nn.Module:
-        """A copy of the module that has the parameters `vector` `[L]`, on their device and of their dtype.
+        """Returns a copy of the module with the parameters `vector` `[L]`, on their device and of their dtype.
 
         Raises:
             ValueError: `vector` does not have the shape `[L]`.
@@ -179,10 +180,10 @@ class Policy:
     # ------------------------------------------------------------------ acting
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The action for `x`.
+        """Returns the actions for the observations `x`.
 
         Args:
-            x: `[n, features]` with a batch of n parameter vectors, row i for member i; with one vector `[features]`,
+            x: with a batch of n parameter vectors `[n, features]`, row i for member i; with one vector `[features]`,
                 or `[m, features]` for m observations.
 
         Raises:
@@ -190,26 +191,28 @@ class Policy:
         """
         step = self._step
         if step is None:
-            raise ValueError("this policy has no parameters yet: call set_parameters first")
+            raise ValueError("Expected a policy with parameters, got one without: call set_parameters first.")
         shape = x.shape
         if self._members is None:
             if len(shape) > 2:
-                raise ValueError(f"expected observations of at most two dimensions, got shape {tuple(shape)}")
+                raise ValueError(f"Expected observations of at most two dimensions, got shape {tuple(shape)}.")
             result = step(x) if self._hidden is None else step(x, self._hidden)
         else:
             if len(shape) != 2 or shape[0] != self._members:
-                raise ValueError(f"expected observations of shape ({self._members}, features), got {tuple(shape)}")
+                raise ValueError(f"Expected observations of shape ({self._members}, features), got {tuple(shape)}.")
             result = self._run(step, x, self._hidden)
         if isinstance(result, tuple):
             result, self._hidden = result
         return result
 
     def reset(self, indices: Any = None, *, copy: bool = True) -> None:
-        """Forget the hidden states: all of them, or those of some rows, which become zero.
+        """Resets the hidden states: all of them to None, or those of selected rows to zero.
 
         Args:
-            indices: None, an int, ints, a slice or a bool mask `[n]` (on the state's device it is never waited for).
-            copy: make new states rather than write into those at hand, which an earlier action may share memory with.
+            indices: None, an int, ints, a slice or a bool mask `[n]` (a mask on the states' device needs no
+                synchronization).
+            copy: whether to make new states instead of writing in place; earlier actions may share memory with the
+                current states.
 
         Raises:
             ValueError: `indices` do not fit the states.
@@ -221,7 +224,7 @@ class Policy:
         if first is None:
             return
         if self._parameters is not None and self._parameters.ndim == 1 and first.ndim < 2:
-            raise ValueError("one vector acting on one observation has one hidden state: call reset() without indices")
+            raise ValueError("Expected no indices for a policy with one hidden state. Call reset() without indices.")
         mask = _as_mask(indices, len(first), first.device)
 
         def zero(state: Tensor) -> Tensor:
@@ -231,10 +234,14 @@ class Policy:
         self._hidden = _map_state(self._hidden, zero)
 
     def compile(self, *, min_members: int = 64, **options: Any) -> Policy:
-        """Run batches of parameters through `torch.compile`, with its `options`; returns itself.
+        """Compiles the forward function for batches of parameters with `torch.compile`; returns this object.
 
-        Smaller batches than `min_members` stay as they are: there the compiled code's own checks cost more than it
-        saves. The first calls of each network and batch size take seconds.
+        Batches smaller than `min_members` run uncompiled, because the checks of compiled code cost more than it saves
+        there. The first calls with each network and batch size take seconds.
+
+        Args:
+            min_members: the smallest batch that runs compiled code.
+            options: passed to `torch.compile`.
         """
         self._compile = {"min_members": min_members, **options}
         self._compiled = torch.compile(_run, **options)
@@ -242,11 +249,11 @@ class Policy:
         return self
 
     def _choose_run(self) -> None:
-        """Compiled or not, by the members at hand."""
+        """Chooses the compiled or the uncompiled function by the number of members."""
         use_compiled = self._compile is not None and (self._members or 0) >= self._compile["min_members"]
         self._run = self._compiled if use_compiled else _run
 
-    # ------------------------------------------------------------------ travelling
+    # ------------------------------------------------------------------ pickling
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_run", "_compiled")}
@@ -260,7 +267,7 @@ class Policy:
 
 
 class _SingleForward:
-    """One member's answer, by the module itself."""
+    """The forward function of one member, which calls the module itself."""
 
     def __init__(self, module: nn.Module, values: dict[str, Tensor]):
         self.module, self.values, self.buffers = module, values, dict(module.named_buffers())
@@ -270,7 +277,7 @@ class _SingleForward:
 
 
 def _run(step: BatchedForward, x: Tensor, h: Any) -> Any:
-    """All members' answers; a function of its arguments alone, so that it can be compiled once for all parameters."""
+    """Returns the outputs of all members; uses only its arguments, so that one compilation serves all parameters."""
     x = x.unsqueeze(1)
     result = step(x) if h is None else step(x, h)
     if isinstance(result, tuple):
@@ -284,35 +291,37 @@ def _build(net: Any, kwargs: dict[str, Any]) -> nn.Module:
         return str_to_net(net, **kwargs)
     if isinstance(net, nn.Module):
         if kwargs:
-            raise ValueError(f"a ready module takes no further arguments, got {', '.join(kwargs)}")
+            raise ValueError(f"Expected no further arguments for a module, got {', '.join(kwargs)}.")
         return net
     if not callable(net):
-        raise TypeError(f"net should be a string, a module or a callable that makes one, not {type(net).__name__}")
+        raise TypeError(
+            f"Expected net to be a string, a module or a callable that makes one, got {type(net).__name__}."
+        )
     module = net(**kwargs)
     if not isinstance(module, nn.Module):
-        raise TypeError(f"the callable should have made a torch.nn.Module, not {type(module).__name__}")
+        raise TypeError(f"Expected the callable to make a torch.nn.Module, got {type(module).__name__}.")
     return module
 
 
 def _as_rows(indices: Any, n: int, device: torch.device) -> Tensor:
-    """Row numbers `[k]` in `[0, n)`, int64, of an int, ints, a slice or a bool mask `[n]`."""
+    """Returns row numbers `[k]` in `[0, n)`, int64, of an int, ints, a slice or a bool mask `[n]`."""
     if isinstance(indices, slice):
         return torch.arange(n, device=device)[indices]
     rows = torch.as_tensor(indices)
     if rows.dtype == torch.bool:
         if rows.shape != (n,):
-            raise ValueError(f"expected a mask of shape ({n},), got {tuple(rows.shape)}")
+            raise ValueError(f"Expected a mask of shape ({n},), got {tuple(rows.shape)}.")
         return rows.to(device).nonzero().squeeze(1)
     if rows.is_floating_point() and rows.numel():
-        raise ValueError(f"indices should be ints or bools, not {rows.dtype}")
+        raise ValueError(f"Expected indices that are ints or bools, got {rows.dtype}.")
     rows = rows.reshape(-1).to(torch.int64)
     if rows.device.type == "cpu" and ((rows < -n) | (rows >= n)).any():
-        raise ValueError(f"indices {rows.tolist()} do not all lie within the {n} rows")
+        raise ValueError(f"Expected indices within the {n} rows, got {rows.tolist()}.")
     return (rows % n if n else rows).to(device)
 
 
 def _as_mask(indices: Any, n: int, device: torch.device) -> Tensor:
-    """The same as a bool mask `[n]`; a mask that is a tensor on `device` is not waited for."""
+    """Returns indices as a bool mask `[n]`; does not synchronize if they are such a mask on `device`."""
     if isinstance(indices, Tensor) and indices.dtype == torch.bool and indices.shape == (n,):
         return indices.to(device)
     mask = torch.zeros(n, dtype=torch.bool, device=device)
@@ -320,7 +329,7 @@ def _as_mask(indices: Any, n: int, device: torch.device) -> Tensor:
 
 
 def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """`function` on every tensor of a state: None, a tensor, or dicts, tuples and lists of states."""
+    """Applies `function` to every tensor of a state: None, a tensor, or dicts, tuples and lists of states."""
     if isinstance(state, Tensor):
         return function(state)
     if isinstance(state, dict):
@@ -331,7 +340,7 @@ def _map_state(state: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _first_tensor(state: Any) -> Tensor | None:
-    """Any tensor of a state, to learn its leading size from."""
+    """Returns the first tensor of a state, or None if it has none."""
     tensors: list[Tensor] = []
     _map_state(state, lambda leaf: tensors.append(leaf) or leaf)
     return tensors[0] if tensors else None

@@ -1,6 +1,6 @@
-"""What a network sees of an environment and does in it: observations as features, outputs as actions.
+"""Converts observations to features for a network, and outputs of a network to actions.
 
-The one place where spaces meet networks. It knows no simulators, episodes or parameters.
+Only this module connects spaces and networks. It must not know simulators, episodes or parameters.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vecrl.errors import SpaceError
 
 
 class PolicyIO:
-    """Between a network and the spaces of one environment.
+    """The conversion between a network and the spaces of one environment.
 
-    A `Box` is seen flat and as float32, a `Discrete` as a one-hot vector. A network does, in a `Box`, what it puts
-    out, clipped to the bounds; in a `Discrete`, what has the largest output.
+    Features of a `Box` are its flattened values, features of a `Discrete` a one-hot vector. The action in a `Box` is
+    the network's output, clipped to the bounds; the action in a `Discrete` is the index of the largest output.
 
     Args:
-        observation_space, action_space: of one environment, `Box` or `Discrete`.
+        observation_space, action_space: the spaces of one environment, `Box` or `Discrete`.
 
     Attributes:
-        observation_space, action_space: as given.
-        obs_length, act_length: how many numbers a network takes in and puts out.
-        bounds: `[2, *shape]`, the least and the greatest actions of a `Box`, on the device where they were last used.
+        observation_space, action_space: the arguments.
+        obs_length, act_length: the numbers of inputs and outputs of a network.
+        bounds: `[2, *shape]`, the lower and upper bounds of a `Box` of actions, on the device of their last use.
 
     Raises:
-        SpaceError: another kind of space.
+        SpaceError: a space is neither a `Box` nor a `Discrete`.
 
     >>> interface = PolicyIO(Discrete(3), Box(-1, 1, (2,)))
     >>> interface.features(np.array([2, 0])).tolist()
@@ -57,11 +57,14 @@ class PolicyIO:
 
     @property
     def constants(self) -> dict[str, int]:
-        """What a network in the network language may refer to."""
+        """The constants that a network in the network language may use."""
         return {"obs_length": self.obs_length, "act_length": self.act_length}
 
     def features(self, obs: Any) -> Tensor:
-        """Observations `[n, ...]`, an array or a tensor, as `[n, obs_length]`: floating, of their own precision."""
+        """Converts observations `[n, ...]`, an array or a tensor, to features `[n, obs_length]`.
+
+        Float observations keep their dtype; others become float32.
+        """
         obs = torch.from_numpy(obs) if isinstance(obs, np.ndarray) else torch.as_tensor(obs)
         if self._one_hot is not None:
             return F.one_hot(obs.long() - int(self._one_hot.start), self.obs_length).float()
@@ -70,10 +73,11 @@ class PolicyIO:
         return obs if obs.is_floating_point() else obs.float()
 
     def actions(self, outputs: Tensor, bounds: Tensor | None = None) -> Tensor:
-        """Outputs `[n, act_length]` as a batch of actions `[n, ...]` on their device.
+        """Converts outputs `[n, act_length]` to actions `[n, ...]` on their device.
 
         Args:
-            bounds: the attribute, for functions that may not close over tensors.
+            outputs: `[n, act_length]`.
+            bounds: the attribute `bounds`, as an argument for compiled functions, which may not close over tensors.
         """
         if self._discrete is not None:
             best_actions = outputs.argmax(1)
@@ -87,27 +91,27 @@ class PolicyIO:
 
     @torch.no_grad()
     def check(self, act: Callable[[Tensor], Any], device: torch.device | str = "cpu") -> None:
-        """Try a network on zeros, so that one that does not fit is found out before anything is stepped.
+        """Calls a network on zeros, to detect a wrong size before any environment is stepped.
 
         Args:
-            act: from features `[1, obs_length]` to outputs.
-            device: of the features.
+            act: the network, from features `[1, obs_length]` to outputs.
+            device: the device of the features.
 
         Raises:
-            SpaceError: it does not take so many features, or puts out something else than `[1, act_length]`.
+            SpaceError: the network does not take `obs_length` features, or its outputs are not `[1, act_length]`.
         """
         expected = f"Expected a network from {self.obs_length} features to {self.act_length} outputs"
-        advice = "use obs_length and act_length in its description, or mend the sizes of its layers."
+        advice = "Use obs_length and act_length in its description, or correct the sizes of its layers."
         try:
-            with torch.random.fork_rng(devices=[]):  # a network that draws numbers leaves those of others alone
+            with torch.random.fork_rng(devices=[]):  # keeps torch's random state if the network draws numbers
                 outputs = act(torch.zeros(1, self.obs_length, device=device))
-        except Exception as error:  # whatever layers may raise
+        except Exception as error:  # layers may raise any exception
             actual = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-            raise SpaceError(f"{expected}, but on zeros it raised {actual}; {advice}") from error
+            raise SpaceError(f"{expected}, but on zeros it raised {actual}. {advice}") from error
         allowed_shapes = {(1, self.act_length)} | ({(1, *self._shape)} if self._discrete is None else set())
         actual = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         if actual not in allowed_shapes:
-            raise SpaceError(f"{expected}, that is (1, {self.act_length}), but {actual} came; {advice}")
+            raise SpaceError(f"{expected}, that is (1, {self.act_length}), got {actual}. {advice}")
 
 
 def _length(space: Space[Any], space_name: str) -> int:
@@ -116,8 +120,8 @@ def _length(space: Space[Any], space_name: str) -> int:
     if isinstance(space, Discrete):
         return int(space.n)
     raise SpaceError(
-        f"Expected the {space_name} space to be a Box or Discrete, but it is {space}. "
-        "Wrap the environment so that it is one, for instance in gymnasium.wrappers.FlattenObservation."
+        f"Expected the {space_name} space to be a Box or Discrete, got {space}. "
+        "Wrap the environment, for example in gymnasium.wrappers.FlattenObservation."
     )
 
 

@@ -1,9 +1,8 @@
-"""The everyday job of neuroevolution: run every member of a population for some episodes, and say what each is worth.
+"""Evaluates populations for neuroevolution: runs every member for some episodes and returns its fitness.
 
-`PopulationEvaluator` keeps environments and statistics between calls and chooses how they are stepped: a Python
-environment a member over a pool of workers (`vecrl.policy.evaluation.pool_loop`), or all members in one batched
-simulator
-(`vecrl.policy.evaluation.device_loop`). It knows no search: where parameters come from is the caller's business.
+`PopulationEvaluator` keeps environments and statistics between calls, and chooses how environments are stepped: one
+Python environment per member in a pool of workers (`vecrl.policy.evaluation.pool_loop`), or all members in one batched
+simulator (`vecrl.policy.evaluation.device_loop`). This module must not know searches: the caller brings the parameters.
 """
 
 from __future__ import annotations
@@ -36,51 +35,54 @@ from vecrl.vector.factory import make_vector_env
 from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import EnvFn
 
-OBS_CLIP = 10.0  # normalised observations end at this many standard deviations
+OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
 Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 
 
 class PopulationEvaluator:
-    """Runs populations of policies in environments that it keeps.
+    """Evaluates populations of policies in environments that it keeps between calls.
 
-    Members act in lock step, and one that is done costs nothing any more. What comes out hangs on the parameters, the
-    seed, the sizes and the number of earlier calls; never on the backend, the number of workers or who is first.
+    Members act in lock step, and finished members cost no more time. Results depend on the parameters, the seed, the
+    sizes and the number of earlier calls; they do not depend on the backend, the number of workers or their timing.
 
     Args:
-        env: a name as `vecrl.vector.make_vector_env` takes it ("CartPole-v1", "native::CartPole-v1",
-            "brax::ant"), or a function that makes one gymnasium environment. Simulators that are batches by birth run
-            all members at once on their device; any other environment is made once a member.
-        net: a string in the network language, in which `obs_length` and `act_length` are known; a module; a `Policy`,
-            whose module is used; or a function that makes a module for an `PolicyIO`.
-        popsize: how many members act at once; a larger population is run in parts.
-        subbatch_size: how many of them may act together over Python environments, their networks in one call and on one
-            thread. With as many subbatches as workers, or more, worker processes and actors play whole ones by
-            themselves, which is the quickest; with fewer, environments are stepped from here, by all workers.
-        backend, num_workers, ray_options: of Python environments, as `VectorEnv` takes them.
-        num_episodes: how many episodes each member plays.
-        max_steps: steps that a member may take over all its episodes; the one under way counts as it then stands.
-        obs_norm: normalise observations by what was seen in earlier calls (in the first, they pass as they are): True
-            makes a `RunningNorm` for it, or give one to go on with. All members of a call see through the same one;
-            it learns from every observation that a member acts on.
-        action_noise: standard deviation of Gaussian noise on the network's outputs.
-        decrease_rewards_by: taken off every reward.
+        env: a name that `vecrl.vector.make_vector_env` takes ("CartPole-v1", "native::CartPole-v1",
+            "brax::ant"), or a function that makes one gymnasium environment. Batched simulators run all members at once
+            on their device; any other environment is made once per member.
+        net: a string in the network language, with the constants `obs_length` and `act_length`; a module; a `Policy`
+            (only its module is used); or a function that makes a module for a `PolicyIO`.
+        popsize: the number of members that act at once; a larger population is run in parts.
+        subbatch_size: the largest number of members that act together in Python environments, with their networks in
+            one call and on one thread. If there are at least as many subbatches as workers, each worker process or
+            actor runs whole subbatches, which is the fastest way; else the caller's process computes the actions, and
+            all workers step environments.
+        backend, num_workers, ray_options: for Python environments, see `VectorEnv`.
+        num_episodes: the number of episodes of each member.
+        max_steps: the largest number of steps of a member over all its episodes; an episode that this limit cuts counts
+            as far as it went.
+        obs_norm: whether to normalize observations with the statistics of earlier calls (the first call does not
+            normalize). True makes a `RunningNorm`; or give one to continue with. All members of a call use the same
+            statistics, which are updated with every observation that a member acted on.
+        action_noise: the standard deviation of Gaussian noise on the network's outputs.
+        decrease_rewards_by: subtracted from every reward.
         alive_bonus: `(t0, t1, bonus)`, see `AliveBonus`; added to the reward of every step that does not terminate.
-        seed: of episodes and noise: an int, or a rule of `vecrl.seed_fn`; None takes entropy.
-        device: where a batched simulator lives; not for Python environments.
-        compile: compile policy and simulator together, native tasks only: some ten times as fast, after a minute.
-        env_kwargs: for the environment's maker.
+        seed: the seed of episodes and noise: an int, or a rule of `vecrl.seed_fn`; None takes entropy.
+        device: the device of a batched simulator; not for Python environments.
+        compile: whether to compile policy and simulator together; only for native tasks. About ten times faster, after
+            about a minute of compilation.
+        env_kwargs: arguments for the maker of the environment.
 
     Attributes:
-        policy_io: what the network sees and does; `obs_length`, `act_length`.
+        policy_io: the conversion between network and spaces, with `obs_length` and `act_length`.
         policy: the `Policy`.
         norm: the `RunningNorm`, or None.
-        rules: how members are judged.
-        calls: how many populations were evaluated.
+        rules: the `FitnessRules`.
+        calls: the number of evaluated populations.
 
     Raises:
-        ValueError: an unknown name, or an argument out of its range.
-        SpaceError: spaces that are neither `Box` nor `Discrete`, or a network that does not fit them.
-        WorkerError: Python environments that cannot be made.
+        ValueError: the name is unknown, or an argument is out of its range.
+        SpaceError: a space is neither a `Box` nor a `Discrete`, or the network does not fit the spaces.
+        WorkerError: Python environments cannot be made.
 
     >>> with PopulationEvaluator("CartPole-v1", "Linear(obs_length, act_length)", 3, seed=1) as evaluate:
     ...     result = evaluate(torch.zeros(3, evaluate.parameter_length))
@@ -104,7 +106,7 @@ class PopulationEvaluator:
         alive_bonus: AliveBonus | Sequence[float] | None = None,
         seed: int | SeedRule | None = None,
         device: str | torch.device | None = None,
-        compile: bool = False,  # noqa: A002 -- the word that torch's users look for
+        compile: bool = False,  # noqa: A002 -- torch's name for it
         env_kwargs: Mapping[str, Any] | None = None,
         ray_options: RayOptions | None = None,
         subbatch_size: int = 128,
@@ -112,11 +114,11 @@ class PopulationEvaluator:
         counts = {"popsize": popsize, "num_episodes": num_episodes, "max_steps": max_steps}
         for name, value in {**counts, "subbatch_size": subbatch_size}.items():
             if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-                raise ValueError(f"Expected {name} of 1 or more, but {value!r} came.")
+                raise ValueError(f"Expected {name} of 1 or more, got {value!r}.")
         if not 0 <= action_noise < math.inf:
-            raise ValueError(f"Expected action_noise of 0 or more, but {action_noise!r} came.")
+            raise ValueError(f"Expected action_noise of 0 or more, got {action_noise!r}.")
         if not math.isfinite(decrease_rewards_by):
-            raise ValueError(f"Expected decrease_rewards_by to be a finite number, but {decrease_rewards_by!r} came.")
+            raise ValueError(f"Expected decrease_rewards_by to be a finite number, got {decrease_rewards_by!r}.")
         bonus = None if alive_bonus is None else AliveBonus.from_schedule(alive_bonus)
         self.rules = FitnessRules(num_episodes, max_steps, decrease_rewards_by, bonus, action_noise)
         self.seeds = seed_rule(seed)
@@ -143,34 +145,34 @@ class PopulationEvaluator:
     def _build_norm(self, obs_norm: bool | RunningNorm) -> RunningNorm | None:
         if isinstance(obs_norm, RunningNorm):
             if obs_norm.shape != (self.policy_io.obs_length,):
-                raise SpaceError(f"Expected obs_norm of shape {self.policy_io.obs_length}, but {obs_norm!r} came.")
+                raise SpaceError(f"Expected obs_norm of shape {self.policy_io.obs_length}, got {obs_norm!r}.")
             return obs_norm.to(self._executor.device)
         shape, device = self.policy_io.obs_length, self._executor.device
         return RunningNorm(shape=shape, device=device, clip=OBS_CLIP) if obs_norm else None
 
     @property
     def parameter_length(self) -> int:
-        """L, the length of a member's parameters."""
+        """The length L of a member's parameters."""
         return self.policy.parameter_length
 
     @property
     def obs_layer(self) -> ObsNormLayer | None:
-        """What members look through now: the statistics as a layer; None where there are none."""
+        """The current normalization layer; None if there are no statistics."""
         return None if self.norm is None or self.norm.stats.empty else self.norm.to_layer().to(self._executor.device)
 
     def __call__(self, parameters: Tensor) -> Evaluation:
-        """Run a population.
+        """Evaluates a population.
 
         Args:
-            parameters: `[P, L]`, one row a member, on any device; an array will do.
+            parameters: `[P, L]`, one row per member, a tensor on any device or an array.
 
         Returns:
-            What each member is worth, on the CPU.
+            The results of each member, on the CPU.
 
         Raises:
-            SpaceError: another shape.
-            WorkerError: environments failed; the next call begins anew.
-            ClosedError: after `close`.
+            SpaceError: `parameters` have another shape.
+            WorkerError: environments failed; the next call resets everything.
+            ClosedError: `close` was called.
         """
         first_episode = self.calls * self.rules.num_episodes
         result = self._evaluate(parameters, self.rules, self.seeds, first_episode, self.obs_layer, self.norm)
@@ -180,19 +182,19 @@ class PopulationEvaluator:
     def test(
         self, parameters: Tensor, num_episodes: int = 100, *, seed: int | SeedRule | None = None, obs_layer: Any = ...
     ) -> Evaluation:
-        """Play fresh episodes with one policy, without noise or shaping and without learning anything from them.
+        """Runs new episodes with one policy, without noise or shaping, and without updates of the statistics.
 
         Args:
             parameters: `[L]`.
-            num_episodes: how many; each is a row of the result.
-            seed: of the episodes; by default none that is used for populations, and the same each time.
-            obs_layer: what the policy looks through, a module or None; by default the statistics as they are.
+            num_episodes: the number of episodes; each is a row of the result.
+            seed: the seed of the episodes; the default is the same for each call and differs from those of populations.
+            obs_layer: the normalization layer, a module or None; by default that of the current statistics.
         """
         if num_episodes < 1:
-            raise ValueError(f"Expected num_episodes of 1 or more, but {num_episodes!r} came.")
+            raise ValueError(f"Expected num_episodes of 1 or more, got {num_episodes!r}.")
         parameters = torch.as_tensor(parameters)
         if parameters.shape != (self.parameter_length,):
-            raise SpaceError(f"Expected parameters [{self.parameter_length}], but {tuple(parameters.shape)} came.")
+            raise SpaceError(f"Expected parameters [{self.parameter_length}], got shape {tuple(parameters.shape)}.")
         seeds = self._derived_seeds("test") if seed is None else seed_rule(seed)
         layer = self.obs_layer if obs_layer is ... else obs_layer
         rows = parameters.expand(num_episodes, -1)
@@ -208,10 +210,10 @@ class PopulationEvaluator:
         norm: RunningNorm | None,
     ) -> Evaluation:
         if self._executor.closed:
-            raise ClosedError("This evaluator is closed; make a new one.")
+            raise ClosedError("This evaluator is closed. Make a new one.")
         parameters = torch.as_tensor(parameters)
         if parameters.ndim != 2 or parameters.shape[1] != self.parameter_length or not len(parameters):
-            raise SpaceError(f"Expected parameters [P, {self.parameter_length}], but {tuple(parameters.shape)} came.")
+            raise SpaceError(f"Expected parameters [P, {self.parameter_length}], got shape {tuple(parameters.shape)}.")
         parameters = parameters.detach().to(self._executor.device, torch.float32)
         results: list[Evaluation] = []
         chunk_norms: list[RunningNorm] = []
@@ -235,17 +237,17 @@ class PopulationEvaluator:
         return OwnSeeds(stream_for(int(self.seeds([0], [0])[0]), name))
 
     def state_dict(self) -> dict[str, Any]:
-        """What later calls hang on beside the constructor's arguments, as tensors and numbers."""
+        """Returns the state that later calls depend on besides the constructor's arguments, as tensors and numbers."""
         return {"calls": self.calls, "norm": None if self.norm is None else self.norm.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restores a state that `state_dict` returned."""
         self.calls = int(state["calls"])
         if self.norm is not None and state["norm"] is not None:
             self.norm.load_state_dict(state["norm"])
 
     def close(self) -> None:
-        """Close the environments; twice is harmless."""
+        """Closes the environments; later calls have no effect."""
         self._executor.close()
 
     def __enter__(self) -> PopulationEvaluator:
@@ -276,37 +278,37 @@ def _build_executor(
     else:
         make_env = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
-        raise ValueError(f"Python environments live on the CPU: leave device={str(device)!r} out.")
+        raise ValueError(f"Expected no device for Python environments, which run on the CPU, got {str(device)!r}.")
     return PoolExecutor(make_env, popsize, subbatch_size, backend_choice)
 
 
 def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
-    """What makes the gymnasium environment `name`, in worker processes too where nobody registered it.
+    """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
 
     Raises:
-        gymnasium.error.Error: there is none of that name.
+        gymnasium.error.Error: there is no environment of that name.
     """
     spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
     return partial(gymnasium.make, spec_or_name, **kwargs)
 
 
 def _offset_env_ids(start: int, failure: Failure) -> list[Failure]:
-    """A failure in a part of the population, by the numbers of its members."""
+    """Converts a failure in a part of the population to the numbers of members in the whole population."""
     return [replace(failure, env_ids=tuple(i + start for i in failure.env_ids))]
 
 
 @contextmanager
 def creation_errors(env: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Around the maker of a simulator: unknown arguments, and devices that are not here, are the caller's to mend.
+    """A context that converts errors of a simulator's maker, such as unknown arguments or devices, to ValueError.
 
     Raises:
-        ValueError: the maker raised TypeError, RuntimeError or AssertionError; the message has its own.
+        ValueError: the maker raised TypeError, RuntimeError or AssertionError; the message contains that error.
     """
     try:
         yield
     except VecrlError:
         raise
-    except (TypeError, RuntimeError, AssertionError) as error:  # torch has all of them for devices
+    except (TypeError, RuntimeError, AssertionError) as error:  # torch raises all of these for wrong devices
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         arguments = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
         raise ValueError(f"{env!r} could not be made with {arguments}: {reason}") from error
@@ -316,7 +318,7 @@ def _make_simulator(env: str, kwargs: dict[str, Any], num_envs: int) -> BatchSim
     with creation_errors(env, kwargs):
         wrapped_env = make_vector_env(env, num_envs=num_envs, empty_info=True, **kwargs).env
     if not isinstance(wrapped_env, BatchedVectorEnv):
-        raise ValueError(f"{env!r} is no batched simulator: give a function that makes one environment instead.")
+        raise ValueError(f"Expected a batched simulator, got {env!r}. Give a function that makes one environment.")
     return wrapped_env.simulator
 
 

@@ -1,4 +1,4 @@
-"""Reward shaping for populations: what is added to a reward for staying alive. Knows numbers only."""
+"""Reward shaping for populations: a bonus for each step without termination. This module knows only numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AliveBonus:
-    """A bonus for each step that grows with the age of the episode: none before `t0`, linear to `t1`, full from there.
+    """A bonus per step: 0 before step `t0` of the episode, linear from `t0` to `t1`, and constant after `t1`.
 
     Attributes:
-        t0: the step of an episode at which the bonus begins to grow.
-        t1: the step from which it is full; with `t0 == t1` it is full at once.
-        bonus: the full bonus.
+        t0: the step of an episode from which the bonus grows.
+        t1: the step from which the bonus is constant; with `t0 == t1` it has no linear part.
+        bonus: the constant bonus.
 
     >>> bonus = AliveBonus(100, 200, 8.0)
     >>> tuple(bonus(t) for t in (0, 100, 150, 200, 500))
@@ -30,11 +30,13 @@ class AliveBonus:
 
     def __post_init__(self) -> None:
         if self.t1 < self.t0:
-            raise ValueError(f"an alive bonus should have t0 <= t1, not t0={self.t0} and t1={self.t1}")
+            raise ValueError(f"Expected an alive bonus with t0 <= t1, got t0={self.t0} and t1={self.t1}.")
 
     @classmethod
     def from_schedule(cls, schedule: AliveBonus | Sequence[float] | None) -> AliveBonus:
-        """From `(t0, t1, bonus)`, from `(t, bonus)` (full at once from t on), from None (no bonus), or itself.
+        """Makes a bonus from `(t0, t1, bonus)`, `(t, bonus)` (constant from t) or None (no bonus).
+
+        An `AliveBonus` is returned unchanged.
 
         >>> AliveBonus.from_schedule((100, 8.0))
         AliveBonus(t0=100, t1=100, bonus=8.0)
@@ -44,11 +46,12 @@ class AliveBonus:
         if schedule is None:
             return cls(0, 0, 0.0)
         if len(schedule) not in (2, 3):
-            raise ValueError(f"an alive bonus should be (t0, t1, bonus) or (t, bonus), not {schedule!r}")
+            raise ValueError(f"Expected an alive bonus (t0, t1, bonus) or (t, bonus), got {schedule!r}.")
         return cls(schedule[0], schedule[-2], schedule[-1])
 
     def __call__(self, t: Any) -> Any:
-        """The bonus at step `t` of the episode: a float for a number; like `t`, floating, for an array or a tensor."""
+        """Returns the bonus at step `t` of the episode: a float for a number, floats of its shape for an array or
+        tensor."""
         if self.t0 == self.t1:
             fraction = (t >= self.t0) * 1.0
         else:
@@ -58,8 +61,7 @@ class AliveBonus:
 
 
 def alive_bonus(t: Any, schedule: AliveBonus | Sequence[float] | None) -> Any:
-    """The bonus that `schedule` (see `AliveBonus.from_schedule`) gives at step `t`, a number, an array or a tensor of
-    steps.
+    """Returns the bonus of `schedule` (see `AliveBonus.from_schedule`) at step `t`, a number, an array or a tensor.
 
     >>> alive_bonus(150, (100, 200, 8.0))
     4.0

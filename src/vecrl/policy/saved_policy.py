@@ -1,6 +1,6 @@
-"""A policy in a file: parameters, network and what it looks through, read back without running anybody's code.
+"""Saves a policy in a file: parameters, network and observation normalization. Loading a file runs no code from it.
 
-It knows nothing of searches; environments only by the name that is written beside the policy.
+This module must not know searches; it knows only the names of environments.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedPolicy:
-    """A policy and what it takes to use it again.
+    """A policy with everything that is needed to use it.
 
     Attributes:
-        env: name of the environment that it was made for.
-        network: in the network language.
-        constants: of the network.
+        env: the name of its environment.
+        network: the network, in the network language.
+        constants: the constants of the network.
         parameters: `[L]` float32.
-        norm: the observation statistics' `state_dict`, or None where observations are not normalised.
-        clip: normalised observations were clipped to `[-clip, clip]`.
-        mean_return: its mean return in the test that chose it; None if it was not tested.
+        norm: the `state_dict` of the observation statistics, or None if observations are not normalized.
+        clip: normalized observations are clipped to `[-clip, clip]`; None disables clipping.
+        mean_return: the mean return in the test that selected the policy; None if it was not tested.
 
     >>> saved = SavedPolicy("CartPole-v1", "Linear(obs_length, act_length)", {"obs_length": 4, "act_length": 2},
     ...                     torch.zeros(10))
@@ -50,54 +50,54 @@ class SavedPolicy:
     mean_return: float | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, at once or not at all."""
+        """Writes the file atomically."""
         save_atomically({"format": FORMAT, **asdict(self)}, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SavedPolicy:
-        """Read what `save` wrote, by torch's `weights_only`: tensors, numbers and text, nothing that runs.
+        """Reads a file that `save` wrote, with torch's `weights_only`: only tensors, numbers and text, no code.
 
         Raises:
-            ValueError: the file is damaged, or holds something else.
-            OSError: it cannot be opened.
+            ValueError: the file is damaged, or contains no policy.
+            OSError: the file cannot be opened.
         """
         state = load_tensors(path)
         if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
-            raise ValueError(f"{os.fspath(path)} holds no policy of vecrl, or one of another version.")
+            raise ValueError(f"Expected a vecrl policy of format {FORMAT} in {os.fspath(path)}, got other data.")
         try:
             return cls.from_dict(state)
         except ValueError as error:
-            raise ValueError(f"{os.fspath(path)} holds a policy that cannot be used: {error}") from error
+            raise ValueError(f"{os.fspath(path)} contains an invalid policy: {error}") from error
 
     @classmethod
     def from_dict(cls, state: Any) -> SavedPolicy:
-        """The policy of its `asdict`, looked at piece by piece, for it may come from anywhere.
+        """Makes a policy from its `asdict`, and checks every field, because the data may come from anywhere.
 
         Raises:
-            ValueError: a piece is missing, of another kind, or does not fit the others.
+            ValueError: a field is missing, has another type, or does not fit the others.
         """
         if not isinstance(state, dict) or set(state) != {field.name for field in fields(cls)}:
             actual = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
-            raise ValueError(f"expected {', '.join(field.name for field in fields(cls))}, but {actual} came.")
+            raise ValueError(f"Expected {', '.join(field.name for field in fields(cls))}, got {actual}.")
         for name, (expected, is_valid) in _FIELD_CHECKS.items():
             if not is_valid(state[name]):
-                raise ValueError(f"expected {name} to be {expected}, but {_short_repr(state[name])} came.")
+                raise ValueError(f"Expected {name} to be {expected}, got {_short_repr(state[name])}.")
         policy = cls(**state)
         policy._check_network()
         return policy
 
     def _check_network(self) -> None:
-        """Count without allocating: a few letters in a file must not fill the memory."""
+        """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
         with torch.device("meta"):
             expected_count = count_parameters(str_to_net(self.network, **self.constants))
         if expected_count != len(self.parameters):
-            raise ValueError(f"its network has {expected_count} parameters, but {len(self.parameters)} came.")
+            raise ValueError(f"Expected {expected_count} parameters for its network, got {len(self.parameters)}.")
         if self.norm is not None and self.norm["mean"].shape != (self.constants.get("obs_length"),):
             actual, length = tuple(self.norm["mean"].shape), self.constants.get("obs_length")
-            raise ValueError(f"expected norm of {length} observed numbers, but {actual} came.")
+            raise ValueError(f"Expected norm of {length} observed numbers, got shape {actual}.")
 
     def obs_layer(self) -> ObsNormLayer | None:
-        """What observations go through before the network, or None."""
+        """Returns the normalization layer for observations, or None."""
         if self.norm is None:
             return None
         norm = RunningNorm(shape=tuple(self.norm["mean"].shape), clip=self.clip)
@@ -105,14 +105,14 @@ class SavedPolicy:
         return norm.to_layer()
 
     def module(self) -> nn.Module:
-        """The network with its parameters, the normalisation before it: for flat observations `[..., obs_length]`."""
+        """Returns the normalization and the network with its parameters, for flat observations `[..., obs_length]`."""
         net, layer = str_to_net(self.network, **self.constants), self.obs_layer()
         fill_parameters(net, self.parameters)
         return net if layer is None else _NormalizedModule(layer, net)
 
 
 class _NormalizedModule(nn.Module):
-    """A network that looks through a layer; like `nn.Sequential`, but a hidden state goes along."""
+    """Applies a normalization layer, then a network; like `nn.Sequential`, but it passes a hidden state too."""
 
     def __init__(self, layer: nn.Module, net: nn.Module):
         super().__init__()
@@ -157,24 +157,25 @@ def _short_repr(value: Any) -> str:
 
 
 def load_tensors(path: str | os.PathLike[str]) -> Any:
-    """What `save_atomically` wrote: tensors, numbers and text, on the CPU; nothing in the file is ever run.
+    """Loads a file that `save_atomically` wrote: tensors, numbers and text, on the CPU. It runs no code from the file.
 
     Raises:
-        ValueError: the file is empty, cut short or damaged, or would have to run something.
-        OSError: it cannot be opened.
+        ValueError: the file is empty, incomplete or damaged, or contains code.
+        OSError: the file cannot be opened.
     """
     with open(path, "rb") as file:
         try:
             return torch.load(file, weights_only=True, map_location="cpu")
-        except Exception as error:  # whatever damaged bytes make torch, its zip reader and its unpickler raise
+        except Exception as error:  # damaged bytes make torch, its zip reader or its unpickler raise any exception
             raise ValueError(
-                f"{os.fspath(path)} cannot be read: expected tensors, numbers and text as vecrl saves them, but the "
-                "file is empty, cut short, damaged or of another kind; take another, or make it anew."
+                f"{os.fspath(path)} cannot be read: expected tensors, numbers and text saved by vecrl, got an empty, "
+                "incomplete, damaged or other file. Use another file, or save it again."
             ) from error
 
 
 def save_atomically(state: Any, path: str | os.PathLike[str]) -> None:
-    """`torch.save` to a file beside `path` which then takes its name: nobody ever sees half a file."""
+    """Writes `state` with `torch.save` to a temporary file and renames it to `path`, so that `path` is never
+    incomplete."""
     file = io.BytesIO()
     torch.save(state, file)
     write_atomically(path, [file.getvalue()])

@@ -1,8 +1,8 @@
-"""A search over flat parameters: mirrored samples around a centre that follows their ranks with momentum.
+"""A search over flat parameters: mirrored samples around a center, which moves by their ranks with momentum.
 
-`PopulationSearch` is PGPE (Sehnke et al., "Parameter-exploring policy gradients", 2010) with centred ranks (Salimans
-et al., 2017) and ClipUp (Toklu, Liskowski and Srivastava, 2020). It asks for a population to be judged and is told
-what each member was worth; it knows nothing of networks, environments or devices other than its centre's.
+`PopulationSearch` is PGPE (Sehnke et al., "Parameter-exploring policy gradients", 2010) with centered ranks (Salimans
+et al., 2017) and ClipUp (Toklu, Liskowski and Srivastava, 2020). `ask` returns a population, and `tell` takes the
+fitness of each member. This module must not know networks, environments, or devices other than that of its center.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from vecrl.errors import PendingError, SpaceError
 
 
 class PopulationSearch:
-    """Looks for the parameter vector of the greatest fitness.
+    """Searches for the parameter vector with the greatest fitness.
 
-    Each generation, half of the population is the centre plus Gaussian noise and the other half the centre minus the
-    same noise. Fitness counts by its ranks alone, so that its scale and its outliers do not matter. The centre goes
-    `step_size` along the gradient that follows from them, with momentum and no faster than `max_speed`; the standard
-    deviation of each parameter adapts by a bounded share.
+    In each generation, half of the population is the center plus Gaussian noise and the other half is the center minus
+    the same noise. Only the ranks of the fitness are used, so its scale and outliers have no effect. The center moves
+    by `step_size` along the estimated gradient, with momentum and by at most `max_speed`; the standard deviation of
+    each parameter changes by a bounded share.
 
     Args:
-        center: `[L]`, where to begin; floating. The search lives on its device. It is copied.
-        popsize: members a generation, even and at least 2.
-        stdev: standard deviation of the noise at the beginning.
-        max_speed: how far the centre may move in a generation; by default a fifteenth of the length of typical noise.
-        step_size: how far one gradient alone moves it; by default half of `max_speed`.
-        momentum: the share of the last move that goes on.
-        stdev_rate: how fast the standard deviations adapt; 0 keeps them.
-        stdev_change: no standard deviation changes by more than this share of itself in a generation.
-        seed: of the noise; None takes entropy from the operating system.
+        center: `[L]`, the initial center, of a float dtype; it is copied. The search runs on its device.
+        popsize: the number of members per generation, even and at least 2.
+        stdev: the initial standard deviation of the noise.
+        max_speed: the largest distance that the center moves per generation; by default a fifteenth of the length of
+            typical noise.
+        step_size: the distance that one gradient moves the center; by default half of `max_speed`.
+        momentum: the share of the last move that is added to the next one.
+        stdev_rate: the learning rate of the standard deviations; 0 keeps them constant.
+        stdev_change: the largest relative change of a standard deviation per generation.
+        seed: the seed of the noise; None takes entropy from the operating system.
 
     Attributes:
-        center: `[L]`, the best guess so far.
-        stdev: `[L]`, of the noise of each parameter.
-        generation: how many populations were told.
+        center: `[L]`, the current estimate.
+        stdev: `[L]`, the standard deviation of the noise of each parameter.
+        generation: the number of completed generations.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument is out of its range.
 
     >>> search = PopulationSearch(torch.zeros(3), popsize=50, stdev=1.0, seed=1)
     >>> for _ in range(100):
@@ -66,12 +67,12 @@ class PopulationSearch:
         seed: int | None = None,
     ):
         if center.ndim != 1 or not center.is_floating_point() or not len(center):
-            raise ValueError(f"Expected a centre [L] of floats, but {center.dtype} of {tuple(center.shape)} came.")
+            raise ValueError(f"Expected a center [L] of floats, got {center.dtype} of shape {tuple(center.shape)}.")
         if popsize < 2 or popsize % 2:
-            raise ValueError(f"Expected an even popsize of 2 or more, for members come in pairs, but {popsize} came.")
+            raise ValueError(f"Expected an even popsize of 2 or more, since members are pairs, got {popsize}.")
         for name, value in (("stdev", stdev), ("max_speed", max_speed), ("step_size", step_size)):
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"Expected a {name} above 0 and finite, but {value!r} came.")
+                raise ValueError(f"Expected a {name} above 0 and finite, got {value!r}.")
         self.center = center.detach().clone()
         self.stdev = torch.full_like(self.center, stdev)
         self.generation = 0
@@ -87,7 +88,7 @@ class PopulationSearch:
         _ = self._generator.seed() if seed is None else self._generator.manual_seed(seed)
 
     def ask(self) -> Tensor:
-        """The members to judge next, `[popsize, L]`; the same ones until `tell`."""
+        """Returns the members to evaluate next, `[popsize, L]`; the same ones until `tell`."""
         noise = self._noise
         if noise is None:
             shape = self.popsize // 2, len(self.center)
@@ -97,21 +98,21 @@ class PopulationSearch:
 
     @torch.no_grad()
     def tell(self, fitness: Tensor) -> None:
-        """Learn what the members of the last `ask` were worth.
+        """Updates the search with the fitness of the members of the last `ask`.
 
         Args:
-            fitness: `[popsize]`, the greater the better; nan is worse than all.
+            fitness: `[popsize]`, greater is better; NaN is the worst.
 
         Raises:
-            PendingError: there was no `ask` to answer.
-            SpaceError: another number of values.
+            PendingError: `ask` was not called before.
+            SpaceError: `fitness` has another shape.
         """
         noise = self._noise
         if noise is None:
-            raise PendingError("No population waits for its fitness; call ask first.")
+            raise PendingError("Expected a population that waits for its fitness, got none. Call ask first.")
         fitness = torch.as_tensor(fitness, device=self.center.device)
         if fitness.shape != (self.popsize,):
-            raise SpaceError(f"Expected {self.popsize} values, one a member, but shape {tuple(fitness.shape)} came.")
+            raise SpaceError(f"Expected {self.popsize} values, one per member, got shape {tuple(fitness.shape)}.")
         plus_ranks, minus_ranks = centered_ranks(fitness).to(self.center.dtype).chunk(2)
         stdev_score = (noise.square() - self.stdev.square()) / self.stdev
         self._move_center((plus_ranks - minus_ranks) @ noise)
@@ -120,7 +121,7 @@ class PopulationSearch:
         self.generation += 1
 
     def _move_center(self, gradient: Tensor) -> None:
-        """ClipUp: the gradient gives a direction, the speed has a limit."""
+        """Moves the center by ClipUp: the gradient gives only the direction, and the speed is limited."""
         length = gradient.norm()
         if length > 0:
             self._velocity = self.momentum * self._velocity + gradient * (self.step_size / length)
@@ -136,13 +137,13 @@ class PopulationSearch:
         self.stdev = self.stdev + (self.stdev_rate * gradient).clamp(-limit, limit)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that goes on from here exactly, in tensors and numbers that `torch.load(weights_only=True)` reads.
+        """Returns the complete state, as tensors and numbers that `torch.load(weights_only=True)` can read.
 
         Raises:
-            PendingError: a population waits for its fitness; tell it first.
+            PendingError: a population waits for its fitness.
         """
         if self._noise is not None:
-            raise PendingError("A population waits for its fitness; tell it before the state is kept.")
+            raise PendingError("Expected no population that waits for its fitness, got one. Call tell first.")
         tensors = {"center": self.center, "stdev": self.stdev, "velocity": self._velocity}
         return {
             **{name: tensor.clone() for name, tensor in tensors.items()},
@@ -152,19 +153,19 @@ class PopulationSearch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave, of a search of the same size.
+        """Restores a state that `state_dict` of a search of the same size returned.
 
         Raises:
-            ValueError: the population or the number of parameters differs.
+            ValueError: the population size or the number of parameters differs.
         """
         state_sizes, own_sizes = (len(state["center"]), state["popsize"]), (len(self.center), self.popsize)
         if state_sizes != own_sizes:
             raise ValueError(
-                f"Expected a state of {own_sizes[0]} parameters and {own_sizes[1]} members, but {state_sizes} came."
+                f"Expected a state of {own_sizes[0]} parameters and {own_sizes[1]} members, got {state_sizes}."
             )
         for name in ("center", "stdev", "velocity"):
             if state[name].shape != self.center.shape:
-                raise ValueError(f"Expected {name} of {own_sizes[0]} numbers, but {tuple(state[name].shape)} came.")
+                raise ValueError(f"Expected {name} of {own_sizes[0]} numbers, got shape {tuple(state[name].shape)}.")
         self.center, self.stdev, self._velocity = (
             state[name].to(self.center, copy=True) for name in ("center", "stdev", "velocity")
         )
@@ -174,7 +175,7 @@ class PopulationSearch:
 
 
 def centered_ranks(fitness: Tensor) -> Tensor:
-    """Ranks `[n]`, n > 1, from -0.5, the worst, to 0.5, the best; equals share the mean of theirs.
+    """Returns ranks `[n]`, n > 1, from -0.5 (worst) to 0.5 (best); equal values get the mean of their ranks.
 
     >>> centered_ranks(torch.tensor([3.0, 10.0, 3.0, float("nan"), 4.0])).tolist()
     [-0.125, 0.5, -0.125, -0.5, 0.25]

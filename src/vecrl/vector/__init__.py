@@ -1,6 +1,7 @@
-"""Dialect 1: gymnasium-style vector environments, tensors around them, and makers by name.
+"""Vector environments with gymnasium's interface, a wrapper that converts to tensors, and factories by name.
 
-What needs torch is imported on first use, so that `VectorEnv` and `AsyncVectorEnv` start as fast as gymnasium's own.
+Modules that need torch are imported on first use, so that `VectorEnv` and `AsyncVectorEnv` start as fast as
+gymnasium's.
 """
 
 from importlib import import_module

@@ -1,11 +1,10 @@
-"""Crossing between torch, NumPy and JAX, sharing memory where that can be.
+"""Converts arrays between torch, NumPy and JAX, and shares memory where possible.
 
-Simulators speak one of three kinds of array and policies speak torch: whatever crosses, crosses here. JAX is
-looked at only where it has already been imported, or is asked for by name, so that nobody pays for it otherwise.
-This module knows nothing of environments.
+Simulators use one of these three array types and policies use torch. JAX is used only if it has already been imported
+or is named by an argument, so that other programs do not import it. This module must not know environments.
 
-Memory that is shared is shared both ways. A tensor over a JAX array writes into an array that JAX takes to be
-immutable, and the reverse holds too: clone before writing in place.
+Shared memory is shared in both directions. Writing to a tensor over a JAX array changes an array that JAX assumes to
+be immutable, and the reverse holds too: clone before writing in place.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from ..errors import SpaceError
 
 
 def array_type(x: Any, fallback: str | None = None) -> str:
-    """The library that an array belongs to: `"jax"`, `"torch"` or `"numpy"` (NumPy's scalars included).
+    """Returns the library that an array belongs to: `"jax"`, `"torch"` or `"numpy"` (NumPy scalars included).
 
     Args:
-        x: anything.
-        fallback: the answer for what is none of the three.
+        x: any object.
+        fallback: the result if `x` belongs to none of the three.
 
     Raises:
-        TypeError: `x` is none of the three and there is no fallback.
+        TypeError: `x` belongs to none of the three and there is no fallback.
 
     >>> array_type(torch.zeros(2)), array_type(np.zeros(2)), array_type([0, 0], "numpy")
     ('torch', 'numpy', 'numpy')
@@ -40,20 +39,20 @@ def array_type(x: Any, fallback: str | None = None) -> str:
     if _is_jax(x):
         return "jax"
     if fallback is None:
-        raise TypeError(f"expected a torch tensor, a NumPy array or a JAX array, got {type(x).__qualname__}")
+        raise TypeError(f"Expected a torch tensor, a NumPy array or a JAX array, got {type(x).__qualname__}.")
     return fallback
 
 
 def convert_to_torch(x: Any) -> torch.Tensor:
-    """A tensor of the values of `x`, of the same shape and, where torch has it, dtype.
+    """Converts `x` to a tensor of the same values and shape, and of the same dtype if torch has it.
 
     Args:
-        x: a tensor (which comes back as itself); a JAX array (memory is shared through DLPack, on its device);
-            a NumPy array (memory is shared, unless it is read-only or in a layout that torch lacks: then copied);
-            a number; or an iterable of numbers or of equally shaped arrays.
+        x: a tensor (returned unchanged); a JAX array (memory is shared through DLPack, on its device);
+            a NumPy array (memory is shared; copied only if it is read-only or torch does not support its layout);
+            a number; or an iterable of numbers or of arrays of one shape.
 
     Raises:
-        TypeError: values for which torch has no dtype, JAX's typed PRNG keys among them.
+        TypeError: torch has no dtype for the values, for example JAX's typed PRNG keys.
 
     >>> convert_to_torch(np.array([1, 2]))
     tensor([1, 2])
@@ -70,18 +69,18 @@ def convert_to_torch(x: Any) -> torch.Tensor:
 
 
 def convert_from_torch(x: torch.Tensor, array_type: str) -> Any:
-    """The tensor `x` as an array of another library, cut off from autograd.
+    """Converts the tensor `x` to an array of another library, detached from autograd.
 
     Args:
         x: a tensor on any device.
-        array_type: `"torch"` gives `x` itself. `"numpy"` gives an array on the CPU, sharing memory with a tensor
-            that is there (bfloat16, which NumPy lacks, becomes float32). `"jax"` gives an array on the same device
-            where JAX has that device, else on JAX's default one; memory is shared through DLPack where the tensor
-            is dense and aligned, and 64-bit dtypes become 32-bit ones unless JAX is set to 64 bits.
+        array_type: `"torch"` returns `x` itself. `"numpy"` returns an array on the CPU, which shares memory with a
+            CPU tensor (bfloat16, which NumPy lacks, becomes float32). `"jax"` returns an array on the same device if
+            JAX supports it, else on JAX's default device; memory is shared through DLPack if the tensor is dense and
+            aligned, and 64-bit dtypes become 32-bit ones unless JAX is set to 64 bits.
 
     Raises:
-        ValueError: another `array_type`.
-        ImportError: `"jax"`, and JAX is not installed.
+        ValueError: `array_type` is none of the three.
+        ImportError: `array_type` is `"jax"`, and JAX is not installed.
 
     >>> convert_from_torch(torch.tensor([1.0, 2.0], requires_grad=True), "numpy")
     array([1., 2.], dtype=float32)
@@ -93,15 +92,15 @@ def convert_from_torch(x: torch.Tensor, array_type: str) -> Any:
         return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
     if array_type == "jax":
         return _to_jax(x.detach().resolve_conj().resolve_neg())
-    raise ValueError(f"array_type must be 'torch', 'numpy' or 'jax', not {array_type!r}")
+    raise ValueError(f"Expected array_type to be 'torch', 'numpy' or 'jax', got {array_type!r}.")
 
 
 def convert_to_torch_bool(x: Any) -> torch.Tensor:
-    """The truth of each value of `x` as a bool tensor of its shape.
+    """Converts `x` to a bool tensor of its shape.
 
     Args:
-        x: what `convert_to_torch` takes. Floating values are true where `abs(x) > 1e-4` (simulators on accelerators
-            keep flags as floats), integers where they are not zero; bools come back untouched.
+        x: what `convert_to_torch` takes. Floats are true where `abs(x) > 1e-4` (simulators on accelerators
+            store flags as floats), integers where they are not zero; bools are returned unchanged.
 
     >>> convert_to_torch_bool([0.0, 1e-5, -1.0])
     tensor([False, False,  True])
@@ -113,15 +112,15 @@ def convert_to_torch_bool(x: Any) -> torch.Tensor:
 
 
 def reset_tensors(x: Any, indices: Any) -> None:
-    """Set rows of tensors to zero, in place.
+    """Sets rows of tensors to zero, in place.
 
     Args:
-        x: a tensor with rows along its first axis, or any nesting of mappings (TensorDicts count as such) and
-            iterables of tensors. Strings, bytes and all else in it are left alone.
-        indices: one row, rows, or a bool mask over all rows: a number, a sequence, an array or a tensor.
+        x: a tensor with rows along its first axis, or any nesting of mappings (also TensorDicts) and
+            iterables of tensors. Strings, bytes and other objects in it are not changed.
+        indices: one row, several rows, or a bool mask over all rows: a number, a sequence, an array or a tensor.
 
     Raises:
-        IndexError: a row that is not there, or a mask of another length.
+        IndexError: a row does not exist, or the mask has another length.
 
     >>> h = torch.ones(3, 2)
     >>> reset_tensors({"h": [h]}, [True, False, True])
@@ -132,7 +131,7 @@ def reset_tensors(x: Any, indices: Any) -> None:
     """
     rows = convert_to_torch(indices)
     if rows.dtype != torch.bool:
-        rows = rows.long()  # an empty list arrives as floats, JAX's and NumPy's indices in any integer dtype
+        rows = rows.long()  # an empty list becomes a float tensor; indices of JAX and NumPy have any integer dtype
     with torch.no_grad():
         _zero_rows(x, rows)
 
@@ -150,7 +149,7 @@ def _zero_rows(x: Any, rows: torch.Tensor) -> None:
 
 
 def _zero_tensordict_rows(x: Any, rows: torch.Tensor) -> None:
-    """A lazy stack hands out copies, so that writing has to go to the TensorDicts that it is made of."""
+    """Zeroes rows of a TensorDict. A lazy stack returns copies, so this writes to the TensorDicts in the stack."""
     if sys.modules["tensordict"].is_non_tensor(x):
         return
     if not hasattr(x, "tensordicts"):
@@ -179,10 +178,10 @@ def _from_jax(x: Any) -> torch.Tensor:
     import jax
 
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
-        raise SpaceError(f"JAX's {x.dtype} has no counterpart in torch: pass jax.random.key_data(key)")
+        raise SpaceError(f"Expected a dtype that torch has, got JAX's {x.dtype}. Pass jax.random.key_data(key).")
     try:
         return torch.from_dlpack(x)
-    except (RuntimeError, BufferError):  # a device or a sharding that torch cannot see: by way of the host
+    except (RuntimeError, BufferError):  # torch cannot read this device or sharding: copy through the host
         return _from_numpy(np.asarray(x))
 
 
@@ -190,14 +189,14 @@ def _to_jax(x: torch.Tensor) -> Any:
     try:
         import jax
     except ImportError as error:
-        raise ImportError('JAX arrays were asked for and JAX is not installed: pip install "vecrl[brax]"') from error
+        raise ImportError('Expected JAX to be installed to make JAX arrays. pip install "vecrl[brax]"') from error
     if x.device.type != "cpu" and jax.default_backend() == "cpu":
         x = x.cpu()
-    return jax.dlpack.from_dlpack(x.contiguous())  # the import of DLPack refuses gaps and repeated strides
+    return jax.dlpack.from_dlpack(x.contiguous())  # from_dlpack rejects gaps and repeated strides
 
 
 def _from_numpy(x: np.ndarray) -> torch.Tensor:
-    if x.dtype.name == "bfloat16":  # ml_dtypes' type, which JAX gives to NumPy
+    if x.dtype.name == "bfloat16":  # the type of ml_dtypes, in which JAX converts bfloat16 to NumPy
         return _from_numpy(x.view(np.uint16)).view(torch.bfloat16)
     if not x.flags.writeable:
         x = x.copy()

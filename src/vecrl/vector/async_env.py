@@ -1,7 +1,7 @@
-"""`AsyncVectorEnv`: gymnasium's vector environment in processes, by its own names, on the engine.
+"""`AsyncVectorEnv`: a replacement for `gymnasium.vector.AsyncVectorEnv`, on the engine.
 
-Whoever wrote against `gymnasium.vector.AsyncVectorEnv` changes the import: constructor, asking and waiting apart, and
-the errors are gymnasium's. The rest is `VectorEnv`'s.
+It has the constructor, the `*_async` and `*_wait` methods and the error types of gymnasium's class, so that existing
+code only changes its import. Everything else is inherited from `VectorEnv`. This module must not know how workers run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .vector_env import EnvFn, ObservationMode, VectorEnv
 
 Call = Literal["reset", "step", "call"]
 Result = TypeVar("Result")
-_CLOSE_TIMEOUT_S = 10.0  # seconds that a call under way may take when everything is closed
+_CLOSE_TIMEOUT_S = 10.0  # seconds that close waits for a pending call
 _RESERVED_NAMES = ("reset", "step", "close")
 
 
 class AsyncPendingError(PendingError, gymnasium_error.AlreadyPendingCallError):
-    """A call while another is under way; gymnasium's `AlreadyPendingCallError` too.
+    """A call was made while another is pending; also gymnasium's `AlreadyPendingCallError`.
 
     Attributes:
-        name: what is under way: "reset", "step" or "call".
+        name: the pending call: "reset", "step" or "call".
     """
 
     def __init__(self, message: str, name: str):
@@ -40,10 +40,10 @@ class AsyncPendingError(PendingError, gymnasium_error.AlreadyPendingCallError):
 
 
 class NoAsyncError(PendingError, gymnasium_error.NoAsyncCallError):
-    """Waiting for what was not asked; gymnasium's `NoAsyncCallError` too.
+    """A `*_wait` method was called without a pending call; also gymnasium's `NoAsyncCallError`.
 
     Attributes:
-        name: what was waited for: "reset", "step" or "call".
+        name: the call that was waited for: "reset", "step" or "call".
     """
 
     def __init__(self, message: str, name: str):
@@ -52,22 +52,23 @@ class NoAsyncError(PendingError, gymnasium_error.NoAsyncCallError):
 
 
 class AsyncClosedError(ClosedError, gymnasium_error.ClosedEnvironmentError):
-    """A call after `close`; gymnasium's `ClosedEnvironmentError` too."""
+    """A method was called after `close`; also gymnasium's `ClosedEnvironmentError`."""
 
 
 class AsyncTimeout(StepTimeout, multiprocessing.TimeoutError):
-    """No answer in time; `multiprocessing.TimeoutError` too."""
+    """A call timed out; also `multiprocessing.TimeoutError`."""
 
 
 class AsyncVectorEnv(VectorEnv):
-    """n gymnasium environments in worker processes, asked and waited for apart.
+    """n gymnasium environments in worker processes, with separate methods to start a call and to wait for it.
 
-    A drop-in for gymnasium's class of this name, with these differences:
+    A drop-in replacement for gymnasium's class of this name, with these differences:
 
-    * A timeout leaves the call under way: wait for it again, or `reset`, which waits for it and drops it.
-      No later step is ever one behind.
-    * An environment's exception arrives as a `WorkerError` that names it, with its traceback, and as its `__cause__`.
-    * No environment is made in this process, and a worker may run several.
+    * After a timeout the call stays pending: wait for it again, or `reset`, which waits for it and drops its result.
+      A later step never returns the result of an earlier one.
+    * An exception in an environment is raised as a `WorkerError` with the environment's number and traceback; its
+      `__cause__` is the exception.
+    * No environment is made in this process, and a worker may run several environments.
 
     >>> import gymnasium
     >>> envs = AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_workers=1)
@@ -79,18 +80,20 @@ class AsyncVectorEnv(VectorEnv):
 
     Args:
         env_fns: n functions, each of which makes an environment.
-        shared_memory: taken for gymnasium's sake. Observations are in shared memory in any case, save those that
-            have no fixed size (text, graphs, sequences, a user's own spaces), which travel pickled.
-        copy: as for `VectorEnv`: results are the caller's own in any case.
-        context: "forkserver" or "spawn", see `VectorEnv`'s `start_method`. None and "fork" mean "forkserver", which
-            starts workers as fast without taking this process's threads, locks and GPU contexts with them.
-        daemon: taken for gymnasium's sake. Workers always end with this process, and may always have children.
-        worker: must be None; what other workers were for (modes of auto-reset, handling failures) is built in.
-        observation_mode, autoreset_mode: as for `VectorEnv`.
-        max_concurrency: at most so many environments run at any time, which is at most so many workers.
-        num_workers: how many processes share the environments; by default as many as there are cores. For
-            environments that wait rather than compute (for a network, another program), take `len(env_fns)`.
-        backend: "processes", or one of `VectorEnv`'s others.
+        shared_memory: accepted for compatibility with gymnasium. It has no effect: observations are in shared memory,
+            except those without a fixed size (text, graphs, sequences, custom spaces), which are pickled.
+        copy: see `VectorEnv`; it has no effect.
+        context: "forkserver" or "spawn", see `start_method` of `VectorEnv`. None and "fork" mean "forkserver", which
+            starts workers as fast as "fork" but without this process's threads, locks and GPU contexts.
+        daemon: accepted for compatibility with gymnasium. It has no effect: workers end with this process, and may
+            start child processes.
+        worker: must be None; the features for which custom workers were used (auto-reset modes, failure handling) are
+            built in.
+        observation_mode, autoreset_mode: see `VectorEnv`.
+        max_concurrency: the largest number of environments that run at the same time; it limits the number of workers.
+        num_workers: the number of processes that share the environments; by default the number of cores. If the
+            environments mostly wait (for a network or another program), use `len(env_fns)`.
+        backend: "processes" or another backend of `VectorEnv`.
         vector_options: `empty_info`, `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`,
             `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
     """
@@ -116,8 +119,8 @@ class AsyncVectorEnv(VectorEnv):
         self._has_unread_replies = False
         if worker is not None:
             raise ValueError(
-                "Expected worker to be None, but a function came: the engine's own worker runs the environments. "
-                "Put what yours does into a wrapper around each environment."
+                f"Expected worker to be None, got {worker!r}. The engine's worker runs the environments; move the code "
+                "of yours into a wrapper around each environment."
             )
         self.shared_memory = shared_memory
         self.context = context
@@ -134,12 +137,11 @@ class AsyncVectorEnv(VectorEnv):
             **vector_options,
         )
 
-    # -- asking and waiting ------------------------------------------------------------------------
+    # -- asynchronous calls ------------------------------------------------------------------------
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
-        """See `VectorEnv.reset`."""
         with self._interruptible("reset"):
             self.reset_async(seed, options)
             return self.reset_wait()
@@ -147,96 +149,91 @@ class AsyncVectorEnv(VectorEnv):
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
-        """Ask for a `reset` without waiting.
+        """Starts a `reset` without waiting for it.
 
         Raises:
-            AsyncPendingError: another call is under way (one that timed out or was interrupted is dropped).
+            AsyncPendingError: another call is pending (a call that timed out or was interrupted is dropped instead).
         """
         if self._has_unread_replies and (options is None or options.get("reset_mask") is None):
             self._wait(lambda _: self._pool.drain(), None)
         self._start_call("reset", lambda: self._start_reset(seed, options))
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
-        """What the `reset` that was asked for returns.
+        """Waits for the pending `reset` and returns its result.
 
         Args:
             timeout: seconds to wait (default: `step_timeout`).
 
         Raises:
-            NoAsyncError: no reset was asked for.
-            AsyncTimeout: it is late; call again to go on waiting.
+            NoAsyncError: no reset is pending.
+            AsyncTimeout: the reset timed out; it stays pending, so call this method again to wait longer.
         """
         return self._finish_call("reset", self._finish_reset, timeout)
 
     def step(self, actions: Any) -> GymStep:
-        """See `VectorEnv.step`."""
         with self._interruptible("step"):
             self.step_async(actions)
             return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Ask for a `step` without waiting.
+        """Starts a `step` without waiting for it.
 
         Raises:
-            AsyncPendingError: another call is under way.
+            AsyncPendingError: another call is pending.
         """
         self._start_call("step", lambda: self._start_step(actions))
 
     def step_wait(self, timeout: float | None = None) -> GymStep:
-        """What the `step` that was asked for returns; arguments and errors as `reset_wait`'s."""
+        """Waits for the pending `step` and returns its result; arguments and errors are those of `reset_wait`."""
         return self._finish_call("step", self._finish_step, timeout)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """See `VectorEnv.call`."""
         with self._interruptible("call"):
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Ask for a `call` without waiting.
+        """Starts a `call` without waiting for it.
 
         Raises:
-            AsyncPendingError: another call is under way.
-            ValueError: `name` is one of "reset", "step" and "close", which have methods of their own.
+            AsyncPendingError: another call is pending.
+            ValueError: `name` is "reset", "step" or "close", for which this class has methods.
         """
         if name in _RESERVED_NAMES:
-            raise ValueError(f"Expected the name of another method or attribute, but {name!r} came: use `{name}`.")
+            raise ValueError(f"Expected a name other than 'reset', 'step' and 'close', got {name!r}. Use `{name}()`.")
         values = [(args, kwargs)] * self.num_envs
         self._start_call("call", lambda: self._pool.invoke_async("call", name, values))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """What the `call` that was asked for returns; arguments and errors as `reset_wait`'s."""
+        """Waits for the pending `call` and returns its results; arguments and errors are those of `reset_wait`."""
         return tuple(self._finish_call("call", self._pool.invoke_wait, timeout))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """See `VectorEnv.get_attr`."""
         self._check_no_pending_call("get_attr")
         return super().get_attr(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """See `VectorEnv.set_attr`."""
         self._check_no_pending_call("set_attr")
         super().set_attr(name, values)
 
     def render(self) -> tuple[Any, ...] | None:
-        """See `VectorEnv.render`."""
         self._check_no_pending_call("render")
         return super().render()
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False, **_: Any) -> None:
-        """Let the call under way end, close every environment, end every worker.
+        """Waits for the pending call, closes every environment and stops every worker.
 
         Args:
-            timeout: seconds that each of these may take (default: `step_timeout`, or 10), after which
-                workers are ended by force.
-            terminate: end them by force at once.
+            timeout: seconds that each of these may take (default: `step_timeout`, or 10); workers are killed after
+                that.
+            terminate: whether to kill the workers at once.
 
         Raises:
-            AsyncTimeout: environments did not close in time; everything is closed all the same.
-            WorkerError: what environments raised while closing; likewise.
+            AsyncTimeout: environments did not close in time; everything is closed nevertheless.
+            WorkerError: environments raised while closing; everything is closed nevertheless.
         """
         if self._pending_call is not None and not terminate and not self._pool.in_use:
-            with contextlib.suppress(WorkerError, PendingError):  # nothing is, where Ctrl-C took the answer
+            with contextlib.suppress(WorkerError, PendingError):  # no call is pending if Ctrl-C lost the reply
                 limit = self._pool.step_timeout if timeout is None else timeout
                 wait = self._pool.invoke_wait if self._pending_call == "call" else self._finish_pending
                 wait(_CLOSE_TIMEOUT_S if limit is None else limit)
@@ -246,14 +243,14 @@ class AsyncVectorEnv(VectorEnv):
             if not terminate:
                 raise AsyncTimeout(error.failures) from None
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- private methods ---------------------------------------------------------------------------
 
     def _finish_pending(self, timeout: float) -> Any:
         return self._finish_reset(timeout) if self._pending_call == "reset" else self._finish_step(timeout)
 
     @contextlib.contextmanager
     def _interruptible(self, call: Call) -> Iterator[None]:
-        """Ask and wait in one: interrupted, it leaves what the next `reset` or `close` makes good."""
+        """Keeps the call pending if Ctrl-C interrupts it, so that the next `reset` or `close` handles its replies."""
         try:
             yield
         except KeyboardInterrupt:
@@ -262,10 +259,10 @@ class AsyncVectorEnv(VectorEnv):
 
     def _check_no_pending_call(self, name: str) -> None:
         if self.closed:
-            raise AsyncClosedError(f"This {type(self).__name__} is closed; make a new one.")
+            raise AsyncClosedError(f"This {type(self).__name__} is closed. Make a new one.")
         if self._pending_call is not None:
             raise AsyncPendingError(
-                f"Expected no call under way at {name!r}, but {self._pending_call!r} is: call "
+                f"Expected no pending call at {name!r}, got a pending {self._pending_call!r}. Call "
                 f"{self._pending_call}_wait() first"
                 f"{', or reset()' if self._has_unread_replies else ''}.",
                 self._pending_call,
@@ -278,13 +275,13 @@ class AsyncVectorEnv(VectorEnv):
 
     def _finish_call(self, call: Call, finish: Callable[[float | None], Result], timeout: float | None) -> Result:
         if self.closed:
-            raise AsyncClosedError(f"This {type(self).__name__} is closed; make a new one.")
+            raise AsyncClosedError(f"This {type(self).__name__} is closed. Make a new one.")
         if self._pending_call != call:
-            raise NoAsyncError(f"Expected {call}_async before {call}_wait, but it was not called.", call)
+            raise NoAsyncError(f"Expected a pending {call!r}, got none. Call {call}_async before {call}_wait.", call)
         return self._wait(finish, timeout)
 
     def _wait(self, finish: Callable[[float | None], Result], timeout: float | None) -> Result:
-        """The result of the call under way, which stays under way where it is late."""
+        """Returns the result of the pending call, which stays pending if it times out."""
         try:
             return finish(timeout)
         except StepTimeout as error:
@@ -292,7 +289,7 @@ class AsyncVectorEnv(VectorEnv):
         except ClosedError as error:  # another thread closed this
             raise AsyncClosedError(str(error)) from error
         except PendingError as error:
-            text = f"The answer to {self._pending_call!r} was lost as Ctrl-C came: reset() to go on."
+            text = f"The reply to {self._pending_call!r} was lost because Ctrl-C interrupted the call. Call reset()."
             raise NoAsyncError(text, self._pending_call or "") from error
         finally:
             self._has_unread_replies = len(self._pool.pending) > 0
@@ -301,11 +298,11 @@ class AsyncVectorEnv(VectorEnv):
 
 
 def _limit(num_workers: int | None, max_concurrency: int | None) -> int | None:
-    """The number of workers that runs at most `max_concurrency` environments at a time."""
+    """Returns the number of workers, at most `max_concurrency`."""
     if max_concurrency is None:
         return num_workers
     if not isinstance(max_concurrency, int | np.integer) or max_concurrency < 1:
-        raise ValueError(f"Expected max_concurrency to be a positive integer or None, but {max_concurrency!r} came.")
+        raise ValueError(f"Expected max_concurrency to be a positive integer or None, got {max_concurrency!r}.")
     if num_workers is None:
         num_workers = multiprocessing.cpu_count()
     return min(num_workers, int(max_concurrency))

@@ -1,7 +1,7 @@
-"""A vector environment over a simulator that is a batch by birth: NumPy for gymnasium, tensors for who can take them.
+"""`BatchedVectorEnv`: a vector environment over a batched simulator, with NumPy arrays for gymnasium and with tensors.
 
-The three auto-reset modes are written here as masks of rows, because a look at which rows ended would make the host
-wait for the device at every step. It knows no simulator, only `BatchSimulator`.
+The three auto-reset modes are computed with row masks, because reading which rows ended would make the host wait for
+the device at every step. This module must not know any simulator, only the `BatchSimulator` interface.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
 
 
 class BatchedVectorEnv(BaseVectorEnv):
-    """gymnasium's vector interface over a `BatchSimulator` whose arrays are tensors.
+    """gymnasium's vector interface over a `BatchSimulator` with tensors as arrays.
 
     Args:
-        simulator: the batch; it is closed with this object. One that has `step_and_reset` (the native tasks do) makes
-            a same-step transition in one call of it.
+        simulator: the simulator; `close` closes it too. If it has `step_and_reset` (as the native tasks do), one call
+            of that makes a same-step transition.
         autoreset_mode: "same_step", "next_step" or "disabled", or gymnasium's `AutoresetMode`; see
-            `vecrl.engine.transition` for what each field then holds.
-        num_episodes: each row runs this many episodes after a `reset`; from then on it reports terminated and
-            truncated, reward nan and an observation of nan (0 for integers), until the next `reset`.
-        empty_info: infos are `{}`.
-        episode_stats: count each episode's return and length on the device, in `info["episode"]`.
+            `vecrl.engine.transition` for the contents of each field in each mode.
+        num_episodes: the number of episodes that each row runs after a `reset`. After that the row reports terminated
+            and truncated, a reward of NaN and an observation of NaN (0 for integers), until the next `reset`.
+        empty_info: whether infos are always `{}`.
+        episode_stats: whether to record each episode's return and length on the device, in `info["episode"]`.
 
     `reset` and `step` return NumPy arrays, as every instance of `gymnasium.vector.VectorEnv` does, so that
-    gymnasium's wrappers work. `tensor_reset` and `tensor_step` are the same reset and step with tensors on the
-    simulator's device, which cost no copy and do not wait for the device; `TorchWrapper` uses them.
+    gymnasium's wrappers work. `tensor_reset` and `tensor_step` return tensors on the simulator's device instead; they
+    make no copy and do not wait for the device. `TorchWrapper` uses them.
 
-    A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos, all the
-    caller's own. As tensors, infos hold whole batches at every step, with a mask of the rows that count: `final_obs`
-    with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` where episodes are counted. As arrays
-    they are gymnasium's: every entry has its mask, `final_obs` (an object array with None for the other rows) and
-    `final_info` are there if an episode ended, and rewards are float64. The simulator's own infos are those of the
-    step, before any reset.
+    A step returns observations `[n, ...]`, reward `[n]`, terminated and truncated `[n]` bool, and infos; later calls
+    never overwrite them. Infos of `tensor_step` have whole batches at every step, each with a mask of its valid rows:
+    `final_obs` with `_final_obs` in same-step mode, `episode` (`r`, `l`) with `_episode` if `episode_stats`. Infos of
+    `step` have gymnasium's format: every entry has its mask, and `final_obs` (an object array with None in the other
+    rows) and `final_info` are present if an episode ended. Rewards of `step` are float64. The simulator's infos are
+    those of the step, before any reset.
 
     Raises:
-        SpaceError: spaces other than `Box` and `Discrete`.
+        SpaceError: a space is neither a `Box` nor a `Discrete`.
         ValueError: `num_episodes` is less than 1, or given in disabled mode.
 
     >>> from vecrl.simulators.native import make_native
@@ -62,7 +62,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     >>> env.close()
     """
 
-    copy = True  # gymnasium's word for results that are the caller's own
+    copy = True  # gymnasium's attribute: later calls never overwrite results
 
     def __init__(
         self,
@@ -75,9 +75,12 @@ class BatchedVectorEnv(BaseVectorEnv):
     ):
         mode = _mode(autoreset_mode)
         if num_episodes is not None and num_episodes < 1:
-            raise ValueError(f"Expected num_episodes of at least 1, or None for no end, but {num_episodes!r} came.")
+            raise ValueError(f"Expected num_episodes to be at least 1, or None for no limit, got {num_episodes!r}.")
         if num_episodes is not None and mode is AutoresetMode.DISABLED:
-            raise ValueError("num_episodes counts auto-resets; choose same-step or next-step mode, or leave it out.")
+            raise ValueError(
+                "Expected an auto-reset mode with num_episodes, got disabled mode. "
+                "Choose same-step or next-step mode, or omit num_episodes."
+            )
         super().__init__(simulator.num_envs, simulator.observation_space, simulator.action_space)
         self.simulator = simulator
         self.autoreset_mode = mode
@@ -98,15 +101,16 @@ class BatchedVectorEnv(BaseVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Resets every row.
+        """Resets every row and returns the observations.
 
         Args:
-            seed: None continues each row's own stream; an int gives row i seed + i; a sequence gives each its own.
-            options: for the simulator. `options["reset_mask"]`, bool `[n]`, resets only some rows; the others'
-                observations are returned unchanged.
+            seed: None continues each row's random stream; an int seeds row i with seed + i; a sequence contains one
+                seed per row.
+            options: passed to the simulator. `options["reset_mask"]`, bool `[n]`, selects the rows to reset; the
+                observations of the other rows are returned unchanged.
 
         Returns:
-            Observations `[n, ...]`, an array, and `{}`.
+            Observations, an array `[n, ...]`, and `{}`.
         """
         obs, info = self.tensor_reset(seed=seed, options=options)
         return _to_numpy(obs), info
@@ -134,25 +138,25 @@ class BatchedVectorEnv(BaseVectorEnv):
         return self._mask_finished(self._is_finished(), obs), {}
 
     def step(self, actions: Any) -> GymStep:
-        """Steps every row.
+        """Steps every row and returns the results.
 
         Args:
-            actions: `[n, ...]`, a tensor on any device or anything that NumPy makes an array of.
+            actions: `[n, ...]`, a tensor on any device or anything that NumPy converts to an array.
 
         Returns:
             Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos. All are arrays.
 
         Raises:
-            SpaceError: a scalar, or another leftmost size than n.
-            PendingError: there was no `reset` yet.
-            ClosedError: after `close`.
+            SpaceError: the actions are a scalar, or their leftmost size is not n.
+            PendingError: `reset` was not called yet.
+            ClosedError: `close` was called.
         """
         obs, reward, terminated, truncated, info = self.tensor_step(actions)
         flags = _to_numpy(terminated), _to_numpy(truncated)
         return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
 
     def tensor_step(self, actions: Any) -> TensorStep:
-        """Steps every row, like `step`; all results are tensors on the simulator's device, which is not waited for."""
+        """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
         self._require_open()
         self._require_reset()
         actions = self._tensor(actions, "actions")
@@ -167,12 +171,12 @@ class BatchedVectorEnv(BaseVectorEnv):
         finished = self._is_finished()
         step = self.simulator.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
-        # A row that ended its last episode is left alone, so that `obs` is its final observation.
+        # A row that ended its last episode is not reset, so that `obs` is its final observation.
         obs = self.simulator.reset_where(done & ~self._is_finished())
         return self._make_result(step, obs, done, self._no_rows, finished)
 
     def _next_step(self, actions: Tensor) -> TensorStep:
-        """In disabled mode no row is ever marked to begin by itself."""
+        """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
         restarting = self._done & ~finished
         step = self.simulator.step(actions)
@@ -212,7 +216,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     # -- counters, all on the device ---------------------------------------------------------------
 
     def _reset_counters(self, mask: Tensor | None = None) -> None:
-        """Rows of `mask` (None: all) have no episode behind them."""
+        """Resets the counters of the rows in `mask` (None: all)."""
         if mask is None:
             n, device = self.num_envs, self.device
             self._done = self._no_rows
@@ -226,11 +230,11 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._lengths = torch.where(mask, 0, self._lengths)
 
     def _is_finished(self) -> Tensor:
-        """Rows that have run their `num_episodes`."""
+        """Returns the mask of the rows that have run their `num_episodes`."""
         return self._no_rows if self.num_episodes is None else self._episodes_left == 0
 
     def _count_down(self, step_done: Tensor, finished: Tensor) -> Tensor:
-        """Take the episodes that are done off what is left; returns the rows that really ended one."""
+        """Subtracts ended episodes from the episodes left; returns the mask of the rows with a counted episode."""
         if self.num_episodes is None:
             return step_done
         counted = step_done & ~finished
@@ -249,11 +253,11 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     def _tensor(self, value: Any, name: str) -> Tensor:
         if not isinstance(value, Tensor):
-            value = torch.from_numpy(np.array(value))  # a copy: what is read-only cannot be shared
+            value = torch.from_numpy(np.array(value))  # copied, because torch cannot share read-only arrays
         if value.ndim == 0 or value.shape[0] != self.num_envs:
             raise SpaceError(
-                f"Expected {name} of leftmost size {self.num_envs}, one row an environment, "
-                f"but the shape {tuple(value.shape)} came."
+                f"Expected {name} of leftmost size {self.num_envs}, one row per environment, "
+                f"got shape {tuple(value.shape)}."
             )
         return value if value.device == self.device else value.to(self.device)
 
@@ -263,16 +267,16 @@ class BatchedVectorEnv(BaseVectorEnv):
         if isinstance(seed, int | np.integer):
             return [int(seed) + i for i in range(self.num_envs)]
         if len(seed) != self.num_envs:
-            raise ValueError(f"Expected {self.num_envs} seeds, one an environment, but {len(seed)} came.")
+            raise ValueError(f"Expected {self.num_envs} seeds, one per environment, got {len(seed)}.")
         return [None if s is None else int(s) for s in seed]
 
     def _require_open(self) -> None:
         if self.closed:
-            raise ClosedError(f"{self} is closed; make a new one.")
+            raise ClosedError(f"{self} is closed. Make a new one.")
 
     def _require_reset(self) -> None:
         if self._needs_reset:
-            raise PendingError("No episode is under way; reset all environments first.")
+            raise PendingError("Expected a reset before this call. Call reset to reset all environments first.")
 
     def _state_facts(self) -> dict[str, Any]:
         modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
@@ -281,12 +285,12 @@ class BatchedVectorEnv(BaseVectorEnv):
     # -- the rest of gymnasium's interface ---------------------------------------------------------
 
     def render(self) -> tuple[Any, ...] | None:
-        """One frame `[height, width, 3]` uint8 a row, or None without a render mode."""
+        """Returns one frame `[height, width, 3]` uint8 per row, or None if there is no render mode."""
         self._require_open()
         return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
 
     def close_extras(self, **_: Any) -> None:
-        """Close the simulator."""
+        """Closes the simulator."""
         self.simulator.close()
 
     def __enter__(self) -> BatchedVectorEnv:
@@ -304,7 +308,7 @@ def _to_numpy(x: Tensor) -> np.ndarray:
 
 
 def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Infos as gymnasium's vector environments return them, from whole batches of tensors."""
+    """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
     result: dict[str, Any] = {}
     for key, value in info.items():
         if f"_{key}" in info or not key.startswith("_"):
@@ -312,8 +316,8 @@ def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
             if mask.any():
                 result |= {key: _numpy_entry(key, value, mask), f"_{key}": mask}
     if "final_obs" in result:
-        own = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
-        result |= {"final_info": own, "_final_info": result["_final_obs"]}
+        step_info = {key: value for key, value in result.items() if key.removeprefix("_") != "final_obs"}
+        result |= {"final_info": step_info, "_final_info": result["_final_obs"]}
     return result
 
 
@@ -332,10 +336,10 @@ def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
 def reset_rows(
     simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: Mapping[str, Any]
 ) -> Tensor:
-    """Begin an episode in the rows of `mask` `[n]` alone; the observations of all rows."""
+    """Resets only the rows in `mask` `[n]`; returns the observations of all rows."""
     if seeds is None and not options:
         return simulator.reset_where(mask)
-    # Simulators take seeds and options for all rows: begin all, and put the others back.
+    # Simulators take seeds and options only for all rows: reset all, then restore the other rows.
     state_before = simulator.get_state()
     simulator.reset(seeds, options)
     restore_other_rows(simulator, mask, state_before)
@@ -343,7 +347,7 @@ def reset_rows(
 
 
 def restore_other_rows(simulator: BatchSimulator, mask: Tensor, state_before: Mapping[str, Any]) -> None:
-    """Put rows outside of `mask` `[n]` back to what they were before, as `get_state` gave it."""
+    """Restores the rows outside of `mask` `[n]` to `state_before`, which `get_state` returned."""
     state_after = simulator.get_state()
     simulator.set_state(
         {name: _select_rows(mask, state_after[name], old_value) for name, old_value in state_before.items()}
@@ -351,5 +355,5 @@ def restore_other_rows(simulator: BatchSimulator, mask: Tensor, state_before: Ma
 
 
 def _select_rows(mask: Tensor, new_values: Any, old_values: Tensor) -> Tensor:
-    """`rows` where `mask` `[n]` holds and `old_values` `[n, ...]` elsewhere."""
+    """Returns `new_values` in the rows where `mask` `[n]` is True, and `old_values` `[n, ...]` in the others."""
     return torch.where(mask.view(-1, *[1] * (old_values.ndim - 1)), new_values, old_values)

@@ -1,6 +1,6 @@
-"""Many NumPy arrays to a device as one block: a copy costs a launch each, whatever its size.
+"""Copies many NumPy arrays to a device in one transfer, because each transfer has a fixed launch cost.
 
-Knows nothing of environments.
+This module must not know environments.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import torch
 
 from .arrays import convert_to_torch
 
-_ALIGN = 64  # bytes: enough for every dtype and for vectorised loads
+_ALIGN = 64  # bytes: enough for every dtype and for vectorized loads
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
-    """`tree` with every numeric array in it as a tensor on `device`.
+    """Returns `tree` with every numeric array converted to a tensor on `device`.
 
     Args:
-        tree: arrays nested in dicts and tuples, and in object arrays of one axis. All else in it stays as it is.
-        device: where to. On the CPU the tensors share the arrays' memory; elsewhere all arrays travel in one copy.
+        tree: arrays nested in dicts, tuples and one-dimensional object arrays. Other values are not changed.
+        device: the target. CPU tensors share the arrays' memory; for other devices all arrays are copied in one
+            transfer.
 
     >>> to_device({"x": np.zeros(2), "name": ["a", None]}, torch.device("cpu"))
     {'x': tensor([0., 0.], dtype=torch.float64), 'name': ['a', None]}
@@ -36,13 +37,13 @@ def to_device(tree: Any, device: torch.device) -> Any:
 
 
 def copy_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Tensors of `arrays` on `device`, cut from one block that was copied there at once."""
+    """Copies `arrays` to `device` as one block, and returns one tensor per array, each a view of that block."""
     starts = np.cumsum([0, *(-(-array.nbytes // _ALIGN) * _ALIGN for array in arrays)]).tolist()
     staging_buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
     staging_bytes = staging_buffer.numpy()
     for start, array in zip(starts, arrays, strict=False):
         staging_bytes[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    # Pinned memory is not handed out again before the copy is through, so nobody has to wait for it here.
+    # torch reuses pinned memory only after the copy has finished, so this function need not wait for the copy.
     block = staging_buffer.to(device, non_blocking=True)
     dtypes = [torch.from_numpy(np.empty(0, array.dtype)).dtype for array in arrays]
     return [
@@ -52,7 +53,7 @@ def copy_to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[t
 
 
 def _map(tree: Any, convert: Callable[[np.ndarray], Any]) -> Any:
-    """`tree` with `convert` applied to its numeric arrays, always in the same order."""
+    """Returns `tree` with `convert` applied to its numeric arrays, always in the same order."""
     if isinstance(tree, dict):
         return {key: _map(value, convert) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -69,7 +70,7 @@ def _map(tree: Any, convert: Callable[[np.ndarray], Any]) -> Any:
 
 @lru_cache
 def _has_torch_dtype(dtype: np.dtype[Any]) -> bool:
-    """Whether torch has this dtype: not text, times or a foreign byte order."""
+    """Returns whether torch has this dtype; it has no text, no times and no foreign byte order."""
     try:
         torch.from_numpy(np.empty(0, dtype))
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Environments by name, every one of them in a `TorchWrapper`.
+"""Makes environments by name, each in a `TorchWrapper`.
 
-`make_vector_env` takes any name that the registry knows; the other makers are what it calls. Simulators are imported
-when they are asked for, so that nobody pays for one they do not use.
+`make_vector_env` takes any name with a registered prefix and calls one of the other makers. Each simulator is imported
+only when an environment of it is made, so that programs do not import simulators that they do not use.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def make_vector_env(
     brax_kwargs: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
-    """An environment of any simulator that vecrl can batch, by its name.
+    """Makes an environment of any supported simulator by name.
 
     Args:
-        env_name: `gym::NAME` or a bare `NAME` (gymnasium), `brax::NAME`, `brax::old::NAME`, `native::NAME`, or
-            another prefix that was given to `vecrl.vector.registry.register`.
-        num_envs: how many; None is one environment without a batch axis.
+        env_name: `gym::NAME` or a bare `NAME` (gymnasium), `brax::NAME`, `brax::old::NAME`, `native::NAME`, or a name
+            with another prefix that `vecrl.vector.registry.register` added.
+        num_envs: the number of environments; None makes one environment without a batch axis.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        gym_kwargs: further arguments in case this is a gymnasium environment; they win over `kwargs`.
-        brax_kwargs: likewise, in case this is a Brax environment.
-        kwargs: further arguments of the maker: `num_episodes`, `empty_info`, `device`, and the simulator's own.
+        gym_kwargs: further arguments for gymnasium environments only; they override `kwargs`.
+        brax_kwargs: further arguments for Brax environments only; they override `kwargs`.
+        kwargs: further arguments of the maker: `num_episodes`, `empty_info`, `device`, and those of the simulator.
 
     Raises:
-        ValueError: an unknown prefix; the message lists the known ones.
+        ValueError: the prefix is unknown; the message lists the known ones.
 
     >>> with make_vector_env("gym::CartPole-v1", num_envs=2, empty_info=True) as env:
     ...     obs, info = env.reset(seed=1)
@@ -79,17 +79,17 @@ def make_gym_env(
     ray_options: RayOptions | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
-    """A gymnasium environment, or `num_envs` of them in a `SyncVectorEnv`.
+    """Makes a gymnasium environment, or `num_envs` of them in a `SyncVectorEnv`.
 
     Args:
-        env_name: what `gymnasium.make` takes.
-        num_envs: how many; None is one environment, which has no auto-reset.
+        env_name: a name that `gymnasium.make` takes.
+        num_envs: the number of environments; None makes one environment, without auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
         empty_info, num_episodes, device, backend, num_workers, ray_options: see `SyncVectorEnv`.
-        kwargs: for `gymnasium.make`.
+        kwargs: passed to `gymnasium.make`.
 
     Raises:
-        ValueError: one of those that are for `SyncVectorEnv` without `num_envs`.
+        ValueError: an argument of `SyncVectorEnv` is given without `num_envs`.
     """
     if num_envs is None:
         vector_arguments = {"backend": backend != "serial", "num_workers": num_workers, "ray_options": ray_options}
@@ -126,31 +126,32 @@ def make_brax_env(
     device: Device | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
-    """A Brax environment, whose rows step in one compiled call and begin anew by themselves.
+    """Makes a Brax environment; one compiled call steps all rows, and auto-reset is in the same step.
 
-    Episodes that reach `episode_length` (1000 unless given) are reported as truncated, and the observations that
-    they ended with are in the info. The first `reset` and the first `step` compile, for seconds.
+    Episodes that reach `episode_length` (by default 1000) are reported as truncated; their final observations are in
+    the info. The first `reset` and the first `step` compile, which takes seconds.
 
     Args:
-        env_name: Brax's name of it; `old::NAME` takes it from `brax.v1`.
-        num_envs: how many (`batch_size` says the same); None is one environment, which has no auto-reset.
+        env_name: Brax's name of the environment; `old::NAME` takes it from `brax.v1`.
+        num_envs: the number of environments (`batch_size` means the same); None makes one environment, without
+            auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        empty_info: infos are `{}` and Brax's metrics stay where they are.
-        num_episodes: episodes that each row runs after a `reset`; None is no end.
+        empty_info: whether infos are `{}`; Brax's metrics are then not returned.
+        num_episodes: the number of episodes that each row runs after a `reset`; None means no limit.
         device: "cpu", "cuda", …; None is JAX's default device.
-        kwargs: for `BraxSimulator` and Brax (`backend`, `episode_length`, `render_mode`, …). `auto_reset` (or
-            `autoreset`) may be said, and must be true.
+        kwargs: passed to `BraxSimulator` and Brax (`backend`, `episode_length`, `render_mode`, …). `auto_reset` (or
+            `autoreset`) may be given, and must be true.
 
     Raises:
         ImportError: Brax, or `brax.v1`, is not installed; the message names the extra.
-        ValueError: both spellings of an argument, auto-reset off, or `empty_info` or `num_episodes` for a single
-            environment.
+        ValueError: both spellings of an argument are given, auto-reset is turned off, or `empty_info` or
+            `num_episodes` is given for a single environment.
     """
     batch_size = kwargs.pop("batch_size", None)
     num_envs = _one_of("num_envs", num_envs, "batch_size", batch_size)
     auto_reset = _one_of("auto_reset", kwargs.pop("auto_reset", None), "autoreset", kwargs.pop("autoreset", None))
     if auto_reset is not None and not auto_reset:
-        raise ValueError("auto-reset cannot be turned off for Brax environments: leave auto_reset out")
+        raise ValueError(f"Expected auto-reset to be on for Brax environments, got {auto_reset!r}. Omit auto_reset.")
     from ..simulators.brax import BraxSimulator
 
     name = env_name.removeprefix("old::")
@@ -178,19 +179,19 @@ def make_native_env(
     device: Device | None = None,
     **kwargs: Any,
 ) -> TorchWrapper:
-    """One of vecrl's own tasks, whose rows are tensors on `device` throughout.
+    """Makes one of vecrl's native tasks, which compute with tensors on `device` only.
 
     Args:
         env_name: a key of `vecrl.simulators.native.NATIVE` ("CartPole-v1", …).
-        num_envs: how many; None is one environment, which has no auto-reset.
+        num_envs: the number of environments; None makes one environment, without auto-reset.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
-        empty_info: infos are `{}`.
-        num_episodes: episodes that each row runs after a `reset`; None is no end.
-        device: where the tensors are; None is the CPU.
-        kwargs: for `vecrl.simulators.native.make_native`.
+        empty_info: whether infos are `{}`.
+        num_episodes: the number of episodes that each row runs after a `reset`; None means no limit.
+        device: the device of the tensors; None is the CPU.
+        kwargs: passed to `vecrl.simulators.native.make_native`.
 
     Raises:
-        ValueError: an unknown name, or `empty_info` or `num_episodes` for a single environment.
+        ValueError: the name is unknown, or `empty_info` or `num_episodes` is given for a single environment.
     """
     from ..simulators.native import make_native
 
@@ -206,7 +207,7 @@ def make_native_env(
 
 
 class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
-    """The one row of a `BatchSimulator` as a single environment that speaks tensors and has no auto-reset."""
+    """A single environment over a `BatchSimulator` of one row, with tensors and without auto-reset."""
 
     def __init__(self, simulator: BatchSimulator):
         self.simulator = simulator
@@ -218,21 +219,22 @@ class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """As gymnasium's; the observation is a tensor."""
+        """Resets the environment and returns `(observation, info)`; the observation is a tensor."""
         return self.simulator.reset([seed], options)[0], {}
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, Any, Any, Any, dict[str, Any]]:
-        """As gymnasium's; the observation, the reward, the flags and what is in the info are tensors."""
+        """Steps the environment and returns gymnasium's five values; all but the info are tensors, and so are the
+        info's values."""
         step = self.simulator.step(action[None])
         info = {key: value[0] for key, value in step.info.items()}
         return step.next_obs[0], step.reward[0], step.terminated[0], step.truncated[0], info
 
     def render(self) -> Any:
-        """A frame, or None without a render mode."""
+        """Returns a frame, or None if there is no render mode."""
         return self.simulator.render(0)
 
     def close(self) -> None:
-        """Close the simulator."""
+        """Closes the simulator."""
         self.simulator.close()
 
 
@@ -253,12 +255,15 @@ def _wrap_batch(
 def _reject_without_num_envs(**arguments: Any) -> None:
     names = [name for name, value in arguments.items() if value is not None and value is not False]
     if names:
-        raise ValueError(f"{', '.join(names)} can only be given for a vectorised environment: give num_envs too")
+        invalid_names = ", ".join(names)
+        raise ValueError(
+            f"Expected num_envs, got None: {invalid_names} can only be given for a vectorized environment."
+        )
 
 
 def _one_of(name: str, value: Any, other_name: str, other_value: Any) -> Any:
     if value is not None and other_value is not None:
-        raise ValueError(f"{name} and {other_name} say the same: give one of them")
+        raise ValueError(f"Expected {name} or {other_name}, which mean the same, got both. Give one of them.")
     return other_value if value is None else value
 
 

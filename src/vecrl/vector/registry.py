@@ -1,6 +1,7 @@
-"""The open list of prefixes: which simulators `make_vector_env` can make, and what of each is here.
+"""The registry of environment name prefixes: which simulators `make_vector_env` supports, and which are installed.
 
-A simulator joins by `register`; the makers and the command line read the list, which knows no simulator itself.
+`register` adds a simulator; the makers and the command line read the registry. This module must not know any
+simulator.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ BARE = "gym"  # the prefix of a name that has none
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One prefix.
+    """A registered prefix.
 
     Attributes:
-        prefix: what stands before the `::`, in which there may be further ones ("brax::old").
+        prefix: the part of a name before the last `::`; it may contain `::` itself ("brax::old").
         maker: `maker(name, *, force_classic_api, num_envs, discrete_to_continuous_act, clip_actions, **kwargs)`
             makes an environment.
-        summary: what it is, in one line.
-        extra: the extra of vecrl that installs it, None where nothing further is needed.
-        names: lists the names that can be made; raises ImportError where something is missing.
+        summary: a one-line description.
+        extra: the extra of vecrl that installs the simulator; None if it needs no extra.
+        names: returns the names of its environments; raises ImportError if a package is missing.
     """
 
     prefix: str
@@ -35,13 +36,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What of one prefix is here.
+    """The environments of one prefix that can be made in this installation.
 
     Attributes:
-        prefix, summary: of the entry.
-        names: what can be made here and now, sorted.
-        missing: why nothing can, or None.
-        install: the command that would change that, or None.
+        prefix, summary: those of the entry.
+        names: the names of the environments that can be made, sorted.
+        missing: the reason if none can be made, else None.
+        install: the command that installs the missing package, or None.
     """
 
     prefix: str
@@ -62,57 +63,59 @@ def register(
     *,
     names: Callable[[], Iterable[str]] = tuple,
 ) -> None:
-    """Add a prefix to what `make_vector_env` understands; one that is there already is replaced.
+    """Adds a prefix to the registry, or replaces its entry.
 
     Args:
         prefix, maker, summary, extra, names: see `Entry`.
 
-    >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "what I made myself")
+    >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "my environments")
     >>> entry, name = find_entry("mine::first")
     >>> entry.maker(name)
     'an environment called first'
     >>> unregister("mine")
     """
     if not prefix or prefix.startswith(":") or prefix.endswith(":"):
-        raise ValueError(f"expected a prefix without the `::` after it, such as 'mine', got {prefix!r}")
+        raise ValueError(f"Expected a prefix without the `::` after it, such as 'mine', got {prefix!r}.")
     _entries[prefix] = Entry(prefix, maker, summary, extra, names)
 
 
 def unregister(prefix: str) -> None:
-    """Take a prefix from the list; KeyError if it is not on it."""
+    """Removes a prefix from the registry; raises KeyError if it is not registered."""
     del _entries[prefix]
 
 
 def known_prefixes() -> tuple[str, ...]:
-    """All prefixes, in the order in which they joined."""
+    """Returns all prefixes, in the order of their registration."""
     return tuple(_entries)
 
 
 def find_entry(env_name: str) -> tuple[Entry, str]:
-    """The entry of the longest prefix of `env_name`, and the name that is left; a bare name is gymnasium's.
+    """Returns the entry with the longest prefix of `env_name`, and the rest of the name.
+
+    A name without a prefix is gymnasium's.
 
     Raises:
-        TypeError: no text.
-        ValueError: an unknown prefix; the message lists the known ones.
+        TypeError: `env_name` is not a string.
+        ValueError: the prefix is unknown; the message lists the known ones.
     """
     if not isinstance(env_name, str):
-        raise TypeError(f"expected the name of an environment, such as 'CartPole-v1', but {env_name!r:.80} came")
+        raise TypeError(f"Expected the name of an environment, such as 'CartPole-v1', got {env_name!r:.80}.")
     if SEPARATOR not in env_name:
         return _entries[BARE], env_name
     matches = [prefix for prefix in _entries if env_name.startswith(prefix + SEPARATOR)]
     if not matches:
         prefix = env_name.partition(SEPARATOR)[0]
         known = ", ".join(known + SEPARATOR for known in _entries)
-        raise ValueError(f"unknown prefix {prefix + SEPARATOR!r} in {env_name!r}: the known ones are {known}")
+        raise ValueError(f"Expected one of the prefixes {known}, got {prefix + SEPARATOR!r} in {env_name!r}.")
     longest = max(matches, key=len)
     return _entries[longest], env_name[len(longest + SEPARATOR) :]
 
 
 def available(prefix: str) -> Availability:
-    """What can be made under `prefix` here, and else what is missing and how to get it.
+    """Returns the environments of `prefix` that can be made here, or what is missing and how to install it.
 
     Raises:
-        ValueError: an unknown prefix; the message lists the known ones.
+        ValueError: the prefix is unknown; the message lists the known ones.
     """
     entry, _ = find_entry(prefix + SEPARATOR)
     try:

@@ -1,7 +1,7 @@
-"""Workers that have environments of their own: they are not stepped from here, but told what to do with them.
+"""Workers that step their environments themselves; the caller only calls methods of them.
 
-What travels is a call there and its result back, so the caller is no limit of how many steps there are a second. Knows
-no policy, nor what is asked of whom.
+Only a call and its result are sent, so the number of steps per second is not limited by the caller. This module must
+not know policies, nor what the called methods do.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..engine.pool_factory import BackendName
 from ..engine.simulator import Simulator
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 
-RECOVER_TIMEOUT_S = 2.0  # seconds that workers have to end what an interrupted call asked of them
+RECOVER_TIMEOUT_S = 2.0  # seconds that workers have to finish an interrupted call
 
 
 class RemoteWorker:
-    """Has k environments in its worker, and looks like a simulator of a single row that is never stepped.
+    """An object in a worker that has k environments; the outer pool sees it as a simulator of one row, never stepped.
 
     Args:
         make: makes the simulator of the environments.
-        count: k.
-        options: of the `Pool` that they make up, in its own thread.
+        count: k, the number of environments.
+        options: options of the serial `Pool` that steps them.
     """
 
     num_envs = 1
@@ -46,31 +46,31 @@ class RemoteWorker:
         self.pool = Pool([(make, count)], "serial", infos=False, **options)
 
     def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """Of observations and of actions, of one environment."""
+        """Returns the observation space and the action space of one environment."""
         return self.pool.worker_info.observation_space, self.pool.worker_info.action_space
 
     def invoke(self, row: int, kind: str, name: str, value: Any) -> Any:
-        """Have it do something by name."""
+        """Calls the method `name` with the arguments in `value`."""
         return getattr(self, name)(*value)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Closes the environments."""
         self.pool.close()
 
 
 class RemoteWorkerGroup:
-    """A `RemoteWorker` in each of some workers.
+    """A pool of workers, each with one `RemoteWorker`.
 
     Args:
-        makers: `(make, k)` a worker: makes its resident, of k environments.
-        advice: what to do when workers fail, for errors.
-        pool_options: of the `Pool` of workers.
+        makers: one `(make, k)` per worker: `make` makes its `RemoteWorker` of k environments.
+        advice: the text in errors that says what to do if workers fail.
+        pool_options: options of the `Pool` of workers.
 
     Attributes:
-        counts: how many environments each has.
+        counts: the number of environments of each worker.
 
     Raises:
-        WorkerError: environments cannot be made. Here as elsewhere they have their numbers among all of them.
+        WorkerError: environments cannot be made. All errors number the environments over all workers.
     """
 
     def __init__(
@@ -90,34 +90,37 @@ class RemoteWorkerGroup:
     def call_all(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
     ) -> list[Any]:
-        """What each worker's method of that name gives.
+        """Calls the method `name` of workers and returns their results.
 
         Args:
-            arguments: for each of the first so many workers, the others are left alone; None asks all, without any.
-            ids: what to call the environments of each in errors, by default their numbers.
+            arguments: one tuple per worker. If there are fewer tuples than workers, only the first workers are called.
+                None calls all workers without arguments.
+            ids: for each worker, the ids of its environments in errors; by default their numbers over all workers.
 
         Raises:
-            WorkerError: environments failed; `results` has what the other workers gave.
+            WorkerError: environments failed; `results` has the results of the other workers.
         """
         call_arguments = [()] * len(self.counts) if arguments is None else arguments
         with self._remap_failures(self._ids if ids is None else ids, self._advice, name):
             return self.pool.invoke("call", name, call_arguments, np.arange(len(call_arguments)))
 
     def recover(self) -> None:
-        """Have workers that are there and wait, whatever became of the last call: see `Pool.recover`."""
+        """Makes all workers ready for a call, also after a failed or interrupted one. See `Pool.recover`."""
         with self._remap_failures(self._ids, self._advice):
             self.pool.recover(RECOVER_TIMEOUT_S)
 
     def close(self) -> None:
-        """Close every environment and end every worker; twice is harmless."""
+        """Closes every environment and stops every worker; later calls have no effect."""
         with self._remap_failures(self._ids, advice=None):
             self.pool.close()
 
     def _remap_failures(
         self, ids: Sequence[Sequence[int]], advice: str | None, called_name: str = ""
     ) -> AbstractContextManager[None]:
-        """Errors of workers are told as those of environments, which worker i knows by their places in `ids[i]`, in
-        doing what was `called_name`."""
+        """Returns a context that converts failures of workers to failures of environments.
+
+        Environment j of worker i gets the id `ids[i][j]`, and the command "invoke" is reported as `called_name`.
+        """
 
         def remap(failure: Failure) -> Iterable[Failure]:
             for worker in failure.env_ids:
@@ -137,13 +140,13 @@ class RemoteWorkerGroup:
 
 
 def pickled(name: str, value: Any) -> bytes:
-    """What workers are to have besides environments, in bytes: once, not once a worker.
+    """Pickles a value for all workers, so that it is pickled once instead of once per worker.
 
     Raises:
-        SerializationError: it cannot be pickled.
+        SerializationError: the value cannot be pickled.
     """
     try:
         return cloudpickle.dumps(value)
-    except Exception as error:  # whatever pickling it raises
+    except Exception as error:  # pickling may raise any exception
         reason = f"{type(error).__name__}: {error}"
-        raise SerializationError(f"The {name} cannot be pickled, so no worker can have it: {reason}") from error
+        raise SerializationError(f"Expected the {name} to be picklable, to send it to workers, got {reason}") from error

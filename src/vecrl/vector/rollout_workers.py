@@ -1,8 +1,9 @@
-"""Environments that play whole rollouts where they are: each worker has a copy of the policy.
+"""`RolloutWorkers`: workers that collect whole rollouts, each with its environments and a copy of the policy.
 
-A caller that steps environments sees every observation and answers with every action, so one caller is the limit of
-how many steps there are a second. Here workers step a vector environment of their own under their own copy of the
-policy, and what travels is parameters there and trajectories back. Knows no network, nor torch unless the policy does.
+If the caller steps the environments, every observation and every action passes through one process, which limits the
+number of steps per second. Here each worker steps its environments with its copy of the policy; only parameters are
+sent to workers, and only trajectories are sent back. This module must not know networks, nor torch unless the policy
+uses it.
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ from .remote_workers import RemoteWorker, RemoteWorkerGroup, pickled
 from .vector_env import EnvFn, seeds_of, split_env_fns
 
 PolicyFn = Callable[[Any], Any]
-"""Actions for a batch of observations `[k, ...]`, as the action space nests."""
+"""Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
 _STREAMS = {"processes": "process", "ray": "process", "serial": "worker", "threads": "policy"}
-_ONE_AT_A_TIME = threading.RLock()  # held by the thread that has switched the process's global generators
-_ADVICE = "Call reset() to go on: others take the places of workers that are gone or late (but not of threads)."
+_GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
+_ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What n environments lived through in T steps.
+    """The trajectories of n environments over T steps.
 
     Attributes:
-        obs: what was acted on, a tree of arrays `[T, n, ...]`.
-        action: what was done, a tree of arrays `[T, n, ...]`.
+        obs: the observations that the policy acted on, a tree of arrays `[T, n, ...]`.
+        action: the actions, a tree of arrays `[T, n, ...]`.
         reward: `[T, n]` float64.
-        terminated, truncated: `[T, n]` bool. An environment whose episode ends begins anew at once.
-        last_obs: what to act on next, a tree of arrays `[n, ...]`.
-        ends: `[e, 2]` int64, step and environment of each episode that ended, in the order of the steps.
-        final_obs: the observations that these ended with, a tree of arrays `[e, ...]`; None where e is 0.
-        returns: `[e]` float64, lengths: `[e]` int64, of these episodes, what came before the rollout included.
+        terminated, truncated: `[T, n]` bool. An environment is reset in the step that ends its episode.
+        last_obs: the observations to act on next, a tree of arrays `[n, ...]`.
+        ends: `[e, 2]` int64, step and environment of each of the e episodes that ended, in the order of the steps.
+        final_obs: the final observations of these episodes, a tree of arrays `[e, ...]`; None if e is 0.
+        returns: `[e]` float64, the returns of these episodes, including steps before the rollout.
+        lengths: `[e]` int64, the lengths of these episodes, including steps before the rollout.
     """
 
     obs: Tree
@@ -66,18 +68,19 @@ class Rollout:
 
 
 class RolloutWorkers:
-    """n environments over workers that step them under copies of one policy.
+    """n environments in workers, each of which steps its environments with a copy of one policy.
 
-    With a policy that acts on each row alike and draws no random numbers, rollouts are equal, bit for bit, to those of
-    a `VectorEnv` in same-step mode that is stepped from here, on every backend and for any number of workers.
+    If the policy treats each row independently and draws no random numbers, rollouts are bit for bit equal to those of
+    a `VectorEnv` in same-step mode that the caller steps, on every backend and for any number of workers.
 
-    A policy may draw from the global generators of `random`, NumPy and torch: every worker has streams of its own,
+    A policy may draw from the global generators of `random`, NumPy and torch: every worker has separate random streams,
     which a seed makes reproducible. With the same number of workers, rollouts of the same seed are then equal on every
-    backend; with `row_by_row=True`, for any number of workers too. (Environments should draw from their own generators,
-    as gymnasium's do: those that draw from global ones differ between threads and processes.) A policy with generators
-    of its own, which each worker's copy would repeat, should have a method `seed(seed)`: it is called with another
-    number in each worker, when the worker begins and at each seeded reset. Rollouts of such a policy depend on the
-    number of workers in any case.
+    backend; with `row_by_row=True`, also for any number of workers. (Environments should draw from generators of each
+    environment, as gymnasium's do: results of those that draw from global ones differ between threads and processes.)
+
+    A policy with its own generators should have a method `seed(seed)`, since all copies would otherwise draw the same
+    numbers. It is called with a different number in each worker, when the worker starts and at each seeded reset.
+    Rollouts of such a policy always depend on the number of workers.
 
     >>> import gymnasium
     >>> def upright(obs):
@@ -90,24 +93,25 @@ class RolloutWorkers:
 
     Args:
         env_fns: n functions, each of which makes an environment.
-        policy: gives the actions for a batch of observations `[k, ...]` of NumPy arrays. Each worker has a copy of its
-            own, pickled by value. One that takes new parameters has a method `set_parameters` or, as torch's modules,
+        policy: returns the actions for a batch of observations, NumPy arrays `[k, ...]`. Each worker has a copy of it,
+            pickled by value. To take new parameters it needs a method `set_parameters` or, as torch's modules have,
             `load_state_dict`.
         backend: "processes", "threads", "serial" or "ray".
-        num_workers: how many workers share the environments; by default as many as there are cores.
-        seed: what the first `reset` uses if it is given no seed; None takes entropy from the operating system.
-        row_by_row: give the policy one observation at a time, as a batch of 1, with random streams of that
-            environment's own. It takes as many calls as there are environments.
-        on_failure, restarts_per_hour: what becomes of an environment that raises, in each worker, see `VectorEnv`. A
-            worker that dies is a `WorkerCrash` in any case, and `reset` puts another in its place.
+        num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
+            cores.
+        seed: the seed of the first `reset` if that gets none; None takes entropy from the operating system.
+        row_by_row: whether to call the policy once per environment, with a batch of 1 and with random streams for each
+            environment. A step then takes as many policy calls as there are environments.
+        on_failure, restarts_per_hour: how each worker handles an environment that raises, see `VectorEnv`. A worker
+            that crashes always raises `WorkerCrash`, and `reset` replaces it.
         pool_options: `start_method`, `threads_per_worker`, `preload`, `pin_workers`, `ray_options`, `step_timeout`
             (for a whole rollout), see `VectorEnv`.
 
     Raises:
-        WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
-        SerializationError: where the policy cannot be pickled, or a factory cannot be sent to a worker process.
-        ValueError: an argument out of its range.
-        SpaceError: where spaces differ.
+        WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
+        SerializationError: the policy cannot be pickled, or a factory cannot be sent to a worker process.
+        ValueError: an argument is out of its range.
+        SpaceError: the spaces of the environments differ.
     """
 
     def __init__(
@@ -127,43 +131,53 @@ class RolloutWorkers:
         self._starts = [0, *itertools.accumulate(count for _, count in parts)]
         self.num_envs = self._starts[-1]
         seeds_of(seed, self.num_envs)
-        self._seed = seed  # until it is used
+        self._seed = seed  # None after the first reset
         inner_options = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
         check_fault_options(on_failure, restarts_per_hour)
         pickled_policy = pickled("policy", policy)
-        noise = {"row_by_row": row_by_row, "streams": _STREAMS.get(backend, "process"), "entropy": secrets.randbits(64)}
+        random_options = {
+            "row_by_row": row_by_row,
+            "streams": _STREAMS.get(backend, "process"),
+            "entropy": secrets.randbits(64),
+        }
         makers = [
             (
                 partial(
-                    _RolloutWorker, make, count, pickled_policy, {**inner_options, "env_id_offset": start}, **noise
+                    _RolloutWorker,
+                    make,
+                    count,
+                    pickled_policy,
+                    {**inner_options, "env_id_offset": start},
+                    **random_options,
                 ),
                 count,
             )
             for (make, count), start in zip(parts, self._starts, strict=False)
         ]
-        self._parameters: bytes | None = None  # that all workers have, if not those that the policy came with
-        self._needs_reset = False  # whether the last call did not come to its end
+        self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
+        self._needs_reset = False  # whether the last call did not complete
         self._workers = RemoteWorkerGroup(makers, backend, _ADVICE, **pool_options)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
         for start, spaces_of_other in zip(self._starts[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
                 self._workers.close()
                 raise SpaceError(
-                    f"environment {start}: its spaces are {spaces_of_other}, but those before have {spaces}."
+                    f"Expected the spaces {spaces} of environment 0 in all environments, but environment {start} has "
+                    f"{spaces_of_other}. Give them the same spaces."
                 )
         self.single_observation_space, self.single_action_space = spaces
 
     def reset(self, seed: int | Sequence[int | None] | None = None) -> None:
-        """Begin an episode in every environment.
+        """Resets every environment.
 
         Args:
-            seed: None continues each environment's and the policy's random streams; an int gives environment i seed + i
-                and the policy streams that follow from seed; a sequence gives each environment its own, and the policy
-                streams that follow from all of them.
+            seed: None continues the random streams of the environments and the policy. An int seeds environment i with
+                seed + i, and the policy with streams derived from it. A sequence contains one seed per environment;
+                the policy's streams are derived from all of them.
 
         Raises:
-            WorkerError: environments or workers failed. Another reset begins anew, with new workers for those that are
-                gone or do not answer.
+            WorkerError: environments or workers failed. Call `reset` again: it replaces workers that crashed or do not
+                reply.
         """
         seed = self._seed if seed is None else seed
         seeds = seeds_of(seed, self.num_envs)
@@ -175,7 +189,7 @@ class RolloutWorkers:
         self._seed = None
 
     def _recover(self) -> None:
-        """Have workers that wait, all with the same parameters."""
+        """Makes all workers ready for a call, with the same policy parameters."""
         self._workers.recover()
         self._call_all("reload_policy", [(self._parameters,)] * len(self._workers.counts))
 
@@ -186,11 +200,11 @@ class RolloutWorkers:
         return results
 
     def set_parameters(self, parameters: Any) -> None:
-        """Give every copy of the policy these parameters, by its `set_parameters` or `load_state_dict`.
+        """Sets the parameters of every copy of the policy, with its `set_parameters` or `load_state_dict`.
 
         Raises:
-            SerializationError: they cannot be pickled.
-            WorkerError: the policy has neither, or does not take these; `reset` gives it back those that it had.
+            SerializationError: the parameters cannot be pickled.
+            WorkerError: the policy has neither method, or rejects the parameters; `reset` restores the previous ones.
         """
         self._require_reset()
         pickled_parameters = pickled("parameters", parameters)
@@ -199,22 +213,22 @@ class RolloutWorkers:
 
     def _require_reset(self) -> None:
         if self._needs_reset and not self._workers.pool.closed:
-            raise PendingError("The last call did not come to its end; reset() before you go on.")
+            raise PendingError("Expected the last call to have completed, but it did not. Call reset().")
 
     def rollout(self, steps: int, parameters: Any = None) -> Rollout:
-        """Play on for some steps; begins with `reset()` where there was none.
+        """Steps all environments with the policy and returns the trajectories; calls `reset()` first if needed.
 
         Args:
             steps: T, at least 1.
-            parameters: to play with from now on, see `set_parameters`.
+            parameters: new parameters, used from now on, see `set_parameters`.
 
         Raises:
-            WorkerError: an environment or the policy raised, or a worker is gone or late; `reset` before you go on.
-            PendingError: there was none since.
+            WorkerError: an environment or the policy raised, or a worker crashed or timed out; call `reset`.
+            PendingError: the last call failed, and `reset` was not called since.
         """
         self._require_reset()
         if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-            raise ValueError(f"Expected steps to be an int of 1 or more, but {steps!r} came.")
+            raise ValueError(f"Expected steps to be an int of 1 or more, got {steps!r}.")
         if parameters is not None:
             self.set_parameters(parameters)
         if self._seed is not None:
@@ -225,7 +239,7 @@ class RolloutWorkers:
         )
 
     def close(self) -> None:
-        """Close every environment and end every worker; twice is harmless."""
+        """Closes every environment and stops every worker; later calls have no effect."""
         self._workers.close()
 
     def __enter__(self) -> RolloutWorkers:
@@ -241,13 +255,14 @@ class RolloutWorkers:
 
 
 class _RolloutWorker(RemoteWorker):
-    """One worker's environments, and its copy of the policy.
+    """The environments of one worker, and its copy of the policy.
 
     Args:
-        row_by_row: whether the policy is called once for each environment, with streams of the environment's own.
-        streams: which code of a worker uses seeded random streams: "process" (all of it: the process is the worker's
-            own), "worker" (all of it, one worker after another) or "policy" (the policy alone, as workers are threads).
-        entropy: seed of policies with generators of their own, until a seed is given.
+        row_by_row: whether the policy is called once per environment, with random streams for each environment.
+        streams: which code of a worker uses seeded random streams: "process" (all code, since the process has only
+            this worker), "worker" (all code, one worker after another) or "policy" (only the policy, since workers are
+            threads).
+        entropy: the seed of a policy with its own generators, until `reset` gets a seed.
     """
 
     def __init__(
@@ -297,7 +312,7 @@ class _RolloutWorker(RemoteWorker):
             reseed(seed)
 
     def _act(self, obs: Tree) -> Tree:
-        """The actions for the observations of all environments."""
+        """Returns the actions for the observations of all environments."""
         action_layout, count = self.pool.action_layout, self.pool.num_envs
         if not self._row_by_row:
             return action_layout.build(
@@ -305,33 +320,35 @@ class _RolloutWorker(RemoteWorker):
             )
         obs_layout, parts = self.pool.obs_layout, []
         for row in range(count):
-            one = obs_layout.build(_rows_of(obs_layout, obs, np.array([row])))
-            parts.append(action_layout.batch(_arrays(self._call_policy(one, *self._policy_streams[row : row + 1])), 1))
+            row_obs = obs_layout.build(_rows_of(obs_layout, obs, np.array([row])))
+            parts.append(
+                action_layout.batch(_arrays(self._call_policy(row_obs, *self._policy_streams[row : row + 1])), 1)
+            )
         return _concat_leaves(parts, action_layout, 0)
 
     def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Any:
         if streams is None:
             return self._policy(obs)
-        with _ONE_AT_A_TIME, streams:
+        with _GLOBAL_STREAMS_LOCK, streams:
             return self._policy(obs)
 
     def reload_policy(self, parameters: bytes | None) -> None:
-        """Begin with another copy of the policy, and these parameters if any."""
+        """Replaces the policy by a new copy, and loads the parameters if there are any."""
         self._policy = cloudpickle.loads(self._pickled_policy)
         self._seed_policy(seed_for(self._policy_seed, 1))
         if parameters is not None:
             self.load_parameters(parameters)
 
     def load_parameters(self, parameters: bytes) -> None:
-        """Take new parameters. (All bytes come from the process that made this one, no file and no network.)"""
+        """Loads new parameters. (The bytes come from the process that made this worker, not from a file or network.)"""
         load: Any = getattr(self._policy, "set_parameters", None) or getattr(self._policy, "load_state_dict", None)
         if load is None:
             kind = type(self._policy).__name__
-            raise TypeError(f"Expected a policy with set_parameters or load_state_dict, but {kind} has neither.")
+            raise TypeError(f"Expected a policy with set_parameters or load_state_dict, got {kind}, which has neither.")
         load(cloudpickle.loads(parameters))
 
     def collect(self, steps: int) -> Rollout:
-        """Steps the environments, and returns what happened."""
+        """Steps the environments and returns their trajectories."""
         if self._obs is None:
             self.reset_envs(None)
         with self._worker_streams:
@@ -349,11 +366,11 @@ class _RolloutWorker(RemoteWorker):
             transitions.append(self.pool.step(action, reset_done=True))
             self._obs = transitions[-1].obs
             done_ids = transitions[-1].episodes.ids
-            if len(done_ids) > len(transitions[-1].final_rows):  # who is left out does not begin anew
+            if len(done_ids) > len(transitions[-1].final_rows):  # excluded environments are not reset
                 final_obs_rows.append(_rows_of(obs_layout, transitions[-1].next_obs, done_ids))
             elif len(done_ids):
                 final_obs_rows.append(obs_layout.split(transitions[-1].final_obs))
-            transitions[-1].obs = None  # or every slot of the arena would be held
+            transitions[-1].obs = None  # frees the slot of the batch buffers
         ends = [[step, i] for step, t in enumerate(transitions) for i in t.episodes.ids.tolist()]
         return Rollout(
             obs=obs.tree(),
@@ -370,7 +387,7 @@ class _RolloutWorker(RemoteWorker):
 
 
 class _TreeBuffer:
-    """Leaf arrays of T steps, written one by one."""
+    """Leaf arrays of T steps, written step by step."""
 
     def __init__(self, layout: Layout, steps: int):
         self._layout = layout
@@ -393,12 +410,12 @@ class _TreeBuffer:
 
 
 def _root_of(seeds: Sequence[int | None]) -> int:
-    """The root of the policy's random streams: a hash of all environments' seeds."""
+    """Returns the root of the policy's random streams: a hash of all environments' seeds."""
     return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
 
 
 def _arrays(actions: Any) -> Any:
-    """What a policy of torch's gives, as arrays; anything else as it is."""
+    """Converts torch tensors in actions to arrays; other values are returned unchanged."""
     if isinstance(actions, dict):
         return {key: _arrays(value) for key, value in actions.items()}
     if isinstance(actions, tuple):
@@ -407,7 +424,7 @@ def _arrays(actions: Any) -> Any:
 
 
 def _concat_leaves(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) -> Tree:
-    """Trees, given by their leaves, side by side along an axis."""
+    """Concatenates trees, given by their leaves, along an axis."""
     leaves: list[Any] = []
     for values in zip(*parts, strict=True):
         if isinstance(values[0], np.ndarray):
@@ -422,7 +439,7 @@ def _concat_leaves(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) ->
 def _concat_rollouts(
     parts: Sequence[Rollout], starts: Sequence[int], obs_layout: Layout, action_layout: Layout
 ) -> Rollout:
-    """The rollouts of all workers as one."""
+    """Concatenates the rollouts of all workers."""
     ends = np.concatenate([part.ends + np.array([0, start]) for part, start in zip(parts, starts, strict=False)])
     permutation = np.lexsort((ends[:, 1], ends[:, 0]))
     final_obs_rows = [obs_layout.split(part.final_obs) for part in parts if len(part.ends)]
@@ -443,11 +460,11 @@ def _concat_rollouts(
 
 
 def _reorder(tree: Tree, layout: Layout, permutation: np.ndarray) -> Tree:
-    """The rows of a tree in another order."""
+    """Returns the rows of a tree in another order."""
     return layout.build(_rows_of(layout, tree, permutation))
 
 
 def _rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Any]:
-    """The leaves of some rows of a tree."""
+    """Returns the leaves of selected rows of a tree."""
     leaves = layout.split(tree)
     return [leaf[rows] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in rows) for leaf in leaves]

@@ -1,7 +1,8 @@
-"""`SyncVectorEnv`: many environments of plain boxes, eager auto-reset, and, where wanted, a number of episodes each.
+"""`SyncVectorEnv`: environments with box observations, auto-reset in the same step, and an optional episode limit.
 
-What neuroevolution asks of a vector environment is said here: episodes that are counted, environments that rest when
-they have run theirs, infos without masks, results on a device. How environments are stepped is the engine's.
+It has what neuroevolution needs: it counts episodes, stops stepping environments that have finished theirs, merges
+infos without masks, and can return results on a device. This module must not know how environments are stepped: the
+engine does that.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _NO_SEED = object()
 
 
 class SyncVectorEnv(BaseVectorEnv):
-    """n gymnasium environments of `Box` observations and `Box` or `Discrete` actions that step as one.
+    """n gymnasium environments with `Box` observations and `Box` or `Discrete` actions, which are stepped together.
 
-    An environment that reports terminated or truncated is reset within the same `step` (gymnasium's SAME_STEP): its
-    observation and info are then those of the new episode, its reward and flags those of the step that ended the old
-    one, whose last observation and info are under `final_obs` and `final_info`.
+    An environment that reports terminated or truncated is reset within the same `step` (gymnasium's SAME_STEP). Its
+    observation and info are then those of the new episode; its reward and flags are those of the step that ended the
+    old episode. The last observation and info of the old episode are under `final_obs` and `final_info`.
 
     >>> env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_episodes=1)
     >>> obs, info = env.reset(seed=1)
@@ -48,27 +49,27 @@ class SyncVectorEnv(BaseVectorEnv):
 
     Args:
         env_makers: n functions, each of which makes an environment.
-        empty_info: infos are `{}`, and cost nothing.
-        num_episodes: how many episodes each environment runs after a `reset`. One that has run them is not touched
-            until the next `reset`: it reports terminated and truncated, a reward of NaN, and an observation
-            of NaN (0 where its dtype is no float). On the step that ends its last episode it is not reset, and
-            observation and info are that step's own. None: no end.
-        device: where observations, rewards, flags and numeric infos come back as tensors, moved there in one
-            copy a call; None for NumPy arrays.
+        empty_info: whether infos are always `{}`, which saves their cost.
+        num_episodes: the number of episodes that each environment runs after a `reset`. An environment that has run
+            them is not stepped until the next `reset`: it reports terminated and truncated, a reward of NaN, and an
+            observation of NaN (0 if its dtype is not a float). The step that ends its last episode does not reset it,
+            and returns that step's observation and info. None means no limit.
+        device: the device of the observations, rewards, flags and numeric infos, which are then tensors; each call
+            copies them there in one transfer. None returns NumPy arrays.
         backend: "serial" runs the environments one after another in this process; "threads", "processes" and "ray"
-            share them out to `num_workers` workers. Results are the same.
+            distribute them to `num_workers` workers. Results are the same.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
             `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
 
-    What `reset` and `step` return is the caller's for as long as it is kept; nothing is copied for that.
+    Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
 
     Raises:
-        ValueError: no makers, or a `num_episodes` that is not positive.
-        SpaceError: (a `TypeError` and a `ValueError`) an observation space that is no `Box`, an action space that is
-            neither `Box` nor `Discrete`, or spaces that differ: observations in shape or dtype,
-            actions in kind, shape, dtype, `n` or `start`. Bounds may differ; those of environment 0 are shown.
-        WorkerError: environments could not be made; says which, with their tracebacks.
+        ValueError: there are no makers, or `num_episodes` is not positive.
+        SpaceError: (a `TypeError` and a `ValueError`) an observation space is not a `Box`, an action space is neither
+            `Box` nor `Discrete`, or the spaces of the environments differ: observations in shape or dtype,
+            actions in type, shape, dtype, `n` or `start`. Bounds may differ; the spaces of this object have those of 0.
+        WorkerError: environments could not be made; has their numbers and tracebacks.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class SyncVectorEnv(BaseVectorEnv):
         num_workers: int | None = None,
         **pool_options: Any,
     ):
-        self.closed = True  # until there is something to close
+        self.closed = True  # until the pool exists
         if num_episodes is not None and (num_episodes != int(num_episodes) or num_episodes < 1):
-            raise ValueError(f"Expected num_episodes to be a positive integer or None, but {num_episodes!r} came.")
+            raise ValueError(f"Expected num_episodes to be a positive integer or None, got {num_episodes!r}.")
         self._device = None if device is None else torch.device(device)
         self._num_episodes = None if num_episodes is None else int(num_episodes)
         self._empty_info = empty_info
@@ -112,35 +113,35 @@ class SyncVectorEnv(BaseVectorEnv):
         for index, space in enumerate(observation):
             if not isinstance(space, Box):
                 raise SpaceError(
-                    f"Expected Box observation spaces, but environment {index} has {space}: flatten it, "
+                    f"Expected Box observation spaces, but environment {index} has {space}. Flatten it, "
                     "or use VectorEnv, which takes every space."
                 )
         first_space = action[0]
         for index, space in enumerate(action):
             if type(space) is not type(first_space) or (isinstance(space, Discrete) and space != first_space):
                 raise SpaceError(
-                    f"environment {index}: its action_space is {space}, but environments of one vector must have the "
-                    f"same, here {first_space}."
+                    f"Expected the action space {first_space} of environment 0 in all environments, but environment "
+                    f"{index} has {space}. Give them the same action space."
                 )
 
     # -- gymnasium's interface ---------------------------------------------------------------------
 
     def seed(self, seed: Any = None) -> None:
-        """Have the next `reset`, if it is given no seed of its own, be `reset(seed=seed)`."""
+        """Sets the seed that the next `reset` uses if it gets no `seed` argument."""
         self._require_open()
         self._seeds = self._draw_seeds(seed)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Begin an episode in every environment.
+        """Resets every environment and returns the observations.
 
         Args:
-            seed: environment i gets the i-th of `numpy.random.RandomState(seed).randint(0, 2**32, num_envs)`, in this
-                reset only. None goes on with each environment's own stream, whatever `seed` said before.
-            kwargs: every other keyword is for each environment's `reset`.
+            seed: environment i gets the i-th number of `numpy.random.RandomState(seed).randint(0, 2**32, num_envs)`,
+                in this reset only. None continues each environment's random stream, even after a call of `seed`.
+            kwargs: all other keywords are passed to each environment's `reset`.
 
         Returns:
-            Observations `[n, *obs_shape]` and infos: under a key for which every environment gave a number, or an array
-            of one shape, an array of them; under any other key, a list with None where it is absent.
+            Observations `[n, *obs_shape]`, and infos. A key for which every environment returned a number, or an array
+            of one shape, has one array; any other key has a list, with None for environments that lack the key.
         """
         seed = kwargs.pop("seed", _NO_SEED)
         seeds = self._seeds if seed is _NO_SEED else self._draw_seeds(seed)
@@ -150,19 +151,19 @@ class SyncVectorEnv(BaseVectorEnv):
         return self._to_device((transition.obs, self._infos(transition)))
 
     def step(self, action: Any) -> Step:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Step every environment that has episodes to run.
+        """Steps every environment that has episodes left, and returns the results of all.
 
         Args:
             action: `[n, *action_shape]`, an array or a tensor on any device.
 
         Returns:
             Observations `[n, *obs_shape]` of the space's dtype; rewards `[n]` float64; terminated and truncated
-            `[n]` bool; infos as `reset` merges them; with `final_obs`, `final_info` and their masks where episodes
-            ended.
+            `[n]` bool; infos, merged as in `reset`. If episodes ended, infos have `final_obs`, `final_info` and their
+            masks.
 
         Raises:
-            SpaceError: (a `ValueError`) actions that are no n rows of the action space.
-            WorkerError: environments failed; says which, with their tracebacks. `reset` to go on.
+            SpaceError: (a `ValueError`) the actions are not n rows of the action space.
+            WorkerError: environments failed; has their numbers and tracebacks. Call `reset` to continue.
         """
         if isinstance(action, torch.Tensor):
             action = convert_from_torch(action, "numpy")
@@ -171,16 +172,16 @@ class SyncVectorEnv(BaseVectorEnv):
         return self._count_episodes(action)
 
     def render(self) -> list[Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What every environment renders; None where they were made without a render mode."""
+        """Returns what every environment renders, or None if there is no render mode."""
         self._require_open()
         return self._pool.invoke("render") if self.render_mode is not None else None
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close every environment. `timeout`: see `Pool.close`."""
+        """Closes every environment. `timeout`: see `Pool.close`."""
         self._pool.close(kwargs.get("timeout"))
 
     def close(self, **kwargs: Any) -> None:
-        """Close every environment once; closing again is harmless, anything else is then a `ClosedError`."""
+        """Closes every environment; later calls have no effect. Other methods raise `ClosedError` afterwards."""
         if not self.closed:
             self.closed = True
             self.close_extras(**kwargs)
@@ -192,25 +193,25 @@ class SyncVectorEnv(BaseVectorEnv):
         self.close()
 
     def __del__(self) -> None:
-        """Nothing: the pool ends its workers when it is collected."""
+        """Does nothing: the pool stops its workers when it is garbage-collected."""
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- private methods ---------------------------------------------------------------------------
 
     def _state_facts(self) -> dict[str, Any]:
         return super()._state_facts() | {"num_episodes": self._num_episodes}
 
     def _require_open(self) -> None:
         if self.closed:
-            raise ClosedError("This object is closed; make a new one.")
+            raise ClosedError("This object is closed. Make a new one.")
 
     def _draw_seeds(self, seed: Any) -> list[int | None] | None:
         if seed is None:
             return None
-        # The source's own draw: the old generator and the dtype are part of which numbers come out.
+        # EvoTorch draws seeds in this way; with another generator or dtype the numbers would differ.
         return np.random.RandomState(seed).randint(0, 2**32, self._pool.num_envs, dtype=np.int64).tolist()
 
     def _count_episodes(self, action: Any) -> Step:
-        """A step of those that have episodes left; the last episode of each ends without a reset."""
+        """Steps the environments that have episodes left; the last episode of each ends without a reset."""
         unfinished, on_last_episode = self._episodes_left > 0, self._episodes_left == 1
         if unfinished.all() and (on_last_episode.all() or not on_last_episode.any()):
             return self._full_result(
@@ -233,7 +234,7 @@ class SyncVectorEnv(BaseVectorEnv):
         return self._to_device((obs, reward, terminated, truncated, self._infos(transition)))
 
     def _count_down(self, get_transition: Callable[[], Transition]) -> Transition:
-        """The transition, with the episodes that it ends counted; also where some environments failed."""
+        """Returns the transition and counts the episodes that it ends, also if some environments failed."""
         try:
             transition = get_transition()
         except WorkerError as error:
@@ -260,10 +261,10 @@ class SyncVectorEnv(BaseVectorEnv):
         return info
 
     def _final_infos(self, transition: Transition) -> dict[str, Any]:
-        """What gymnasium says of episodes that ended, of those that were not followed by a reset too."""
+        """Returns gymnasium's `final_*` infos of all episodes that ended, including those that no reset followed."""
         ids = transition.episodes.ids
         infos, final_obs = transition.final_infos, transition.final_obs
-        if len(transition.final_rows) < len(ids):  # some were not reset: what they observed and said is the step's
+        if len(transition.final_rows) < len(ids):  # some were not reset: the step has their final obs and info
             rows = np.flatnonzero(transition.done)
             final_obs = transition.next_obs[rows]
             not_reset_ids = set(ids[~np.isin(rows, transition.final_rows)].tolist())
@@ -281,11 +282,11 @@ class SyncVectorEnv(BaseVectorEnv):
 
 
 def merge_infos(infos: Infos, num_envs: int) -> dict[str, Any]:
-    """Merge infos key by key, without masks.
+    """Merges infos key by key, without masks.
 
     Returns:
-        Under a key for which all `num_envs` gave a number, or an array of one shape, an array `[num_envs, ...]`; under
-        any other, a list with None where an environment did not give it.
+        A key for which all `num_envs` environments have a number, or an array of one shape, has an array
+        `[num_envs, ...]`; any other key has a list, with None for environments that lack the key.
 
     >>> merge_infos(Infos(dicts=[(0, {"x": 1, "y": 2}), (1, {"x": 0.5})]), 2)
     {'x': array([1. , 0.5]), 'y': [2, None]}
@@ -303,7 +304,7 @@ def merge_infos(infos: Infos, num_envs: int) -> dict[str, Any]:
 
 
 def _as_array(values: list[Any]) -> Any:
-    """One array of numbers or of arrays of one shape; else the list itself."""
+    """Returns one array if the values are numbers or arrays of one shape, else the list itself."""
     if not all(isinstance(value, int | float | complex | np.number | np.bool_ | np.ndarray) for value in values):
         return values
     if len({np.shape(value) for value in values}) > 1:

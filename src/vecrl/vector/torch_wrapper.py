@@ -1,7 +1,7 @@
-"""Tensors in and tensors out, around whatever environment there is.
+"""`TorchWrapper`: takes actions as tensors and returns results as tensors, around any environment.
 
-The wrapper finds out what kind of array its environment speaks and converts at the border; it does not care whether
-there is one environment or a batch of them, nor who steps them.
+The wrapper detects the array library of its environment and converts actions and results. This module must not know
+how the environments are stepped, nor whether there is one or a batch of them, beyond their spaces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 
 class TorchWrapper(Stateful):
-    """An environment, single or vectorised, that takes actions and gives observations, rewards and flags as tensors.
+    """An environment, single or vectorized, that takes actions and returns observations, rewards and flags as tensors.
 
     >>> import gymnasium
     >>> env = TorchWrapper(gymnasium.make("CartPole-v1"))
@@ -35,31 +35,32 @@ class TorchWrapper(Stateful):
     >>> env.close()
 
     Args:
-        env: a gymnasium environment or vector environment, another `TorchWrapper`, or anything with their methods:
-            what speaks JAX arrays, or the old interface (`reset` gives the observation alone, `step` four values),
-            whose results keep their number.
-        force_classic_api: `reset` returns the observation alone and `step` four values, done being
-            `terminated | truncated`.
-        discrete_to_continuous_act: on a `Discrete(n)` take scores `[..., n]`, of which the arg max is the action;
-            without effect on other action spaces.
-        clip_actions: on a `Box` clip actions to its bounds; without effect on other action spaces.
+        env: a gymnasium environment or vector environment, another `TorchWrapper`, or any object with their methods.
+            It may use JAX arrays. It may have the old interface (`reset` returns only the observation, `step` four
+            values); the wrapper then returns the same number of values.
+        force_classic_api: whether `reset` returns only the observation, and `step` four values with
+            `done = terminated | truncated`.
+        discrete_to_continuous_act: whether to take scores `[..., n]` as actions of a `Discrete(n)` and to use their
+            arg max as the action; no effect on other action spaces.
+        clip_actions: whether to clip actions of a `Box` to its bounds; no effect on other action spaces.
 
     Attributes:
-        env: the environment as given.
-        observation_space, action_space: its spaces, the latter as `discrete_to_continuous_act` makes it.
-        single_observation_space, single_action_space, num_envs: the same of a vectorised environment; a single one
-            has none of the three.
-        array_type: "numpy", "torch" or "jax", by the first observation; None until the first `reset`.
+        env: the wrapped environment.
+        observation_space, action_space: its spaces; with `discrete_to_continuous_act` the action space is that of the
+            scores.
+        single_observation_space, single_action_space, num_envs: those of a vectorized environment; absent for a single
+            environment.
+        array_type: "numpy", "torch" or "jax", detected from the first observation; None until the first `reset`.
 
-    An environment whose class has `tensor_reset` and `tensor_step`, as `BatchedVectorEnv` has, is called by these; they
-    return tensors where its `reset` and `step` return NumPy arrays.
+    If the class of an environment has `tensor_reset` and `tensor_step`, as `BatchedVectorEnv` has, the wrapper calls
+    these, because they return tensors and `reset` and `step` return NumPy arrays.
 
-    Results are the caller's own: what a single or a JAX environment hands out is copied, since it may go on using
-    it. Arrays of a NumPy vector environment are shared, tensors of a torch one are handed on as they are, with
-    their gradients.
+    Later calls never overwrite results: results of single environments and of JAX environments are copied, because the
+    environment may reuse their memory. Arrays of a NumPy vector environment are shared; tensors of a torch environment
+    are returned unchanged, with their gradients.
 
     Raises:
-        SpaceError: spaces other than `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary` (a `TypeError`).
+        SpaceError: a space is none of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary` (also a `TypeError`).
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class TorchWrapper(Stateful):
         clip_actions: bool = False,
     ):
         self.env = env
-        # By the type: gymnasium's wrappers pass attributes on, and must not be passed over.
+        # Checks the type: gymnasium's wrappers forward attribute access, so that a check of `env` would skip them.
         self._tensors = hasattr(type(env), "tensor_step")
         self.array_type: str | None = None
         self._classic = force_classic_api
         self._copy_results = False
         self._device: torch.device | None = None
-        self._vectorised = hasattr(self.unwrapped, "single_action_space")  # gymnasium 0.29's wrappers warn if asked
+        self._vectorised = hasattr(self.unwrapped, "single_action_space")  # a look at wrappers of gymnasium 0.29 warns
         self._act_space = array_space(env.single_action_space if self._vectorised else env.action_space)
         self._act_dtype = convert_to_torch(np.empty(0, self._act_space.dtype)).dtype
         self._argmax = discrete_to_continuous_act and isinstance(self._act_space, spaces.Discrete)
@@ -105,24 +106,23 @@ class TorchWrapper(Stateful):
 
     @property
     def unwrapped_actions_env(self) -> Any:
-        """The environment as given, for who converts by other means.
+        """The wrapped environment, for code that converts arrays itself.
 
         Raises:
-            SpaceError: it would get other actions then, since this wrapper clips them or chooses among scores.
+            SpaceError: this wrapper changes actions (it clips them or takes the arg max of scores).
         """
         if self._argmax or self._bounds is not None:
             raise SpaceError(
-                "Expected a TorchWrapper that leaves actions as they are: make the environment without "
-                "discrete_to_continuous_act and clip_actions, and choose or clip where the actions are made."
+                "Expected a TorchWrapper that does not change actions, got discrete_to_continuous_act or clip_actions. "
+                "Make the environment without both, and choose or clip actions before the step."
             )
         return self.env
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin anew; all arguments go to the environment.
+        """Resets the environment, which gets all arguments, and returns the observation.
 
         Returns:
-            `(observation, info)`, or the observation alone with `force_classic_api` and from an old-interface
-            environment.
+            `(observation, info)`; only the observation with `force_classic_api` or an old-interface environment.
         """
         result = (self.env.tensor_reset if self._tensors else self.env.reset)(*args, **kwargs)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
@@ -137,29 +137,29 @@ class TorchWrapper(Stateful):
         return observation if self._classic or not info else (observation, *info)
 
     def step(self, action: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Take one step.
+        """Steps the environment and returns the results.
 
         Args:
-            action: a tensor (or what can become one) on any device; it is converted to the array kind, dtype and
-                device that the environment has. A vectorised environment takes one row an environment.
-            args, kwargs: handed on to the environment.
+            action: a tensor (or a value that converts to one) on any device; it is converted to the array library,
+                dtype and device of the environment. A vectorized environment takes one row per environment.
+            args, kwargs: passed to the environment.
 
         Returns:
-            `(observation, reward, terminated, truncated, info)`, or `(observation, reward, done, info)` with
-            `force_classic_api` and from an old-interface environment. Flags are bool tensors.
+            `(observation, reward, terminated, truncated, info)`; `(observation, reward, done, info)` with
+            `force_classic_api` or an old-interface environment. Flags are bool tensors.
 
         Raises:
-            ValueError: before the first `reset`, or if the environment returns a number of values other than 4 or 5.
+            ValueError: `reset` was not called yet, or the environment does not return 4 or 5 values.
             TypeError: the environment does not return a tuple.
-            SpaceError: an action that cannot be one of the action space.
+            SpaceError: the action cannot be converted to an element of the action space.
         """
         if self.array_type is None:
-            raise ValueError("step() came before the first reset(): call reset() once to begin")
+            raise ValueError("Expected a reset before the first step. Call reset() once.")
         result = (self.env.tensor_step if self._tensors else self.env.step)(self._send(action), *args, **kwargs)
         if not isinstance(result, tuple):
-            raise TypeError(f"expected the environment's step to return a tuple, got {type(result).__qualname__}")
+            raise TypeError(f"Expected the environment's step to return a tuple, got {type(result).__qualname__}.")
         if len(result) not in (4, 5):
-            raise ValueError(f"expected the environment's step to return 4 or 5 values, got {len(result)}")
+            raise ValueError(f"Expected the environment's step to return 4 or 5 values, got {len(result)}.")
         observation, reward, *flags, info = result
         flags = [convert_to_torch_bool(self._receive(flag)) for flag in flags]
         if self._classic and len(flags) == 2:
@@ -167,15 +167,15 @@ class TorchWrapper(Stateful):
         return (self._receive(observation), self._receive(reward), *flags, info)
 
     def seed(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the environment's `seed`, where it has one (gymnasium's environments take `reset(seed=...)`)."""
+        """Calls `seed` of the environment, if it has one (gymnasium's environments take `reset(seed=...)`)."""
         return self.env.seed(*args, **kwargs)
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """What the environment's `render` returns."""
+        """Returns the result of `render` of the environment."""
         return self.env.render(*args, **kwargs)
 
     def close(self, *args: Any, **kwargs: Any) -> Any:
-        """Close the environment."""
+        """Closes the environment."""
         return self.env.close(*args, **kwargs)
 
     def __enter__(self) -> TorchWrapper:
@@ -187,7 +187,7 @@ class TorchWrapper(Stateful):
     def __repr__(self) -> str:
         return f"TorchWrapper({self.env!r})"
 
-    # -- the border ---------------------------------------------------------------------------------
+    # -- conversions --------------------------------------------------------------------------------
 
     def _receive(self, x: Any) -> torch.Tensor:
         x = convert_to_torch(x)
@@ -198,40 +198,43 @@ class TorchWrapper(Stateful):
         if self.array_type == "torch":
             return x.to(self._device)
         if self.array_type == "jax":
-            # JAX computes later and may keep what it was given: the caller's tensor stays the caller's.
+            # Cloned, because JAX computes asynchronously and may read the array after the caller changed its tensor.
             return convert_from_torch(x.detach().clone(memory_format=torch.contiguous_format), "jax")
         x = convert_from_torch(x, "numpy")
         return x[()] if x.ndim == 0 else x  # a NumPy scalar can be a key or an index, an array cannot
 
     def _to_action(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor `x` as an element of the environment's action space, by shape and dtype."""
+        """Converts the tensor `x` to the shape and dtype of the environment's action space."""
         space = self._act_space
         if self._vectorised and (x.ndim == 0 or x.shape[0] != self.num_envs):
-            raise SpaceError(f"expected one action for each of {self.num_envs} environments, got shape {list(x.shape)}")
+            raise SpaceError(
+                f"Expected one action per environment ({self.num_envs} environments), got shape {list(x.shape)}."
+            )
         if self._argmax:
             x = self._argmax_action(x)
         elif x.is_floating_point() and not isinstance(space, spaces.Box):
             raise SpaceError(
-                f"expected actions of {space}, which are integers, got {x.dtype}: round them, or take the scores of "
-                "a Discrete with discrete_to_continuous_act=True"
+                f"Expected integer actions for {space}, got {x.dtype}. Round them, or set "
+                "discrete_to_continuous_act=True to pass scores for a Discrete."
             )
         if self._bounds is not None:
             x = self._clip(x, *self._bounds)
         if isinstance(space, spaces.Discrete):
             shape = [self.num_envs] if self._vectorised else []
             if x.numel() != math.prod(shape):
-                raise SpaceError(f"expected actions of shape {shape} for {space}, got {list(x.shape)}")
+                raise SpaceError(f"Expected actions of shape {shape} for {space}, got {list(x.shape)}.")
             x = x.reshape(shape)
         return x.to(self._act_dtype)
 
     def _argmax_action(self, scores: torch.Tensor) -> torch.Tensor:
         expected = self.action_space.shape
         if scores.shape != expected:
-            raise SpaceError(f"expected scores of shape {list(expected or ())}, got {list(scores.shape)}")
+            raise SpaceError(f"Expected scores of shape {list(expected or ())}, got {list(scores.shape)}.")
         return scores.argmax(-1) + int(self._act_space.start)  # type: ignore[attr-defined]
 
     def _clip(self, x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Clip before narrowing, so that nothing wraps around, and after widening, so that nothing is out by an ulp."""
+        """Clips in the wider dtype: before a narrowing cast, so that integers do not wrap around, and after a widening
+        cast, so that no value exceeds a bound by rounding."""
         if low.device != x.device:
             self._bounds = low, high = low.to(x.device), high.to(x.device)
         common_dtype = torch.promote_types(x.dtype, low.dtype)
@@ -239,10 +242,10 @@ class TorchWrapper(Stateful):
 
 
 def array_space(space: Any) -> spaces.Space[Any]:
-    """`space` itself if its elements are arrays; one of the old `gym` package becomes gymnasium's equal.
+    """Returns `space` if its elements are arrays, and converts a space of the old `gym` package to gymnasium's.
 
     Raises:
-        SpaceError: any other space, by name.
+        SpaceError: any other space; the message contains it.
     """
     if isinstance(space, ARRAY_SPACES):
         return space
@@ -254,11 +257,11 @@ def array_space(space: Any) -> spaces.Space[Any]:
             return spaces.Discrete(space.n, start=getattr(space, "start", 0))
         if kind.__name__ == "MultiDiscrete":
             return spaces.MultiDiscrete(space.nvec)
-    raise SpaceError(f"expected a Box, Discrete, MultiDiscrete or MultiBinary space, got {space!r}: flatten it first")
+    raise SpaceError(f"Expected a Box, Discrete, MultiDiscrete or MultiBinary space, got {space!r}. Flatten it first.")
 
 
 def clip_bounds(space: spaces.Space[Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The bounds of a `Box` as tensors, None for other spaces."""
+    """Returns the bounds of a `Box` as tensors, and None for other spaces."""
     if not isinstance(space, spaces.Box):
         return None
     return convert_to_torch(space.low.copy()), convert_to_torch(space.high.copy())

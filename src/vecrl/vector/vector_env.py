@@ -1,7 +1,7 @@
-"""Vector environments over gymnasium environments: gymnasium's own interface, on every backend of the engine.
+"""`VectorEnv`: gymnasium's vector interface over gymnasium environments, on every backend of the engine.
 
-What is gymnasium's here (modes, tuples, info dicts, names) is said here and in `engine.transitions`; how environments
-are stepped is the engine's.
+This module and `engine.transition` translate between the engine and gymnasium's conventions (auto-reset modes, result
+tuples, info dicts, names). This module must not know how environments are stepped: the engine does that.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces
 
 
 class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
-    """n gymnasium environments that step as one.
+    """n gymnasium environments that are stepped together.
 
-    A drop-in for `gymnasium.vector.SyncVectorEnv` and `AsyncVectorEnv`: the same observations, rewards, flags, infos
-    and seeds in all three auto-reset modes, whatever the backend and the number of workers. What `reset` and `step`
-    return is the caller's for as long as it is kept.
+    A drop-in replacement for `gymnasium.vector.SyncVectorEnv` and `AsyncVectorEnv`: observations, rewards, flags, infos
+    and seeds are the same in all three auto-reset modes, with every backend and any number of workers. Later calls
+    never overwrite what `reset` and `step` returned.
 
     >>> import gymnasium
     >>> envs = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, autoreset_mode="same_step")
@@ -51,35 +51,38 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     >>> envs.close()
 
     Args:
-        env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called in the
-            workers and nowhere else; they travel pickled by value, so scripts need no main guard.
+        env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
+            the workers. They are pickled by value, so scripts need no main guard.
         backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
-            interpreter's lock), "processes" in worker processes, "ray" in actors of a Ray cluster.
-        num_workers: how many workers share the environments; by default as many as there are cores.
-        copy: accepted for gymnasium's sake. Results are the caller's own in any case, and are not copied for it.
-        observation_mode: "same", "different" (spaces of one shape and dtype whose bounds differ) or a pair of
+            interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster.
+        num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
+            cores.
+        copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
+        observation_mode: "same", "different" (spaces of one shape and dtype, but different bounds) or a pair of
             the batched and the single space.
         autoreset_mode: "next_step", "same_step" or "disabled", or gymnasium's `AutoresetMode`.
-        empty_info: leave infos out; they cost nothing then.
-        check_nan: take a NaN in an observation or a reward for a failure of its environment.
-        step_timeout: seconds that a command may take before `StepTimeout` names the environments that are late.
-        on_failure: "raise" raises what environments raise. "restart" ends the episode of an environment that fails as
-            truncated, with `failed` and `error` in its info, and makes it anew, be it that it raises, dies or is late.
-            "mask" ends its episode likewise, and from then on its rows stay what they were, with `failed`.
-        restarts_per_hour: how many failures are made good within an hour; those beyond are raised.
-        start_method: "forkserver" forks workers off a clean process that has imported what they need; "spawn"
-            starts a new interpreter each.
-        threads_per_worker: how many threads numerical libraries may use in a worker process.
-        preload: modules to import once before worker processes are forked, beside those the factories refer to.
-        pin_workers: tie each worker process to cores of its own, as far as there are enough. Short steps gain by it
-            where nothing else uses the machine, and lose where two programs choose the same cores.
-        ray_options: with "ray", which cluster, and what each worker's actor asks of a node. `start_method`, `preload`
-            and `pin_workers` are for processes.
+        empty_info: whether to drop all infos, which saves their cost.
+        check_nan: whether a NaN in an observation or a reward counts as a failure of its environment.
+        step_timeout: seconds that a command may take before `StepTimeout` is raised, which names the environments that
+            did not answer.
+        on_failure: what happens if an environment raises, crashes or times out. "raise" raises the error. "restart"
+            ends its episode as truncated, with `failed` and `error` in its info, and makes the environment again.
+            "mask" ends its episode in the same way; after that its rows do not change and are marked as `failed`.
+        restarts_per_hour: the number of failures per hour that "restart" handles; further ones are raised.
+        start_method: "forkserver" forks workers from a clean process that has imported the modules they need; "spawn"
+            starts a new interpreter for each worker.
+        threads_per_worker: the number of threads that numerical libraries may use in a worker process.
+        preload: modules to import once before worker processes are forked, in addition to those that the factories
+            refer to.
+        pin_workers: whether to pin each worker process to separate cores, if there are enough. Short steps get faster
+            if nothing else uses the machine, and slower if two programs choose the same cores.
+        ray_options: with "ray", the cluster, and the resources that each worker's actor needs. `start_method`,
+            `preload` and `pin_workers` apply to processes only.
 
     Raises:
-        WorkerError: with all tracebacks, where environments cannot be made. Nothing is left running.
-        SerializationError: where a factory cannot be sent to a worker process.
-        SpaceError: where spaces differ.
+        WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
+        SerializationError: a factory cannot be sent to a worker process.
+        SpaceError: the spaces of the environments differ.
     """
 
     def __init__(
@@ -102,11 +105,11 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         pin_workers: bool = False,
         ray_options: RayOptions | None = None,
     ):
-        self.closed = True  # until there is something to close
+        self.closed = True  # until the pool exists
         if observation_mode not in ("same", "different") and not isinstance(observation_mode, tuple):
             raise SpaceError(
                 "Expected observation_mode to be 'same', 'different' or a pair of the batched and the single space, "
-                f"but {observation_mode!r} came."
+                f"got {observation_mode!r}."
             )
         single_space = observation_mode[1] if isinstance(observation_mode, tuple) else None
         must_be_equal = observation_mode == "same"
@@ -132,7 +135,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     @classmethod
     def from_pool(cls, pool: Pool, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP) -> VectorEnv:
-        """A vector environment on a pool that there is, which it closes as if it were its own."""
+        """Returns a vector environment over an existing pool; closing it closes the pool."""
         envs = cls.__new__(cls)
         envs.copy = True
         envs._init_over_pool(pool, Autoreset(autoreset_mode, pool.num_envs), "same")
@@ -151,7 +154,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self.action_space = batch_space(worker_info.action_space, self.num_envs)
         self.single_observation_space, self.observation_space = self._observation_spaces(observation_mode)
         self._latest_obs = _LatestObs(self._pool.obs_layout, self.num_envs)
-        self._reset_ids: np.ndarray | None = None  # the environments of the reset under way; None for all
+        self._reset_ids: np.ndarray | None = None  # the environments of the pending reset; None for all
 
     def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         single_space = self._pool.worker_info.observation_space
@@ -171,13 +174,13 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Tree, dict[str, Any]]:
-        """Begin an episode in every environment.
+        """Resets every environment and returns the observations.
 
         Args:
-            seed: None goes on with each environment's own stream; an int gives environment i seed + i; a sequence
-                gives each its own.
-            options: for each environment's `reset`. `options["reset_mask"]`, bool `[n]`, resets only some; the
-                others' observations are returned as they were.
+            seed: None continues each environment's random stream; an int seeds environment i with seed + i; a sequence
+                contains one seed per environment.
+            options: passed to each environment's `reset`. `options["reset_mask"]`, bool `[n]`, selects the environments
+                to reset; the latest observations of the others are returned unchanged.
 
         Returns:
             Observations, a tree of arrays `[n, ...]`, and infos.
@@ -186,10 +189,10 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         return self._finish_reset()
 
     def step(self, actions: Any) -> GymStep:
-        """Step every environment.
+        """Steps every environment and returns the results.
 
         Args:
-            actions: a tree of arrays `[n, ...]`, as the action space nests; arrays or CPU tensors.
+            actions: a tree of arrays or CPU tensors `[n, ...]`, nested like the action space.
 
         Returns:
             Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos.
@@ -243,35 +246,37 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._latest_obs.store(transition.obs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every environment, or get an attribute; one result each."""
+        """Calls a method of every environment, or reads an attribute; returns one result per environment."""
         return tuple(self._pool.invoke("call", name, [(args, kwargs)] * self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment, looked up through its wrappers."""
+        """Returns an attribute of every environment, looked up through its wrappers."""
         return tuple(self._pool.invoke("get", name))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment: a list or tuple holds one value each, anything else is for all."""
+        """Sets an attribute of every environment: a list or tuple has one value per environment, any other value is
+        set in all."""
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
-            raise SpaceError(f"Expected {self.num_envs} values, one an environment, but {len(values)} came.")
+            raise SpaceError(f"Expected {self.num_envs} values, one per environment, got {len(values)}.")
         self._pool.invoke("set", name, values)
 
     def cancel(self, ids: Ids) -> np.ndarray:
-        """Give up what environments are doing, after a `StepTimeout`; then `reset`. See `Pool.cancel`."""
+        """Cancels the pending commands of environments after a `StepTimeout`; `reset` them afterwards. See
+        `Pool.cancel`."""
         return self._pool.cancel(ids)
 
     def render(self) -> tuple[Any, ...] | None:
-        """What every environment renders; None without a render mode."""
+        """Returns what every environment renders, or None if there is no render mode."""
         return tuple(self._pool.invoke("render")) if self.render_mode is not None else None
 
     def close_extras(self, timeout: float | None = None, **_: Any) -> None:
-        """Close every environment and end every worker. See `Pool.close`."""
+        """Closes every environment and stops every worker. See `Pool.close`."""
         self._pool.close(timeout)
 
     def close(self, **kwargs: Any) -> None:
-        """Close; twice is harmless. `timeout`: see `Pool.close`."""
+        """Closes the vector environment; later calls have no effect. `timeout`: see `Pool.close`."""
         if not self.closed:
             self.closed = True
             self.close_extras(**kwargs)
@@ -283,7 +288,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self.close()
 
     def __del__(self) -> None:
-        """Nothing: the pool ends its workers when it is collected."""
+        """Does nothing: the pool stops its workers when it is garbage-collected."""
 
     def __repr__(self) -> str:
         pool = self._pool
@@ -299,7 +304,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     @property
     def autoreset_mode(self) -> AutoresetMode:
-        """When an environment whose episode ended begins anew."""
+        """The auto-reset mode: when an environment is reset after its episode ended."""
         return self._autoreset.mode
 
     @property
@@ -309,38 +314,42 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     @property
     def np_random(self) -> tuple[np.random.Generator, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Every environment's generator (with worker processes: a copy of it)."""
+        """Every environment's generator (a copy of it with worker processes)."""
         return self.get_attr("np_random")
 
     # -- checks ------------------------------------------------------------------------------------
 
     def _check_mask(self, mask: Any) -> np.ndarray:
-        """The environments of a reset mask."""
+        """Returns the ids of the environments that a reset mask selects."""
         if not self._latest_obs.has_obs:
-            raise SpaceError("A reset_mask keeps observations of the environments it leaves out; reset all first.")
+            raise SpaceError(
+                "Expected a reset before the first reset_mask, since unselected environments keep their observations. "
+                "Call reset all first."
+            )
         array = np.asarray(mask)
         if array.dtype != bool or array.shape != (self.num_envs,) or not array.any():
             raise SpaceError(
-                f"Expected reset_mask to be {self.num_envs} bools, one of them True at least, "
-                f"but {array.dtype} of shape {array.shape} came."
+                f"Expected reset_mask to be {self.num_envs} bools, at least one of them True, "
+                f"got {array.dtype} of shape {array.shape}."
             )
         return np.flatnonzero(array)
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None] | None:
-    """One seed an environment, as `VectorEnv.reset` takes them.
+    """Returns one seed per environment, from any `seed` that `VectorEnv.reset` takes; None for None.
 
     Raises:
-        TypeError, SpaceError: they are none, or not so many.
+        TypeError: `seed` or one of its items has another type.
+        SpaceError: there are not `count` seeds.
     """
     if seed is None:
         return None
     if isinstance(seed, int | np.integer):
         return [int(seed) + i for i in range(count)]
     if not hasattr(seed, "__len__") or isinstance(seed, str):
-        raise TypeError(f"Expected a seed to be None, an integer or one an environment, but {seed!r} came.")
+        raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
     if len(seed) != count:
-        raise SpaceError(f"Expected one seed or {count}, one an environment, but {len(seed)} came.")
+        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
     for s in seed:
         if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer)):
             raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
@@ -354,29 +363,30 @@ def split_env_fns(
     simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
     **simulator_options: Any,
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
-    """For each worker, what makes its simulator and of how many environments: neighbours stay together."""
+    """Returns, for each worker, its simulator's factory and its number of environments; each worker gets consecutive
+    environments."""
     env_fns = list(env_fns)
     if not env_fns:
-        raise SpaceError("Expected at least one function that makes an environment, but none came.")
+        raise SpaceError("Expected at least one function that makes an environment, got none.")
     for index, make in enumerate(env_fns):
         if not callable(make):
             raise SpaceError(
-                f"Expected functions that make environments, but item {index} is {type(make).__name__}. "
-                "Give `lambda: gymnasium.make(...)` rather than an environment."
+                f"Expected functions that make environments, got {type(make).__name__} as item {index}. "
+                "Give `lambda: gymnasium.make(...)` instead of an environment."
             )
     if num_workers is None:
         num_workers = 1 if backend == "serial" else os.cpu_count() or 1
     if not isinstance(num_workers, int | np.integer) or num_workers < 1:
-        raise SpaceError(f"Expected num_workers to be 1 or more, but {num_workers!r} came.")
+        raise SpaceError(f"Expected num_workers to be 1 or more, got {num_workers!r}.")
     count = min(num_workers, len(env_fns))
     bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
     return [(partial(simulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)]
 
 
 class _LatestObs:
-    """The latest observations, for a reset of some to return with its own.
+    """The latest observations of all environments, which a reset of some environments returns with the new ones.
 
-    They are copies: what the caller was given is the caller's to write to.
+    They are copies, because callers may write to the observations that they received.
     """
 
     def __init__(self, layout: Layout, num_envs: int):
@@ -385,7 +395,7 @@ class _LatestObs:
         self.has_obs = False
 
     def store(self, obs: Tree, ids: np.ndarray | None = None) -> None:
-        """Take in the observations of all environments, or of `ids`."""
+        """Stores the observations of all environments, or of `ids`."""
         self.has_obs = True
         for entry, new in zip(self._leaves, self._layout.split(obs), strict=True):
             if ids is None:
@@ -397,12 +407,12 @@ class _LatestObs:
                 entry[ids] = new
 
     def tree(self) -> Tree:
-        """All of them, for the caller to keep."""
+        """Returns a copy of all observations."""
         return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
 
 
 def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
-    """One environment's own info out of a vector environment's merged infos.
+    """Returns the info of one environment from the merged infos of a vector environment.
 
     >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
     {'x': np.float64(2.0)}

@@ -1,5 +1,5 @@
-"""Dialect 2: environments with ids, any of which may be stepped or reset, synchronously or not. The names are
-Tianshou's.
+"""Vector environments with Tianshou's interface: any subset of environments can be stepped or reset by id,
+synchronously or asynchronously.
 
 >>> import gymnasium
 >>> envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4)
@@ -10,8 +10,8 @@ Tianshou's.
 """
 
 from .base import BaseVectorEnv
-from .vector_envs import DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from .running_mean_std import RunningMeanStd
+from .vector_envs import DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from .wrappers import VectorEnvNormObs, VectorEnvWrapper
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""`BaseVectorEnv`: environments with ids, any of which may step or be reset, with or without waiting for the others.
+"""`BaseVectorEnv`: steps or resets any subset of environments by id, with or without waiting for the others.
 
-The names and the manner are Tianshou's; the work is the pool's. What transitions look like is said in `rows`. Knows
-nothing of how environments are stepped, nor of torch.
+Names and behavior are Tianshou's; a `Pool` does the work, and `result_format` formats the results. This module must not
+know how environments are stepped, nor torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from ..engine.pool import Pool
 from ..engine.transition import Transition
 from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
-from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..simulators.gymnasium import ResetKeywords
+from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
 from ..vector.vector_env import split_env_fns
 from .result_format import NO_TUPLES, ResultFormatter
-
 
 Id = int | Sequence[int] | np.ndarray | None
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -30,36 +29,37 @@ EnvFn = Callable[[], Any]
 
 
 class BaseVectorEnv(Stateful):
-    """n environments, each known by its id, 0 to n - 1.
+    """n environments with ids 0 to n - 1.
 
-    Nothing is reset by itself: whoever sees an episode end resets that environment.
+    There is no auto-reset: the caller must reset an environment when its episode has ended.
 
     Args:
-        env_fns: n functions, each of which makes an environment: gymnasium's, or anything else with `reset` and
-            `step`. Their spaces may differ, and may be missing where the environment is not gymnasium's.
-        wait_num: how many environments a `step` waits for. Less than n makes stepping asynchronous.
-        timeout: seconds after which a `step` returns with those environments that are ready, one at least. Given, it
-            makes stepping asynchronous.
+        env_fns: n functions, each of which makes an environment: gymnasium's, or any object with `reset` and
+            `step`. Their spaces may differ, and environments that are not gymnasium's may have none.
+        wait_num: the number of environments that a `step` waits for. Less than n makes steps asynchronous.
+        timeout: seconds after which a `step` returns with the environments that are ready, at least one. A value other
+            than None makes steps asynchronous.
         backend: "serial", "threads", "processes" or "ray".
-        num_workers: how many workers share the environments, neighbours together; one each by default. With less,
-            those of one worker step one after another, and become ready together.
-        stack_dicts: whether dict observations come as one dict of arrays `[m, ...]` rather than as an array `[m]` of
-            dicts.
-        trust_spaces: False takes observations and actions as they come, whatever environments declare; they
-            travel pickled then.
+        num_workers: the number of workers that share the environments, each with consecutive ones. By default one per
+            environment, but 1 for synchronous steps with "serial". The environments of one worker step one after
+            another, and become ready together.
+        stack_dicts: whether dict observations are returned as one dict of arrays `[m, ...]` instead of an array `[m]`
+            of dicts.
+        trust_spaces: False ignores the spaces that environments declare, and accepts any observations and actions; they
+            are then pickled.
         pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
             `pin_workers`: see `vecrl.engine.pool.Pool`.
 
     Attributes:
         env_num: n.
-        wait_num, timeout: as given; without `wait_num`, it is n.
-        is_async: whether `step` may return before all that were asked are ready.
+        wait_num, timeout: the arguments; `wait_num` is n if it was None.
+        is_async: whether `step` may return before all environments that it sent actions to are ready.
         is_closed: whether it was closed.
 
     Raises:
-        ValueError: `wait_num` is not from 1 to n, or `timeout` not above 0.
-        SpaceError: no functions; observations that are tuples (it is a TypeError too).
-        WorkerError: environments could not be made; says which, with their tracebacks.
+        ValueError: `wait_num` is not from 1 to n, or `timeout` is not above 0.
+        SpaceError: there are no functions, or observations are tuples (also a TypeError).
+        WorkerError: environments could not be made; has their numbers and tracebacks.
     """
 
     excluded_from_state = ("_formatter", "_spaces", "_all_ids")  # see `vecrl.snapshot`
@@ -76,25 +76,28 @@ class BaseVectorEnv(Stateful):
         trust_spaces: bool = True,
         **pool_options: Any,
     ):
-        self.is_closed = True  # until there is something to close
+        self.is_closed = True  # until the pool exists
         env_fns = list(env_fns)
         is_async = _check_waiting(len(env_fns), wait_num, timeout)
         if num_workers is None:
             num_workers = 1 if backend == "serial" and not is_async else max(len(env_fns), 1)
         makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
         self._init_over_pool(
-            Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options), wait_num, timeout, stack_dicts
+            Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options),
+            wait_num,
+            timeout,
+            stack_dicts,
         )
 
     def _init_over_pool(
         self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, call_env_seed: bool = True
     ) -> None:
-        """Begin with a pool.
+        """Initializes this object over a pool.
 
         Args:
-            pool: a `Pool`, or what has its methods.
+            pool: a `Pool`, or an object with its methods.
             wait_num, timeout, stack_dicts: see the class.
-            call_env_seed: whether environments may have a method `seed` of their own.
+            call_env_seed: whether environments may have a method `seed`.
         """
         if isinstance(pool.obs_layout.space, spaces.Tuple):
             pool.close()
@@ -106,11 +109,11 @@ class BaseVectorEnv(Stateful):
         self.timeout = timeout
         self._all_ids = np.arange(self.env_num)
         self._formatter = ResultFormatter(pool.obs_layout, stack_dicts, pool.backend_name in ("serial", "threads"))
-        self._seeds: dict[int, int] = {}  # for the next reset of these
+        self._seeds: dict[int, int] = {}  # seeds for the next reset, by environment
         self._spaces: dict[str, list[Any]] = {}
         self._call_env_seed = call_env_seed
-        self._last_step_was_full = False  # whether the latest step went to all, by the short way
-        self._unfinished = False  # whether the latest reset or call raised, and so may be pending still
+        self._last_step_was_full = False  # whether the latest step used pool.step_async
+        self._unfinished = False  # whether the latest reset or call raised, so that it may still be pending
         self.is_closed = False
 
     def _state_facts(self) -> dict[str, Any]:
@@ -119,21 +122,21 @@ class BaseVectorEnv(Stateful):
     # -- episodes ----------------------------------------------------------------------------------
 
     def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, np.ndarray]:
-        """Begin an episode in all environments, or in those of `env_id`, in this order.
+        """Resets all environments, or those in `env_id`, and returns their observations in this order.
 
-        A reset of all waits for whatever is pending, and drops it.
+        A reset of all environments waits for pending commands first, and drops their results.
 
         Args:
-            env_id: one id, or a list or array of them.
-            kwargs: for the environments' own `reset`, the same for each; a list of seeds gives each its own.
+            env_id: one id, or a list or array of ids.
+            kwargs: passed to the `reset` of each environment; if `seed` is a list, each environment gets one seed.
 
         Returns:
             Observations of `m` environments (see `step`), and their infos, `[m]` dicts.
 
         Raises:
-            PendingError: some of `env_id` are pending.
-            StepTimeout: what is pending, or the reset, is late; `cancel` it, or reset again to go on waiting.
-            WorkerError: environments failed; says which, with their tracebacks.
+            PendingError: commands to some environments in `env_id` are pending.
+            StepTimeout: a pending command or the reset timed out; `cancel` it, or reset again to wait longer.
+            WorkerError: environments failed; has their numbers and tracebacks.
         """
         ids = None if env_id is None else np.atleast_1d(env_id)
         self._resolve_pending(ids)
@@ -153,42 +156,43 @@ class BaseVectorEnv(Stateful):
         return self._formatter.reset(transition)
 
     def _resolve_pending(self, ids: np.ndarray | None) -> None:
-        """Waits for what is pending and must not be where `ids` are reset (None: all, where the pool does it)."""
+        """Waits for the pending commands that would prevent a reset of `ids` (None: all environments)."""
         self._drop_unfinished()
         if ids is None:
-            self._pool.drain()  # if this is late, what is pending can still be collected
+            self._pool.drain()  # if this times out, the pending results can still be collected
             self._last_step_was_full = False
             return
         self._last_step_was_full = False
-        if not self.is_async and len(self._pool.pending):  # left behind by a step that was late, or by Ctrl-C
+        if not self.is_async and len(self._pool.pending):  # after a step that timed out, or Ctrl-C
             self._pool.drain()
 
     def _drop_unfinished(self, timeout: float | None = None) -> None:
-        """Waits for a reset or call that timed out or was interrupted: nothing else collects its result."""
+        """Waits for a reset or call that timed out or was interrupted, since no other code collects its result."""
         if self._unfinished and len(self._pool.pending):
             self._pool.drop_call(timeout)
         self._unfinished = False
 
     def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
-        """Step all environments, or those of `id`.
+        """Steps all environments, or those in `id`, and returns the results.
 
-        An asynchronous one returns as soon as `wait_num` environments are ready, or after `timeout` seconds with those
-        that are, whoever asked for them when: `info["env_id"]` tells which rows are whose.
+        An asynchronous step returns when `wait_num` environments are ready, or after `timeout` seconds with those that
+        are ready. These may include environments of earlier calls: `info["env_id"]` is the environment of each row.
 
         Args:
-            action: `[m, ...]`, one an environment: an array, a tensor, or a list. None only collects what is under way.
-            id: one id, or a list or array of `m` of them, in the order of the actions.
+            action: `[m, ...]`, one per environment: an array, a tensor, or a list. None sends no actions and only
+                collects pending results.
+            id: one id, or a list or array of `m` ids, in the order of the actions.
 
         Returns:
-            Observations: an array `[m, ...]`; an array `[m]` of objects where they are of unequal shapes, dicts, or no
-            arrays at all. Rewards `[m]` float64, terminated and truncated `[m]` bool, and infos `[m]`, dicts with
-            `env_id`. All of it is the caller's for as long as it is kept.
+            Observations: an array `[m, ...]`, or an array `[m]` of objects if they have different shapes, are dicts or
+            are not arrays. Rewards `[m]` float64, terminated and truncated `[m]` bool, and infos `[m]`, dicts with
+            `env_id`. Later calls never overwrite them.
 
         Raises:
             SpaceError: (a ValueError) there is not one action for each environment.
-            PendingError: some of them are under way, or failed and were not reset.
-            StepTimeout: none was ready within the `step_timeout`; `step(None)` goes on waiting.
-            WorkerError: environments failed; what the others yielded is in its `transition`.
+            PendingError: some of the environments have pending commands, or failed and were not reset.
+            StepTimeout: no environment was ready within the `step_timeout`; `step(None)` waits longer.
+            WorkerError: environments failed; its `transition` has the results of the others.
         """
         if hasattr(action, "detach"):
             action = action.numpy(force=True)
@@ -214,11 +218,11 @@ class BaseVectorEnv(Stateful):
         return ids.shape == self._all_ids.shape and bool((ids == self._all_ids).all())
 
     def _collect_pending(self) -> Transition:
-        """What a step that was late has come to."""
+        """Returns the results of a step that timed out."""
         if not len(self._pool.pending):
             if self.is_closed:
                 raise self._closed_error()
-            raise ValueError("Expected actions, but None came: that only collects what is under way, and nothing is.")
+            raise ValueError("Expected actions, got None, which only collects pending results. No step is pending.")
         return self._pool.wait() if self._last_step_was_full else self._pool.recv()
 
     def _step_async(self, action: Any, ids: Id) -> Step:
@@ -238,46 +242,46 @@ class BaseVectorEnv(Stateful):
         return self._formatter.step(transition)
 
     def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
-        """Give up what all environments, or those of `id`, are doing: others take the places of their workers.
+        """Cancels the pending commands of all environments, or of those in `id`, and restarts their workers.
 
         Returns:
-            `[m]` int64, the environments that were made anew, which must be reset. See `Pool.cancel`.
+            `[m]` int64, the ids of the environments that were made again, which must be reset. See `Pool.cancel`.
         """
         lost = self._pool.cancel(self._all_ids if id is None else id)  # pyright: ignore[reportArgumentType]
-        with suppress(StepTimeout):  # others are still at it
+        with suppress(StepTimeout):  # other environments have not replied yet
             self._drop_unfinished(0.0)
         return lost
 
     @property
     def waiting_id(self) -> list[int]:
-        """The environments under way."""
+        """The ids of the environments with pending commands."""
         return self._pool.pending.tolist()
 
     @property
     def ready_id(self) -> list[int]:
-        """All others."""
+        """The ids of the environments without pending commands."""
         return np.setdiff1d(self._all_ids, self._pool.pending).tolist()
 
-    # -- reach into environments -------------------------------------------------------------------
+    # -- attributes and methods of environments ----------------------------------------------------
 
     def get_env_attr(self, key: str, id: Id = None) -> list[Any]:  # noqa: A002
-        """An attribute of all environments, or of those of `id`, in their order; one id gives a list of one.
+        """Returns an attribute of all environments, or of those in `id`, as a list in their order.
 
-        It is looked up through an environment's wrappers, the outermost first.
+        It is looked up through an environment's wrappers, from the outermost to the innermost.
 
         Raises:
-            PendingError: some of them are under way.
+            PendingError: some of the environments have pending commands.
             WorkerError: an environment has no such attribute.
         """
         return self._invoke("get", key, None, id)
 
     def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
-        """Set an attribute of the innermost environment, below all wrappers; ids and errors as `get_env_attr`'s."""
+        """Sets an attribute of the innermost environment, below all wrappers; ids and errors as for `get_env_attr`."""
         self._spaces.pop(key, None)
         self._invoke("set", key, value, id)
 
     def _invoke(self, kind: Any, name: str, value: Any, ids: Id = None) -> list[Any]:
-        """The same of each of `ids`."""
+        """Invokes the same command with the same value on each environment in `ids`."""
         id_list = None if ids is None else np.atleast_1d(ids)
         return self._invoke_each(kind, name, [value] * (self.env_num if id_list is None else len(id_list)), id_list)
 
@@ -290,18 +294,18 @@ class BaseVectorEnv(Stateful):
         return results
 
     def seed(self, seed: int | Sequence[int] | None = None) -> list[list[int | None]]:
-        """Say which seeds environments go on with.
+        """Seeds the environments.
 
-        Those that have a method `seed` are told at once, all others by their next `reset`.
+        Environments with a method `seed` are seeded at once, all others by their next `reset`.
 
         Args:
-            seed: an int gives environment i `seed + i`; a list gives each its own; None none.
+            seed: an int seeds environment i with `seed + i`; a list contains one seed per environment; None sets none.
 
         Returns:
-            The seeds used, a list an environment.
+            The seeds used, one list per environment.
 
         Raises:
-            PendingError: environments are under way.
+            PendingError: environments have pending commands.
         """
         if seed is None:
             seeds: list[Any] = [None] * self.env_num
@@ -310,7 +314,7 @@ class BaseVectorEnv(Stateful):
         else:
             seeds = [None if s is None else int(s) for s in seed]
         if len(seeds) != self.env_num:
-            raise SpaceError(f"Expected one seed or {self.env_num}, one an environment, but {len(seeds)} came.")
+            raise SpaceError(f"Expected one seed or {self.env_num}, one per environment, got {len(seeds)}.")
         env_seeds: list[Any] = [None] * self.env_num
         if self._call_env_seed:
             env_seeds = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
@@ -318,21 +322,21 @@ class BaseVectorEnv(Stateful):
         return [[s] if env_seed is None else env_seed for s, env_seed in zip(seeds, env_seeds, strict=True)]
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """What each environment's `render(**kwargs)` returns.
+        """Returns the result of `render(**kwargs)` of each environment.
 
         Raises:
-            PendingError: environments are under way.
+            PendingError: environments have pending commands.
         """
         return self._invoke("call", "render", ((), kwargs))
 
     @property
     def action_space(self) -> list[Any]:
-        """Each environment's; asked for once."""
+        """The action space of each environment, cached."""
         return self._space("action_space")
 
     @property
     def observation_space(self) -> list[Any]:
-        """Each environment's; asked for once."""
+        """The observation space of each environment, cached."""
         return self._space("observation_space")
 
     def _space(self, name: str) -> list[Any]:
@@ -344,23 +348,25 @@ class BaseVectorEnv(Stateful):
 
     @property
     def metadata(self) -> list[Any]:
-        """Each environment's."""
+        """The metadata of each environment."""
         return self.get_env_attr("metadata")
 
     @property
     def spec(self) -> list[Any]:
-        """Each environment's."""
+        """The gymnasium spec of each environment."""
         return self.get_env_attr("spec")
 
     @property
     def reward_range(self) -> list[Any]:
-        """Each environment's; all numbers where it does not say."""
+        """The reward range of each environment; (-inf, inf) if it has none."""
         return self.get_env_attr("reward_range")
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Close every environment and end every worker; twice is harmless, any other use is a `ClosedError` then.
+        """Closes every environment and stops every worker; other methods raise `ClosedError` afterwards.
+
+        Later calls of `close` have no effect.
 
         Args:
             timeout: see `Pool.close`.
@@ -370,7 +376,7 @@ class BaseVectorEnv(Stateful):
             self._pool.close(timeout)
 
     def _closed_error(self) -> ClosedError:
-        return ClosedError(f"This {type(self).__name__} is closed; make a new one.")
+        return ClosedError(f"This {type(self).__name__} is closed. Make a new one.")
 
     def __enter__(self) -> Any:
         return self
@@ -387,19 +393,19 @@ class BaseVectorEnv(Stateful):
 
 
 def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """The spaces that the arena is laid out for: what all workers' have in common."""
+    """Returns the observation and action space for the batch buffers: those that the spaces of all workers share."""
     actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
     return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
 
 
 def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) -> bool:
-    """Whether these say that steps are asynchronous.
+    """Returns whether steps are asynchronous with these arguments.
 
     Raises:
-        ValueError: they say nothing sensible.
+        ValueError: one of them is invalid.
     """
     if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
-        raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, but {wait_num!r} came.")
+        raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
     if timeout is not None and not timeout > 0:
-        raise ValueError(f"Expected timeout to be seconds above 0, or None, but {timeout!r} came.")
+        raise ValueError(f"Expected timeout to be a number of seconds above 0, or None, got {timeout!r}.")
     return timeout is not None or (wait_num is not None and wait_num < env_num)

@@ -1,8 +1,7 @@
-"""A simulator that is a batch by birth, driven by ids as a pool is: some of its rows step, the others stand still.
+"""`BatchPool`: the interface of a `Pool` over one batched simulator, so that subsets of its rows can be stepped by id.
 
-`BaseVectorEnv` stands on this as it does on a `Pool`, without asking which of the two it is. Arrays are the simulator's
-own
-tensors seen as NumPy's, copied only where they live on another device, or where some rows are taken out of all.
+`BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
+the tensors are on another device, or if a subset of the rows is selected. This module must not know any simulator.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Infos
-from ..engine.space_layout import Layout
 from ..engine.pool_lifecycle import InvokeKind
-from ..engine.env_index import Ids, EnvIndex
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
+from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
-from ..vector.batched_env import restore_other_rows, reset_rows
+from ..vector.batched_env import reset_rows, restore_other_rows
 from .base import BaseVectorEnv
 
 
 class BatchPool:
-    """What `BaseVectorEnv` asks of a pool, answered by one `BatchSimulator`. Nothing is ever under way.
+    """The part of the `Pool` interface that `BaseVectorEnv` uses, over one `BatchSimulator`. No command stays pending.
 
     Args:
-        simulator: whose observation and action are one array each. One with `step_where(mask, actions)` steps some of
-            its rows by that; of any other, the state of all rows is kept and put back.
+        simulator: a simulator with one array as observation and one as action. If it has `step_where(mask, actions)`,
+            subsets of rows are stepped with that; else all rows are stepped, and the state of the others is restored.
     """
 
     backend_name = "batched"
@@ -54,28 +53,30 @@ class BatchPool:
         options: Mapping[str, Any] | None = None,
         ids: Ids | None = None,
     ) -> Transition:
-        """See `Pool.reset`."""
+        """Resets the rows in `ids` (None: all), like `Pool.reset`."""
         checked_ids = self._check(ids)
         options = _options(options)
         all_seeds = seeds
         if ids is not None and seeds is not None:
             seeds_by_id = dict(zip(checked_ids.tolist(), seeds, strict=True))
             all_seeds = [seeds_by_id.get(i) for i in range(self.num_envs)]
-        if ids is None or not self._was_reset:  # a batch begins as one
+        if ids is None or not self._was_reset:  # the first reset must reset all rows
             obs = self.simulator.reset(all_seeds, options or None)
         else:
             obs = reset_rows(self.simulator, self._mask(checked_ids), all_seeds, options)
         self._was_reset = True
         no_flags = np.zeros((2, len(checked_ids)), bool)
-        return self._transition(checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True)
+        return self._transition(
+            checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True
+        )
 
     def step_async(self, actions: Any) -> None:
-        """See `Pool.step_async`."""
+        """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
         self._check(None)
         self._pending_step = self._all_ids, self.simulator.step(self._tensor(actions, self.num_envs))
 
     def send(self, ids: Ids, actions: Any) -> None:
-        """See `Pool.send`."""
+        """Steps the rows in `ids` and stores the results for `recv`, like `Pool.send`."""
         checked_ids = self._check(ids)
         row_actions = self._tensor(actions, len(checked_ids))
         all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
@@ -89,7 +90,7 @@ class BatchPool:
         restore_other_rows(self.simulator, mask, state_before)
 
     def wait(self) -> Transition:
-        """See `Pool.wait`."""
+        """Returns the results of the last step, like `Pool.wait`."""
         assert self._pending_step is not None
         (ids, step), self._pending_step = self._pending_step, None
         rows = slice(None) if ids is self._all_ids else ids
@@ -104,7 +105,7 @@ class BatchPool:
     def invoke(
         self, kind: InvokeKind, name: str, values: Sequence[Any] | None = None, ids: Ids | None = None
     ) -> list[Any]:
-        """Get or set what the simulator has, which is one for all, or render."""
+        """Gets or sets an attribute of the simulator, which all rows share, or renders rows."""
         checked_ids = self._check(ids).tolist()
         if kind == "call" and name == "render":
             return [self.simulator.render(i) for i in checked_ids]
@@ -113,26 +114,30 @@ class BatchPool:
                 setattr(self.simulator, name, value)
             return [None] * len(checked_ids)
         if kind != "get":
-            raise NotImplementedError(f"Expected to get, set or render, but {name!r} is to be called on a batch.")
+            raise NotImplementedError(f"Expected get, set or render for a batched simulator, got a call of {name!r}.")
         fallbacks = {"reward_range": (-np.inf, np.inf), "spec": None}
-        attribute = fallbacks[name] if name in fallbacks and not hasattr(self.simulator, name) else getattr(self.simulator, name)
+        attribute = (
+            fallbacks[name]
+            if name in fallbacks and not hasattr(self.simulator, name)
+            else getattr(self.simulator, name)
+        )
         return [attribute] * len(checked_ids)
 
     def drain(self, timeout: float | None = None) -> None:
-        """See `Pool.drain`: forgets a step whose result was not taken."""
+        """Drops the results of a step that were not collected, like `Pool.drain`."""
         self._pending_step = None
 
     def close(self, timeout: float | None = None) -> None:
-        """See `Pool.close`."""
+        """Closes the simulator; later calls have no effect."""
         if not self.closed:
             self.closed = True
             self.simulator.close()
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- private methods ---------------------------------------------------------------------------
 
     def _check(self, ids: Ids | None) -> np.ndarray:
         if self.closed:
-            raise ClosedError("This object is closed; make a new one.")
+            raise ClosedError("This object is closed. Make a new one.")
         return self._all_ids if ids is None else self._env_index.check(ids).copy()
 
     def _mask(self, ids: np.ndarray) -> Tensor:
@@ -175,7 +180,7 @@ class BatchedVenv(BaseVectorEnv):
     >>> envs.close()
 
     Args:
-        simulator: the batch; it is closed with this object.
+        simulator: the simulator; `close` closes it too.
     """
 
     def __init__(self, simulator: BatchSimulator):
@@ -183,16 +188,18 @@ class BatchedVenv(BaseVectorEnv):
 
 
 def _options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options among the keywords of a reset, which a batch takes no others of."""
+    """Returns the options among the keywords of a reset; a batched simulator takes no other keywords."""
     keywords = dict(options or {})
     if isinstance(options, ResetKeywords):
-        checked_ids = keywords.pop("options", None)
+        reset_options = keywords.pop("options", None)
         if keywords:
-            raise SpaceError(f"Expected no keywords but seed and options for a batch, but {list(keywords)} came.")
-        return dict(checked_ids or {})
+            raise SpaceError(
+                f"Expected no keywords except seed and options for a batched simulator, got {list(keywords)}."
+            )
+        return dict(reset_options or {})
     return keywords
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """As NumPy's array, of the same memory where it is the host's."""
+    """Converts a tensor to a NumPy array, which shares the memory of a CPU tensor."""
     return tensor.numpy(force=True) if isinstance(tensor, Tensor) else np.asarray(tensor)

@@ -1,6 +1,6 @@
-"""How a transition of the engine looks in this dialect: stacked observations, and infos as an array of dicts.
+"""Converts transitions of the engine to Tianshou's format: stacked observations, and infos as an array of dicts.
 
-Knows transitions and layouts, not how environments are stepped.
+This module knows transitions and layouts; it must not know how environments are stepped.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NO_INFO: Mapping[str, Any] = {}
 
 
 class ResultFormatter:
-    """Presents the transitions of a pool.
+    """Converts the transitions of a pool to the results of `reset` and `step`.
 
     Args:
-        layout: of the observations.
-        stack_dicts: whether dict observations become a dict of arrays rather than an array of dicts.
-        shared: whether environments live in this process, so that what is in their infos may still be theirs.
+        layout: the layout of the observations.
+        stack_dicts: whether dict observations become a dict of arrays instead of an array of dicts.
+        shared: whether environments run in this process; infos are then copied, since environments may change them.
     """
 
     def __init__(self, layout: Layout, stack_dicts: bool, shared: bool):
@@ -35,11 +35,11 @@ class ResultFormatter:
         self._single_array = layout.flat and not layout.opaque
 
     def reset(self, transition: Transition) -> tuple[Any, np.ndarray]:
-        """Observations, and infos `[m]` as their environments gave them."""
+        """Returns observations, and infos `[m]` as the environments returned them."""
         return self.obs(transition), _info_array(self._dicts(transition.infos, transition.ids.tolist()))
 
     def step(self, transition: Transition) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Observations, rewards, flags, and infos `[m]` with the id of each environment."""
+        """Returns observations, rewards, flags, and infos `[m]` with the id of each environment."""
         ids = transition.ids.tolist()
         reward = transition.reward
         if transition.infos:
@@ -53,18 +53,18 @@ class ResultFormatter:
         return self.obs(transition), reward, transition.terminated, transition.truncated, _info_array(dicts)
 
     def _dicts(self, infos: Infos, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """A dict of its own for each of `ids`."""
+        """Returns a new dict for each of `ids`."""
         infos_by_id = dict(infos.items())
         if self._shared:
             return [_copy_nested(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
         return [dict(infos_by_id.get(env_id, _NO_INFO)) for env_id in ids]
 
     def obs(self, transition: Transition) -> Any:
-        """The observations of `m` environments.
+        """Returns the observations of `m` environments.
 
         Returns:
-            An array `[m, ...]`; an array `[m]` of objects where their shapes differ or they are dicts; a dict of
-            arrays where `stack_dicts` says so.
+            An array `[m, ...]`; an array `[m]` of objects if their shapes differ or they are dicts; a dict of
+            arrays if they are dicts and `stack_dicts` is True.
         """
         if self._single_array:
             return transition.obs
@@ -84,7 +84,7 @@ class ResultFormatter:
         return stack(values)
 
     def empty_result(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What a step of no environments yields."""
+        """Returns the results of a step of no environments."""
         obs: Any = np.empty(0, object)
         if self._single_array or (self._stack_dicts and not self._layout.flat):
             obs = self._layout.build([np.asarray(leaf) for leaf in self._layout.empty(0)])
@@ -93,10 +93,10 @@ class ResultFormatter:
 
 
 def stack(values: Sequence[Any]) -> np.ndarray:
-    """Arrays or numbers of one shape stacked `[m, ...]`; anything else in an array `[m]` of objects.
+    """Stacks arrays or numbers of one shape to `[m, ...]`, and puts other values into an array `[m]` of objects.
 
     Raises:
-        SpaceError: (a TypeError) one of them is a tuple.
+        SpaceError: (a TypeError) one of the values is a tuple.
 
     >>> stack([1, 2]), stack([np.zeros(1), np.zeros(2)]).shape, stack(["a", "b"]).dtype
     (array([1, 2]), (2,), dtype('O'))
@@ -107,21 +107,21 @@ def stack(values: Sequence[Any]) -> np.ndarray:
         return object_array(values)
     try:
         array = np.stack([np.asarray(value) for value in values]) if len(values) else np.empty(0, object)
-    except ValueError:  # of several shapes
+    except ValueError:  # the shapes differ
         return object_array(values)
     return array if array.dtype.kind in "biufc" else object_array(values)
 
 
 NO_TUPLES = (
-    "Expected observations to be arrays, numbers or dicts, but they are tuples: have the environments give a dict, or "
+    "Expected observations to be arrays, numbers or dicts, got tuples. Return a dict from the environments, or "
     "flatten them (gymnasium.wrappers.FlattenObservation)."
 )
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """An array `[m]` of the objects themselves, whatever they are."""
+    """Returns an array `[m]` of the objects, of any type."""
     array = np.empty(len(values), object)
-    for i, value in enumerate(values):  # NumPy would look into arrays and lists
+    for i, value in enumerate(values):  # array[:] = values would convert arrays and lists
         array[i] = value
     return array
 
@@ -133,7 +133,7 @@ def _info_array(dicts: list[dict[str, Any]]) -> np.ndarray:
 
 
 def _copy_nested(value: Any) -> Any:
-    """A copy of dicts, lists and arrays, however nested; everything else is handed on."""
+    """Copies nested dicts, lists and arrays; other values are not copied."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):

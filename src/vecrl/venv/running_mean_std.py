@@ -1,4 +1,7 @@
-"""`RunningMeanStd`: the running mean and deviation of whole batches, by Tianshou's names, on `vecrl.running_stats`."""
+"""`RunningMeanStd`: the running mean and standard deviation of batches, with Tianshou's names.
+
+`vecrl.running_stats` does the computation. This module must not know environments.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ _EPS = float(np.finfo(np.float32).eps)
 
 
 class RunningMeanStd:
-    """Mean and variance of all rows seen so far, an element of a row each.
+    """The mean and variance of all rows so far, separately for each element of a row.
 
-    Batches are joined by Welford's recurrence for whole batches, in float64, so that long runs stay exact.
+    Batches are merged by Welford's recurrence for whole batches, in float64, so that long runs stay exact.
 
     Args:
-        mean, std: what `norm` goes by until the first `update`, from when on only data count.
-        clip_max: normalised values are clipped to `[-clip_max, clip_max]`; None leaves them.
-        epsilon: added to the variance before the root is taken.
+        mean, std: the values that `norm` uses until the first `update`; data do not mix with them.
+        clip_max: normalized values are clipped to `[-clip_max, clip_max]`; None disables clipping.
+        epsilon: added to the variance before its square root.
 
     >>> rms = RunningMeanStd()
     >>> rms.update(np.array([[0.0, 10.0], [2.0, 30.0]]))
@@ -46,24 +49,24 @@ class RunningMeanStd:
 
     @property
     def mean(self) -> Any:
-        """Mean of the rows, `[*shape]` float64."""
+        """The mean of the rows, `[*shape]` float64."""
         return self._mean if self._stats is None else self._stats.mean
 
     @property
     def var(self) -> Any:
-        """Variance of the rows (divided by the count), `[*shape]` float64."""
+        """The variance of the rows (divided by the count), `[*shape]` float64."""
         return self._var if self._stats is None else self._stats.var
 
     @property
     def count(self) -> int:
-        """How many rows were seen."""
+        """The number of rows."""
         return 0 if self._stats is None else self._stats.count
 
     def update(self, data_array: np.ndarray) -> None:
-        """Take in the rows of a batch `[n, *shape]`, n may be 0; without effect while frozen.
+        """Updates the statistics with the rows of a batch `[n, *shape]`, n may be 0; has no effect while frozen.
 
         Raises:
-            SpaceError: rows of another shape than before.
+            SpaceError: the rows have another shape than before.
         """
         if not self._training or not len(data_array):
             return
@@ -72,9 +75,9 @@ class RunningMeanStd:
         self._stats.update(data_array)
 
     def norm(self, data_array: Any) -> Any:
-        """`(x - mean) / sqrt(var + epsilon)`, clipped; `[..., *shape]` in x's floating dtype (integers: float32)."""
+        """Returns `(x - mean) / sqrt(var + epsilon)`, clipped: `[..., *shape]`, x's float dtype (ints: float32)."""
         stats = self._stats
-        if stats is None:  # they have no shape yet
+        if stats is None:  # the shape is not known yet
             array = np.asarray(data_array)
             scaled = (array - self._mean) / np.sqrt(self._var + self.eps)
             clipped = scaled if self.clip_max is None else np.clip(scaled, -self.clip_max, self.clip_max)
@@ -82,20 +85,20 @@ class RunningMeanStd:
         return stats.normalize(data_array)
 
     def train(self, mode: bool = True) -> RunningMeanStd:
-        """Let `update` learn (True) or ignore what it is given (False); returns itself."""
+        """Makes `update` change the statistics (True) or ignore its data (False); returns this object."""
         self._training = bool(mode)
         return self
 
     def freeze(self) -> RunningMeanStd:
-        """The same as `train(False)`."""
+        """Calls `train(False)`; returns this object."""
         return self.train(False)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """`count`, `mean` and `m2` (the sum of squared deviations), float64; all 0 before any rows."""
+        """Returns `count`, `mean` and `m2` (the sum of squared deviations), float64; all 0 without rows."""
         return (self._stats or RunningStats()).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restores statistics that `state_dict` returned."""
         self._stats = None
         if np.any(state["count"]):
             self._stats = RunningStats(np.shape(state["mean"]), epsilon=self.eps, clip=self.clip_max)

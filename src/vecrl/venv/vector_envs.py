@@ -1,4 +1,7 @@
-"""The four kinds of vector environment, which differ in where environments live and in nothing else."""
+"""The four vector environment classes with Tianshou's names, which differ only in their backend.
+
+This module must not know how environments are stepped.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from .base import BaseVectorEnv, EnvFn
 
 
 class DummyVectorEnv(BaseVectorEnv):
-    """Environments that step one after another in this process; see `BaseVectorEnv`.
+    """Environments that are stepped one after another in this process; see `BaseVectorEnv`.
 
     >>> import gymnasium
     >>> envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
@@ -21,9 +24,9 @@ class DummyVectorEnv(BaseVectorEnv):
     >>> envs.close()
 
     Args:
-        env_fns, wait_num, timeout: see `BaseVectorEnv`. An asynchronous one takes as many steps at a time as are
-            waited for, and leaves the others for later.
-        options: `stack_dicts`, `trust_spaces`, `num_workers` and the pool's; see `BaseVectorEnv`.
+        env_fns, wait_num, timeout: see `BaseVectorEnv`. With asynchronous steps, a `step` runs only as many
+            environments as it waits for; the others run in later calls.
+        options: `stack_dicts`, `trust_spaces`, `num_workers` and options of the pool; see `BaseVectorEnv`.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class DummyVectorEnv(BaseVectorEnv):
 
 
 class SubprocVectorEnv(BaseVectorEnv):
-    """Environments in worker processes, one each unless `num_workers` says otherwise; see `BaseVectorEnv`.
+    """Environments in worker processes, by default one process per environment; see `BaseVectorEnv`.
 
     >>> import gymnasium
     >>> with SubprocVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2) as envs:
@@ -42,10 +45,10 @@ class SubprocVectorEnv(BaseVectorEnv):
 
     Args:
         env_fns, wait_num, timeout: see `BaseVectorEnv`.
-        share_memory: taken for Tianshou's sake. What lies in arrays is in shared memory in any case.
-        context: "forkserver" or "spawn". None and "fork" mean "forkserver", which starts workers as fast without
-            taking this process's threads, locks and GPU contexts with them.
-        options: `num_workers`, `stack_dicts`, `trust_spaces` and the pool's; see `BaseVectorEnv`.
+        share_memory: accepted for compatibility with Tianshou. It has no effect: arrays are always in shared memory.
+        context: "forkserver" or "spawn". None and "fork" mean "forkserver", which starts workers as fast as "fork" but
+            without this process's threads, locks and GPU contexts.
+        options: `num_workers`, `stack_dicts`, `trust_spaces` and options of the pool; see `BaseVectorEnv`.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class SubprocVectorEnv(BaseVectorEnv):
 
 
 class ShmemVectorEnv(SubprocVectorEnv):
-    """The same as `SubprocVectorEnv`, under the name of those that shared memory with their workers.
+    """The same as `SubprocVectorEnv`, under Tianshou's name for the class with shared memory.
 
     Args:
         env_fns, wait_num, timeout, options: see `SubprocVectorEnv`.
@@ -77,11 +80,11 @@ class ShmemVectorEnv(SubprocVectorEnv):
 
 
 class RayVectorEnv(BaseVectorEnv):
-    """Environments in Ray's actors, one each unless `num_workers` says otherwise; see `BaseVectorEnv`.
+    """Environments in Ray actors, by default one actor per environment; see `BaseVectorEnv`.
 
     Args:
         env_fns, wait_num, timeout: see `BaseVectorEnv`.
-        options: `num_workers`, `stack_dicts`, `trust_spaces` and the pool's, with those of its Ray backend.
+        options: `num_workers`, `stack_dicts`, `trust_spaces` and options of the pool, including `ray_options`.
     """
 
     def __init__(

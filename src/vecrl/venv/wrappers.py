@@ -1,4 +1,7 @@
-"""Wrappers around a vector environment, be it of this dialect, another wrapper, or one of EnvPool's."""
+"""Wrappers for vector environments of this package, for other wrappers and for EnvPool's environments.
+
+This module must not know how environments are stepped.
+"""
 
 from __future__ import annotations
 
@@ -12,49 +15,41 @@ from .running_mean_std import RunningMeanStd
 
 
 class VectorEnvWrapper(BaseVectorEnv):
-    """Forwards everything to `venv`; the base of wrappers that change some of it.
+    """Forwards everything to `venv`; the base class of wrappers.
 
     Args:
-        venv: a vector environment, another wrapper, or anything whose `reset` takes ids and whose `step` takes actions
-            and ids, as EnvPool's environments do.
+        venv: a vector environment, another wrapper, or an object with a `reset` that takes ids and a `step` that takes
+            actions and ids, such as EnvPool's environments.
 
     Attributes:
-        venv: as given.
+        venv: the wrapped vector environment.
     """
 
     def __init__(self, venv: Any):
         self.venv = venv
 
     def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
-        """See `BaseVectorEnv.reset`."""
         return self.venv.reset(_as_array(env_id), **kwargs)
 
     def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
-        """See `BaseVectorEnv.step`."""
         return self.venv.step(action, _as_array(id))
 
     def cancel(self, id: Id = None) -> np.ndarray:  # noqa: A002
-        """See `BaseVectorEnv.cancel`."""
         return self.venv.cancel(id)
 
     def seed(self, seed: Any = None) -> Any:
-        """See `BaseVectorEnv.seed`."""
         return self.venv.seed(seed)
 
     def render(self, **kwargs: Any) -> Any:
-        """See `BaseVectorEnv.render`."""
         return self.venv.render(**kwargs)
 
     def get_env_attr(self, key: str, id: Id = None) -> list[Any]:  # noqa: A002
-        """See `BaseVectorEnv.get_env_attr`."""
         return self.venv.get_env_attr(key, id)
 
     def set_env_attr(self, key: str, value: Any, id: Id = None) -> None:  # noqa: A002
-        """See `BaseVectorEnv.set_env_attr`."""
         self.venv.set_env_attr(key, value, id)
 
     def close(self, *args: Any, **kwargs: Any) -> None:
-        """See `BaseVectorEnv.close`."""
         self.venv.close(*args, **kwargs)
 
     def __len__(self) -> int:
@@ -62,12 +57,12 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     @property
     def env_num(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many environments there are."""
+        """The number of environments."""
         return len(self.venv)
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether `venv` is closed."""
         venv = self.venv
         return venv.is_closed if hasattr(venv, "is_closed") else venv.closed
 
@@ -81,7 +76,7 @@ class VectorEnvWrapper(BaseVectorEnv):
 
 
 def _forward(name: str) -> None:
-    setattr(VectorEnvWrapper, name, property(lambda self: getattr(self.venv, name), doc=f"See `BaseVectorEnv.{name}`."))
+    setattr(VectorEnvWrapper, name, property(lambda self: getattr(self.venv, name), doc=f"The `{name}` of `venv`."))
 
 
 for _name in ("is_async", "wait_num", "timeout", "waiting_id", "ready_id", "action_space", "observation_space"):
@@ -91,7 +86,7 @@ for _name in ("metadata", "spec", "reward_range"):
 
 
 class VectorEnvNormObs(VectorEnvWrapper):
-    """Observations normalised by the mean and the deviation of all that came so far, an element each.
+    """Normalizes each element of observations by the running mean and standard deviation of all observations so far.
 
     >>> import gymnasium
     >>> from vecrl.venv import DummyVectorEnv
@@ -103,8 +98,8 @@ class VectorEnvNormObs(VectorEnvWrapper):
     ((8, 4), 8)
 
     Args:
-        venv: see `VectorEnvWrapper`; its observations are one array of numbers.
-        update_obs_rms: whether what `reset` and `step` observe counts.
+        venv: see `VectorEnvWrapper`; its observations must be one array of numbers.
+        update_obs_rms: whether `reset` and `step` update the statistics with their observations.
     """
 
     def __init__(self, venv: Any, update_obs_rms: bool = True):
@@ -113,34 +108,34 @@ class VectorEnvNormObs(VectorEnvWrapper):
         self.obs_rms = RunningMeanStd()
 
     def reset(self, env_id: Id = None, **kwargs: Any) -> tuple[Any, Any]:
-        """As the environment's own, with observations normalised."""
+        """Resets the selected environments and returns their normalized observations."""
         obs, info = super().reset(env_id, **kwargs)
         return self._norm(obs), info
 
     def step(self, action: Any, id: Id = None) -> Step:  # noqa: A002
-        """As the environment's own, with observations normalised."""
+        """Steps the selected environments and returns the results, with normalized observations."""
         obs, rew, terminated, truncated, info = super().step(action, id)
         return self._norm(obs), rew, terminated, truncated, info
 
     def _norm(self, obs: Any) -> Any:
         if not isinstance(obs, np.ndarray) or obs.dtype == object:
             raise SpaceError(
-                "Expected observations that are one array of numbers, but they are dicts, of several shapes, or no "
-                "arrays: flatten them first (gymnasium.wrappers.FlattenObservation)."
+                "Expected observations that are one array of numbers, got dicts, different shapes, or no arrays. "
+                "Flatten them first (gymnasium.wrappers.FlattenObservation)."
             )
         if self.update_obs_rms:
             self.obs_rms.update(obs)
         return self.obs_rms.norm(obs)
 
     def get_obs_rms(self) -> RunningMeanStd:
-        """The statistics themselves: who is given them shares them."""
+        """Returns the statistics, not a copy of them."""
         return self.obs_rms
 
     def set_obs_rms(self, obs_rms: RunningMeanStd) -> None:
-        """Go by these statistics from now on, which stay shared with whoever else has them."""
+        """Sets the statistics to use from now on; they are shared, not copied."""
         self.obs_rms = obs_rms
 
 
 def _as_array(ids: Id) -> np.ndarray | None:
-    """EnvPool takes ids as arrays alone."""
+    """Converts ids to an array, since EnvPool takes only arrays."""
     return ids if ids is None or isinstance(ids, np.ndarray) else np.atleast_1d(ids)

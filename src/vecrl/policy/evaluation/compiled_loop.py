@@ -1,9 +1,9 @@
-"""How a population plays episodes in a native simulator when its steps are compiled: policy, task and scores in one go.
+"""Runs the episodes of a population in a native simulator with compiled steps: policy, task and scores in one.
 
-A region is `STEPS_PER_REGION` steps of one batch size as one function of tensors. There are regions for a few sizes,
-each a
-quarter of the one before, so that members that are done soon cost nothing here either. To compile them takes a minute
-or so in all, once for an evaluator; it pays in long searches. Networks with a hidden state are not compiled.
+A region is `STEPS_PER_REGION` steps at one batch size as one function of tensors. There are regions for a few sizes,
+each a quarter of the previous one, so that finished members cost no time here either. Compiling all regions takes about
+a minute, once per evaluator, which pays off in long searches. Networks with a hidden state are not supported. This
+module must not know searches, nor Python environments.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from vecrl.simulators.native import NativeSimulator
 from vecrl.simulators.native.base import NativeState
 from vecrl.simulators.native.compile_utils import compile_static
 
-STEPS_PER_REGION = 8  # steps of a region
-SHRINK_FACTOR = 4  # how much smaller the next batch is
-MIN_BATCH_SIZE = 16  # no batch is smaller
+STEPS_PER_REGION = 8
+SHRINK_FACTOR = 4  # the ratio of one batch size to the next smaller one
+MIN_BATCH_SIZE = 16
 
 
 class CompiledEvaluation:
-    """Plays populations of up to `simulator.num_envs` members by compiled regions.
+    """Evaluates populations of up to `simulator.num_envs` members with compiled regions.
 
     Args:
-        simulator: what is compiled into the regions.
-        policy: whose network is compiled into them; its parameters are taken anew by each play.
-        policy_io: of the simulator.
+        simulator: the simulator that is compiled into the regions.
+        policy: the policy with the network that is compiled into the regions; parameters are arguments of each call.
+        policy_io: the conversion between network and spaces.
 
     Raises:
         SpaceError: the network has a hidden state.
@@ -55,7 +55,7 @@ class CompiledEvaluation:
             flat = torch.zeros(1, policy.parameter_length, device=simulator.device)
             step = batched_forward(self._module, self._layout.split(flat))
             if isinstance(step(torch.zeros(1, 1, policy_io.obs_length, device=simulator.device)), tuple):
-                raise SpaceError("Networks with a hidden state are not compiled; leave compile out.")
+                raise SpaceError("Expected a network without a hidden state to compile, got one with it. Omit compile.")
 
     @torch.no_grad()
     def __call__(
@@ -66,7 +66,7 @@ class CompiledEvaluation:
         normalizer: Normalizer,
         generator: torch.Generator | None,
     ) -> Evaluation:
-        """See `evaluate_on_device`."""
+        """Runs the episodes of all members and returns their results; for the arguments see `evaluate_on_device`."""
         members, size = len(policy.parameters), self._sizes[0]
         device = policy.parameters.device
         ids = np.arange(size)
@@ -112,7 +112,7 @@ class CompiledEvaluation:
         self._regions[key] = compiled = compile_static(region)
 
         def compile_on_first_call(*tensors: Tensor) -> tuple[Tensor, ...]:
-            # On a CPU, what calls the kernels is compiled too: there are several a step.
+            # On a CPU, the code that calls the kernels is compiled too, since there are several kernels per step.
             with inductor.patch(cpp_wrapper=tensors[0].device.type == "cpu"):
                 return compiled(*tensors)
 
@@ -142,7 +142,7 @@ class CompiledEvaluation:
 
 
 def _norm_constants(normalizer: Normalizer, length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, deviation and bound; without a layer those that change nothing."""
+    """Returns mean, standard deviation and bound; without a layer 0, 1 and infinity, which have no effect."""
     layer: Any = normalizer.layer
     zeros = torch.zeros(length, dtype=torch.float64, device=device)
     if layer is None:
@@ -152,5 +152,5 @@ def _norm_constants(normalizer: Normalizer, length: int, device: torch.device) -
 
 
 def _first_true(mask: Tensor, size: int) -> Tensor:
-    """The rows where `mask` holds, and others to make up `size`."""
+    """Returns `size` rows: those where `mask` is True, then others."""
     return mask.to(torch.int8).argsort(descending=True, stable=True)[:size]

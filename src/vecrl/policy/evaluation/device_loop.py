@@ -1,7 +1,8 @@
-"""How a population plays episodes in one batched simulator: member i acts in row i, all on the simulator's device.
+"""Runs the episodes of a population in one batched simulator: member i acts in row i, all on the simulator's device.
 
-Nobody waits for the device within a step: rows that are over go on unseen. Only now and then somebody looks who still
-plays, and lets those go on in a smaller batch where the simulator can be had in any size.
+No step waits for the device: rows of finished members are stepped on, and their results are ignored. Every few steps
+the loop reads which members are active, and continues with a smaller batch if the simulator can be made in any size.
+This module must not know searches, nor Python environments.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRu
 from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO
 
-ALIVE_CHECK_INTERVAL = 16  # steps between two looks at who still plays
-RESIZE_FRACTION = 0.5  # a smaller batch takes over once no more than this share still plays
+ALIVE_CHECK_INTERVAL = 16  # steps between two reads of the mask of active members
+RESIZE_FRACTION = 0.5  # a smaller batch is made when at most this share of the members is active
 Resize = Callable[[int], BatchSimulator]
 
 
 class TensorEpisodeAccounting:
-    """What the members in a batch have reached, all on its device.
+    """Counts steps, episodes and rewards of the members in a batch, all on its device.
 
     Attributes:
-        ids: `[k]`, who they are.
-        alive: `[k]` bool, who still plays.
+        ids: `[k]`, the ids of the members.
+        alive: `[k]` bool, the mask of active members.
     """
 
     def __init__(self, members: int, rules: FitnessRules, device: torch.device):
@@ -39,7 +40,7 @@ class TensorEpisodeAccounting:
         self._fitness, self._returns, self._steps, self._episodes = self._results
 
     def add(self, reward: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
-        """Count a step of all who play: a mask `[k]` of those who begin another episode now."""
+        """Counts a step of all active members; returns the mask `[k]` of members that start another episode now."""
         rules, alive = self.rules, self.alive
         self._returns = self._returns + torch.where(alive, reward, 0.0)
         self._steps = self._steps + alive
@@ -63,15 +64,15 @@ class TensorEpisodeAccounting:
         return starts_episode
 
     def running_columns(self) -> tuple[Tensor, ...]:
-        """All that `add` goes on from, `[k]` each."""
+        """Returns the tensors that `add` reads and updates, `[k]` each."""
         return self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes
 
     def set_columns(self, columns: Sequence[Tensor]) -> None:
-        """Go on from there."""
+        """Sets the tensors that `running_columns` returned."""
         self.alive, self._episode_step, self._fitness, self._returns, self._steps, self._episodes = columns
 
     def keep(self, row_index: Tensor) -> None:
-        """Put by what all have reached, and go on with these rows alone."""
+        """Stores the results of all rows, and keeps only the rows in `row_index`."""
         self._store_results()
         self.ids = self.ids[row_index]
         self.set_columns([column[row_index] for column in self.running_columns()])
@@ -80,7 +81,7 @@ class TensorEpisodeAccounting:
         self._results[:, self.ids] = torch.stack(self.running_columns()[2:])
 
     def result(self, members: int | None) -> Evaluation:
-        """Of the first `members`, when nobody plays any more."""
+        """Returns the results of the first `members` members, when no member is active."""
         self._store_results()
         fitness, returns, steps, episodes = self._results[:, :members].cpu()
         returns, lengths = returns / episodes, steps / episodes
@@ -100,14 +101,18 @@ def evaluate_on_device(
     members: int | None = None,
     resize: Resize | None = None,
 ) -> Evaluation:
-    """Let each of the policy's members play its episodes, all in lock step.
+    """Runs the episodes of all members of a policy in lock step, and returns their results.
 
     Args:
-        simulator: of as many rows as the policy has members.
-        seeds: of the first episodes `(ids, episodes)`; later ones follow from them in the simulator's own way.
-        generator: of the action noise, on the simulator's device.
-        members: those that count, the first ones; None counts all.
-        resize: makes such a simulator in another size, where that is cheap; None keeps the size.
+        simulator: a simulator with one row per member of the policy.
+        policy: the policy, with a batch of parameters.
+        policy_io: the conversion between network and spaces.
+        rules: the rules for episodes and fitness.
+        seeds: returns the seeds of the first episodes `(ids, episodes)`; the simulator derives those of later episodes.
+        normalizer: the normalization of observations.
+        generator: the generator of the action noise, on the simulator's device.
+        members: only this many members, the first ones, count; None counts all.
+        resize: makes the same simulator in another size, if that is cheap; None keeps the size.
     """
     size, device = simulator.num_envs, torch.device(simulator.device)
     accounting, noise = TensorEpisodeAccounting(size, rules, device), ActionNoise(rules.action_noise, size, generator)

@@ -1,6 +1,7 @@
-"""Where a population acts: over workers, stepped from here or by themselves, or as one batch in a simulator.
+"""Executors of population evaluations: in workers stepped by the caller, in workers alone, or in a batched simulator.
 
-A stage has a device, an interface, and plays members. It knows no names of environments, and keeps no statistics.
+An executor has a device and a `PolicyIO`, and evaluates members. This module must not know names of environments, and
+keeps no statistics.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from vecrl.simulators.native import NativeSimulator
 from vecrl.vector.remote_workers import RECOVER_TIMEOUT_S, RemoteWorker, RemoteWorkerGroup, pickled
 from vecrl.vector.vector_env import EnvFn, split_env_fns
 
-MAX_WORKER_LOSSES = 3  # how often a member may lose its worker within one evaluation, before that is its own doing
-RETRY_ADVICE = "The next call begins anew, with other workers in the places of those that are gone."
+MAX_WORKER_LOSSES = 3  # worker crashes per member and evaluation; more are taken as the member's fault
+RETRY_ADVICE = "The next call resets everything and replaces crashed workers."
 MakeSimulator = Callable[[int], BatchSimulator]
 BackendChoice = tuple[BackendName, int | None, RayOptions | None]
 _log = logging.getLogger("vecrl")
 
 
 class LockstepExecutor:
-    """Python environments over workers, one a member, that are stepped from here: all subbatches in lock step."""
+    """Python environments in workers, one per member, which the caller steps: all subbatches in lock step."""
 
     def __init__(self, worker_makers: Sequence[tuple[Callable[[], Simulator], int]], backend_choice: BackendChoice):
         self.pool = Pool(worker_makers, backend_choice[0], infos=False, ray_options=backend_choice[2])
-        self.close, self.settle = self.pool.close, partial(self.pool.recover, RECOVER_TIMEOUT_S)
-        card = self.pool.worker_info
-        self.policy_io = make_policy_io(card.observation_space, card.action_space, self.close)
+        self.close, self.recover = self.pool.close, partial(self.pool.recover, RECOVER_TIMEOUT_S)
+        worker_info = self.pool.worker_info
+        self.policy_io = make_policy_io(worker_info.observation_space, worker_info.action_space, self.close)
 
     def evaluate(
         self,
@@ -61,10 +62,10 @@ class LockstepExecutor:
         remaining: Mapping[int, Subbatch],
         completed: dict[int, SubbatchResult],
     ) -> None:
-        """Play what is left, and put down in `completed` how it came out.
+        """Evaluates the remaining subbatches, and writes their results to `completed`.
 
         Raises:
-            WorkerError: environments failed; `completed` has what is over nevertheless.
+            WorkerError: environments failed; `completed` has the results of the subbatches that finished.
         """
         envs = np.concatenate([subbatch.members for subbatch in remaining.values()])
         subbatch_results = evaluate_on_pool(self.pool, net, self.policy_io, settings, [*remaining.values()], envs)
@@ -72,7 +73,7 @@ class LockstepExecutor:
 
 
 class EvaluationWorker(RemoteWorker):
-    """Plays subbatches in a worker, with as many environments as they have members."""
+    """Evaluates subbatches in a worker that has one environment per member."""
 
     def __init__(self, make: Callable[[], Simulator], count: int):
         super().__init__(make, count)
@@ -80,8 +81,10 @@ class EvaluationWorker(RemoteWorker):
         self._pickled_net, self._net = b"", nn.Module()
 
     def evaluate(self, net: bytes, settings: bytes, subbatches: list[Subbatch]) -> list[SubbatchResult]:
-        """See `evaluate_on_pool`. (The bytes come from the process that made this one, not from a file or the
-        network.)"""
+        """Evaluates subbatches with `evaluate_on_pool`.
+
+        (The bytes come from the process that made this worker, not from a file or the network.)
+        """
         if net != self._pickled_net:
             self._pickled_net, self._net = net, cloudpickle.loads(net)
         envs = np.arange(sum(len(subbatch.members) for subbatch in subbatches))
@@ -89,11 +92,13 @@ class EvaluationWorker(RemoteWorker):
 
 
 class RemoteExecutor:
-    """Python environments over workers, each of which plays whole subbatches by itself.
+    """Python environments in workers, each of which evaluates whole subbatches without the caller.
 
     Args:
-        size: how many members a subbatch may have.
-        subbatches, workers: how many of them there are.
+        env_fn: makes an environment.
+        size: the largest number of members of a subbatch.
+        subbatches, workers: the numbers of subbatches and workers.
+        backend_choice: backend, number of workers, cluster.
     """
 
     def __init__(self, env_fn: EnvFn, size: int, subbatches: int, workers: int, backend_choice: BackendChoice):
@@ -103,7 +108,7 @@ class RemoteExecutor:
         makers = [(partial(EvaluationWorker, make, count), count) for make, count in worker_makers]
         self._workers = RemoteWorkerGroup(makers, backend, RETRY_ADVICE, ray_options=options)
         self.pool, self.close = self._workers.pool, self._workers.close
-        self.settle = self._workers.recover
+        self.recover = self._workers.recover
         observation_space, action_space = self._workers.call_all("spaces", [()])[0]
         self.policy_io = make_policy_io(observation_space, action_space, self.close)
 
@@ -114,36 +119,36 @@ class RemoteExecutor:
         remaining: Mapping[int, Subbatch],
         completed: dict[int, SubbatchResult],
     ) -> None:
-        """See `LockstepExecutor.evaluate`."""
+        """Evaluates the remaining subbatches, like `LockstepExecutor.evaluate`."""
         pickled_arguments = pickled("network", net), pickled("observations' layer", settings)
         count = min(self.pool.num_envs, len(remaining))
-        worker_makers = [[*remaining][worker::count] for worker in range(count)]
+        worker_shares = [[*remaining][worker::count] for worker in range(count)]
         ids = [
-            [member for i in worker_share for member in remaining[i].members.tolist()] for worker_share in worker_makers
+            [member for i in worker_share for member in remaining[i].members.tolist()] for worker_share in worker_shares
         ]
         results: list[Any] = []
         try:
             results = self._workers.call_all(
                 "evaluate",
-                [(*pickled_arguments, [remaining[i] for i in worker_share]) for worker_share in worker_makers],
+                [(*pickled_arguments, [remaining[i] for i in worker_share]) for worker_share in worker_shares],
                 ids,
             )
         except WorkerCrash as error:
             results = error.results or []
             raise
         finally:
-            for worker_share, subbatch_results in zip(worker_makers, results, strict=False):
+            for worker_share, subbatch_results in zip(worker_shares, results, strict=False):
                 completed |= zip(worker_share, subbatch_results or (), strict=False)
 
 
 class PoolExecutor:
-    """Python environments over workers. Whoever loses its worker plays again from the beginning.
+    """Python environments in workers. Members of a worker that crashed are evaluated again from the start.
 
     Args:
         env_fn: makes an environment.
-        popsize: the most members that play at once.
-        subbatch_size: how many of them may act together.
-        backend_choice: backend, workers, cluster.
+        popsize: the largest number of members at once.
+        subbatch_size: the largest number of members that act together.
+        backend_choice: backend, number of workers, cluster.
     """
 
     device = torch.device("cpu")
@@ -153,34 +158,35 @@ class PoolExecutor:
         self._size = -(-popsize // subbatches)
         backend, num_workers, _ = backend_choice
         worker_makers = split_env_fns([env_fn] * popsize, backend, num_workers)
-        self._runner: RemoteExecutor | LockstepExecutor
+        self._executor: RemoteExecutor | LockstepExecutor
         if backend in ("processes", "ray") and 1 < subbatches >= len(worker_makers):
-            self._runner = RemoteExecutor(env_fn, self._size, subbatches, len(worker_makers), backend_choice)
+            self._executor = RemoteExecutor(env_fn, self._size, subbatches, len(worker_makers), backend_choice)
         else:
-            self._runner = LockstepExecutor(worker_makers, backend_choice)
-        self.policy_io = self._runner.policy_io
+            self._executor = LockstepExecutor(worker_makers, backend_choice)
+        self.policy_io = self._executor.policy_io
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._runner.pool.closed
+        return self._executor.pool.closed
 
     def compile(self, policy: Policy) -> None:
-        """Not here."""
-        raise ValueError("Only native tasks are compiled; leave compile out.")
+        """Raises ValueError: Python environments cannot be compiled."""
+        raise ValueError("Expected a native task to compile, got Python environments. Omit compile.")
 
     def evaluate(
         self, policy: Policy, parameters: Tensor, settings: EvaluationSettings, seeds: Seeding
     ) -> tuple[Evaluation, list[RunningNorm]]:
-        """Let members play.
+        """Evaluates members.
 
         Args:
-            policy: whose network acts.
-            parameters: `[k, L]` float32 on the stage's device.
-            seeds: of episodes `(members, episodes)`.
+            policy: the policy with the network.
+            parameters: `[k, L]` float32 on the executor's device.
+            settings: the settings of the call.
+            seeds: returns the seeds of the episodes `(members, episodes)`.
 
         Returns:
-            What they are worth, and the statistics of what they saw, to be joined in this order.
+            The results of the members, and the statistics of their observations, to be merged in this order.
         """
         subbatches = self._split(parameters, settings, seeds)
         score_table, interactions = np.empty((3, len(parameters))), 0
@@ -195,8 +201,10 @@ class PoolExecutor:
         return Evaluation(fitness, returns, lengths, interactions), norms
 
     def _split(self, parameters: Tensor, settings: EvaluationSettings, seeds: Seeding) -> dict[int, Subbatch]:
-        """As few subbatches as may be, alike in size, to which members are dealt like cards: neighbours are often as
-        good as each other, and the good ones take long."""
+        """Splits members into as few subbatches as possible, of similar size, with every k-th member in the same one.
+
+        Consecutive members often have similar fitness, and good members have long episodes, so this balances the load.
+        """
         count, episodes = len(parameters), settings.rules.max_episodes
         members, parameter_rows = np.arange(count), parameters.numpy()
         seed_table = seeds(members.repeat(episodes), np.tile(np.arange(episodes), count)).reshape(count, episodes)
@@ -210,33 +218,33 @@ class PoolExecutor:
     def _play(
         self, net: nn.Module, settings: EvaluationSettings, subbatches: dict[int, Subbatch]
     ) -> list[tuple[int, SubbatchResult]]:
-        """Play them all, whatever becomes of workers; in their order."""
+        """Evaluates all subbatches, also if workers crash; returns the results in the order of the subbatches."""
         completed: dict[int, SubbatchResult] = {}
         num_losses: Counter[int] = Counter()
         while remaining := {i: subbatch for i, subbatch in subbatches.items() if i not in completed}:
             try:
-                self._runner.settle()
-                self._runner.evaluate(net, settings, remaining, completed)
+                self._executor.recover()
+                self._executor.evaluate(net, settings, remaining, completed)
             except WorkerCrash as error:
                 num_losses.update(error.env_ids)
                 if max(num_losses.values()) > MAX_WORKER_LOSSES or any(
                     failure.kind != "crashed" for failure in error.failures
                 ):
                     raise
-                _log.warning("%s; what was not over is played again in others", str(error).splitlines()[0])
+                _log.warning("%s; unfinished members are evaluated again in other workers", str(error).splitlines()[0])
         return sorted(completed.items())
 
     def close(self) -> None:
-        """End the workers. That some are gone is no harm any more."""
+        """Stops the workers; crashed workers are only logged."""
         try:
-            self._runner.close()
+            self._executor.close()
         except WorkerCrash as error:
             if any(failure.kind != "crashed" for failure in error.failures):
                 raise
             _log.warning("%s", str(error).splitlines()[0])
 
     def __repr__(self) -> str:
-        return f"{self._runner.pool.backend_name}, num_workers={self._runner.pool.num_workers}"
+        return f"{self._executor.pool.backend_name}, num_workers={self._executor.pool.num_workers}"
 
 
 class DeviceExecutor:
@@ -246,22 +254,25 @@ class DeviceExecutor:
         self._make = make
         self._simulator = simulator = make(popsize)
         can_resize = isinstance(simulator, NativeSimulator) and not simulator.compile
-        self._resize = make if can_resize else None  # compiled ones are compiled for each size
+        self._resize = make if can_resize else None  # a compiled simulator would be compiled for each size
         self.device = torch.device(simulator.device)
         self.policy_io = make_policy_io(simulator.observation_space, simulator.action_space, simulator.close)
         self.closed = False
         self._compiled: CompiledEvaluation | None = None
 
     def compile(self, policy: Policy) -> None:
-        """From now on, play by compiled regions for this policy's network."""
+        """Uses compiled regions for this policy's network from now on."""
         if not isinstance(self._simulator, NativeSimulator):
-            raise ValueError("Only native tasks are compiled; leave compile out.")
+            raise ValueError(f"Expected a native task to compile, got {self._simulator!r}. Omit compile.")
         self._compiled = CompiledEvaluation(self._simulator, policy, self.policy_io)
 
     def evaluate(
         self, policy: Policy, parameters: Tensor, settings: EvaluationSettings, seeds: Seeding
     ) -> tuple[Evaluation, list[RunningNorm]]:
-        """See `PoolExecutor`. Where the size cannot be had, the last member fills up the rows, and counts once."""
+        """Evaluates members, like `PoolExecutor.evaluate`.
+
+        If the simulator cannot be resized, the last member fills the remaining rows, and counts once.
+        """
         size, members = self._simulator.num_envs, len(parameters)
         zero = np.zeros(1, np.int64)
         noise = settings.noise(size, 0, int(seeds(zero, zero)[0]), self.device)
@@ -281,7 +292,7 @@ class DeviceExecutor:
         return evaluation, [] if normalizer.norm is None else [normalizer.norm]
 
     def close(self) -> None:
-        """Close the simulator."""
+        """Closes the simulator."""
         self.closed = True
         self._simulator.close()
 
@@ -290,7 +301,7 @@ class DeviceExecutor:
 
 
 def make_policy_io(observation_space: Any, action_space: Any, close: Callable[[], None]) -> PolicyIO:
-    """The interface to environments, which are closed where there is none to them."""
+    """Makes the `PolicyIO` for spaces; calls `close` if the spaces are not supported."""
     try:
         return PolicyIO(observation_space, action_space)
     except SpaceError:

@@ -1,8 +1,9 @@
-"""How members of a population play episodes over a `Pool`: whoever is done is stepped no more, and costs nothing.
+"""Runs the episodes of a population's members over a `Pool`; finished members are no longer stepped.
 
-Members act in subbatches, each a batch of its own, in the order of their numbers: what comes out hangs on who is in a
-subbatch, not on who else plays, on who steps them where or who is first. What a batched simulator on one device does
-instead is in `vecrl.policy.evaluation.device_loop`.
+Members act in subbatches, in the order of their numbers. The policies of one subbatch run as one batch, so results
+depend only on the members of the subbatch, not on other subbatches, the workers or the timing.
+`vecrl.policy.evaluation.device_loop` is the counterpart for a batched simulator on one device. This module must not
+know searches, nor how environments are made.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from vecrl.policy.reward_shaping import AliveBonus
 from vecrl.seeding import stream_for
 
 Seeding = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Seeds of the episodes `(members, episodes)`, which broadcast."""
-RESELECT_FRACTION = 0.8  # a selection of the policies is made anew once no more than this share of it is left
-STATS_BUFFER_ROWS = 4096  # observations that statistics take in at once
+"""Returns the seeds of the episodes `(members, episodes)`, which broadcast."""
+RESELECT_FRACTION = 0.8  # the policies are selected again when at most this share of them is active
+STATS_BUFFER_ROWS = 4096  # observations per update of the statistics
 
 
 @dataclass(frozen=True, slots=True)
 class FitnessRules:
-    """How members are judged.
+    """The rules for episodes and fitness.
 
     Attributes:
-        num_episodes: how many episodes each plays.
-        max_steps: steps that a member may take over all its episodes; the one under way counts as it then stands.
-        decrease_rewards_by: taken off the reward of every step.
-        alive_bonus: added to the reward of every step that does not terminate, by the age of the episode after it.
-        action_noise: standard deviation of Gaussian noise on the network's outputs.
+        num_episodes: the number of episodes of each member.
+        max_steps: the largest number of steps of a member over all its episodes; an episode that this limit cuts counts
+            as far as it went.
+        decrease_rewards_by: subtracted from the reward of every step.
+        alive_bonus: added to the reward of every step that does not terminate, by the episode's length after the step.
+        action_noise: the standard deviation of Gaussian noise on the network's outputs.
     """
 
     num_episodes: int = 1
@@ -49,16 +51,16 @@ class FitnessRules:
 
     @property
     def max_episodes(self) -> int:
-        """How many episodes a member can begin."""
+        """The largest number of episodes that a member can start."""
         return self.num_episodes if self.max_steps is None else min(self.num_episodes, self.max_steps)
 
     @property
     def has_shaping(self) -> bool:
-        """Whether fitness and returns differ."""
+        """Whether fitness differs from returns."""
         return self.alive_bonus is not None or self.decrease_rewards_by != 0
 
     def shape_reward(self, reward: Any, terminated: Any, episode_step: Any) -> Any:
-        """What steps are worth, from arrays or tensors `[n]`; `episode_step` counts the step itself."""
+        """Returns shaped rewards, from arrays or tensors `[n]`; `episode_step` includes the current step."""
         shaped_reward = reward - self.decrease_rewards_by
         return (
             shaped_reward
@@ -69,14 +71,14 @@ class FitnessRules:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a population was worth.
+    """The results of a population of P members.
 
     Attributes:
-        fitness: `[P]` float64, mean return of the shaped rewards; the returns themselves without shaping. NaN where a
-            reward was, which `PopulationSearch` takes for the worst.
-        returns: `[P]` float64, mean sum of the environment's own rewards over the member's episodes.
-        lengths: `[P]` float64, mean length of the episodes in steps.
-        interactions: steps of environments in all.
+        fitness: `[P]` float64, the mean return of the shaped rewards; equals `returns` without shaping. NaN if a reward
+            was NaN, which `PopulationSearch` treats as the worst.
+        returns: `[P]` float64, the mean return of the environment's rewards over the member's episodes.
+        lengths: `[P]` float64, the mean length of the episodes in steps.
+        interactions: the total number of environment steps.
     """
 
     fitness: Tensor
@@ -86,7 +88,7 @@ class Evaluation:
 
     @classmethod
     def concat(cls, parts: Sequence[Evaluation]) -> Evaluation:
-        """Of populations that were run in parts."""
+        """Concatenates the results of the parts of a population."""
         fitness, returns, lengths = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("fitness", "returns", "lengths")
         )
@@ -94,11 +96,11 @@ class Evaluation:
 
 
 class Normalizer:
-    """Observations on their way to the network, and what is learnt of them meanwhile.
+    """Normalizes observations for the network, and updates statistics with them.
 
     Args:
-        layer: normalises; None lets observations through.
-        norm: learns from the rows of those who play; None learns nothing.
+        layer: the normalization; None leaves observations unchanged.
+        norm: the statistics, updated with the rows of active members; None for no statistics.
     """
 
     def __init__(self, layer: Callable[[Tensor], Tensor] | None, norm: RunningNorm | None):
@@ -109,14 +111,14 @@ class Normalizer:
         self._count = 0
 
     def __call__(self, features: Tensor, alive: Tensor | None = None) -> Tensor:
-        """Features `[k, obs_length]` as the network takes them; rows outside the mask `alive` teach nothing."""
+        """Returns normalized float32 features `[k, obs_length]`; rows outside the mask `alive` update no statistics."""
         self.add(features, alive)
         if self.layer is not None:
             features = self.layer(features)
         return features.float()
 
     def add(self, features: Tensor, alive: Tensor | None = None) -> None:
-        """Learn from rows of features, sooner or later."""
+        """Adds rows of features to the buffer, and updates the statistics when it is full."""
         if self.norm is None:
             return
         self._rows.append(features)
@@ -127,20 +129,20 @@ class Normalizer:
             self.flush()
 
     def flush(self) -> None:
-        """Learn from what is still in the buffer."""
+        """Updates the statistics with the rows in the buffer."""
         if self.norm is not None and self._rows:
             self.norm.update(torch.cat(self._rows), torch.cat(self._masks) if self._masks else None)
             self._rows, self._masks, self._count = [], [], 0
 
 
 class ActionNoise:
-    """Gaussian noise on outputs: a member's own, whoever else still plays."""
+    """Gaussian noise on outputs; the noise of a member does not depend on which other members are active."""
 
     def __init__(self, stdev: float, members: int, generator: torch.Generator | None):
         self.stdev, self.members, self.generator = stdev, members, generator
 
     def __call__(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """Outputs `[k, ...]` of the members `rows`, with noise."""
+        """Adds noise to the outputs `[k, ...]` of the members `rows`."""
         if not self.stdev:
             return outputs
         shape = self.members, *outputs.shape[1:]
@@ -149,13 +151,13 @@ class ActionNoise:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """How every subbatch of a call is judged.
+    """The settings of all subbatches in one call.
 
     Attributes:
-        rules: what counts.
-        layer: what members look through; None lets observations through.
-        updates_norm: whether what they see is wanted.
-        name: of the call, and of the part of the population that is played.
+        rules: the rules for episodes and fitness.
+        layer: the normalization of observations; None leaves them unchanged.
+        updates_norm: whether to return statistics of the observations.
+        name: a name of the call and of the part of the population, which noise seeds depend on.
     """
 
     rules: FitnessRules
@@ -164,11 +166,18 @@ class EvaluationSettings:
     name: str = ""
 
     def normalizer(self, obs_length: int | tuple[int, ...], device: torch.device | str = "cpu") -> Normalizer:
-        """A new one, which has seen nothing."""
+        """Makes a normalizer without observations."""
         return Normalizer(self.layer, RunningNorm(shape=obs_length, device=device) if self.updates_norm else None)
 
     def noise(self, members: int, first_member: int, seed: int, device: torch.device | str = "cpu") -> ActionNoise:
-        """That of so many members, the first of whom has this number and begins with this seed (others may, too)."""
+        """Makes the noise of `members` members.
+
+        Args:
+            members: the number of members.
+            first_member: the number of the first member.
+            seed: the seed of its first episode; other members may have the same seed.
+            device: the device of the noise.
+        """
         generator = torch.Generator(device)
         generator.manual_seed(stream_for(seed, f"noise {self.name} {first_member}"))
         return ActionNoise(self.rules.action_noise, members, generator)
@@ -176,12 +185,12 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Subbatch:
-    """Members who act together.
+    """Members that act together.
 
     Attributes:
-        members: `[k]`, their numbers.
+        members: `[k]`, the numbers of the members.
         parameters: `[k, L]` float32.
-        seeds: `[k, e]`, of all episodes that each may play.
+        seeds: `[k, e]`, the seeds of all episodes that each member may start.
     """
 
     members: np.ndarray
@@ -191,12 +200,12 @@ class Subbatch:
 
 @dataclass(frozen=True, slots=True)
 class SubbatchResult:
-    """What a subbatch came to, in arrays, since it may travel.
+    """The results of a subbatch, as arrays, since they may be pickled.
 
     Attributes:
         scores: `[3, k]` float64: fitness, returns and lengths as in `Evaluation`.
-        interactions: steps of environments.
-        seen: state of the statistics of what they saw; None where nothing is learnt.
+        interactions: the number of environment steps.
+        norm_state: the state of the statistics of its observations; None without statistics.
     """
 
     scores: np.ndarray
@@ -205,9 +214,9 @@ class SubbatchResult:
 
 
 class MemberBatch:
-    """The policies of a subbatch's members that still play: those that left are dropped in a few goes, not singly.
+    """The policies of a subbatch's active members, from their features `[k, obs_length]` to outputs `[k, act_length]`.
 
-    From features `[k, obs_length]` of those who play to outputs `[k, act_length]`.
+    Policies of finished members are dropped several at a time, not one by one, because a selection copies parameters.
     """
 
     def __init__(self, policy: Policy, normalizer: Normalizer, noise: ActionNoise):
@@ -215,8 +224,8 @@ class MemberBatch:
         self._policy = policy
         self._noise = noise
         self._size = len(policy.parameters)
-        self._rows = torch.arange(self._size)  # of those who play
-        self._positions: Tensor | None = None  # of those among the policies at hand; None while they are the same
+        self._rows = torch.arange(self._size)  # the active members
+        self._positions: Tensor | None = None  # the active members among the current policies; None if all are active
         self._x = torch.empty(0)
 
     def __len__(self) -> int:
@@ -232,7 +241,7 @@ class MemberBatch:
         return self._noise(self._policy(self._x)[self._positions], self._rows)
 
     def keep(self, mask: Tensor) -> None:
-        """Go on with those for whom the bool `mask` holds, of those who play."""
+        """Keeps only the active members in the bool `mask`."""
         self._rows = self._rows[mask]
         positions = torch.arange(self._size)[mask] if self._positions is None else self._positions[mask]
         if 0 < len(positions) <= RESELECT_FRACTION * self._size:
@@ -240,44 +249,44 @@ class MemberBatch:
         self._positions = positions
 
     def start_episodes(self, mask: Tensor) -> None:
-        """Forget the hidden states of those who play and for whom `mask` holds."""
+        """Resets the hidden states of the active members in `mask`."""
         if self._policy.h is not None:
             self._policy.reset(mask.nonzero().squeeze(1) if self._positions is None else self._positions[mask])
 
 
 class MemberBatches:
-    """Those of several subbatches, side by side."""
+    """The member batches of several subbatches, with concatenated rows."""
 
     def __init__(self, member_batches: Sequence[MemberBatch]):
-        self._crowds = [*member_batches]
+        self._member_batches = [*member_batches]
         self._sizes = [len(member_batch) for member_batch in member_batches]
 
     def __call__(self, features: Tensor) -> Tensor:
-        if len(self._crowds) == 1:
-            return self._crowds[0](features)
-        parts = zip(self._crowds, features.split(self._sizes), strict=True)
+        if len(self._member_batches) == 1:
+            return self._member_batches[0](features)
+        parts = zip(self._member_batches, features.split(self._sizes), strict=True)
         return torch.cat([member_batch(part) for member_batch, part in parts])
 
     def keep(self, mask: Tensor) -> None:
-        """See `MemberBatch`."""
-        for member_batch, part in zip(self._crowds, mask.split(self._sizes), strict=True):
+        """Keeps only the active members in `mask`, like `MemberBatch.keep`."""
+        for member_batch, part in zip(self._member_batches, mask.split(self._sizes), strict=True):
             if not part.all():
                 member_batch.keep(part)
-        self._crowds = [member_batch for member_batch in self._crowds if len(member_batch)]
-        self._sizes = [len(member_batch) for member_batch in self._crowds]
+        self._member_batches = [member_batch for member_batch in self._member_batches if len(member_batch)]
+        self._sizes = [len(member_batch) for member_batch in self._member_batches]
 
     def start_episodes(self, mask: Tensor) -> None:
-        """See `MemberBatch`."""
-        for member_batch, part in zip(self._crowds, mask.split(self._sizes), strict=True):
+        """Resets the hidden states of the active members in `mask`, like `MemberBatch.start_episodes`."""
+        for member_batch, part in zip(self._member_batches, mask.split(self._sizes), strict=True):
             member_batch.start_episodes(part)
 
 
 class EpisodeAccounting:
-    """What the members that still play have reached, one row each; rows of those who leave are put by.
+    """Counts steps, episodes and rewards of the active members, one row each; stores the results of finished members.
 
     Attributes:
-        ids: `[k]`, who plays.
-        episodes: `[k]`, how many they ended.
+        ids: `[k]`, the ids of the active members.
+        episodes: `[k]`, the number of episodes that each has ended.
     """
 
     def __init__(self, members: int, rules: FitnessRules):
@@ -290,7 +299,7 @@ class EpisodeAccounting:
         self._results = np.zeros((4, members))
 
     def add(self, reward: np.ndarray, terminated: np.ndarray, done: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Count a step of all who play: masks `[k]` of who ended an episode, and of who is thereby over."""
+        """Counts a step of all active members; returns masks `[k]` of ended episodes and of finished members."""
         self._steps += 1
         self._sums[1] += reward
         if self.rules.has_shaping:
@@ -304,11 +313,11 @@ class EpisodeAccounting:
         return done, finished if out_of_steps is None else finished | out_of_steps
 
     def start_episodes(self, rows: np.ndarray) -> None:
-        """These begin an episode."""
+        """Records that the members in `rows` start an episode."""
         self._episode_start[rows] = self._steps[rows]
 
     def record_finished(self, finished: np.ndarray) -> None:
-        """Put by the results of these, and go on without them."""
+        """Stores the results of finished members, and removes their rows."""
         episodes = self.episodes[finished]
         self._results[:2, self.ids[finished]] = self._sums[:, finished] / episodes
         self._results[2, self.ids[finished]] = self._steps[finished] / episodes
@@ -318,7 +327,7 @@ class EpisodeAccounting:
         self._episode_start, self._sums = self._episode_start[kept], self._sums[:, kept]
 
     def result(self, start: int, stop: int, norm: RunningNorm | None) -> SubbatchResult:
-        """Of some who play no more."""
+        """Returns the results of the members from `start` to `stop`, which must be finished."""
         fitness, returns, lengths, steps = self._results[:, start:stop]
         scores = np.stack([fitness if self.rules.has_shaping else returns, returns, lengths])
         norm_state = None if norm is None else {name: value.numpy() for name, value in norm.state_dict().items()}
@@ -327,7 +336,7 @@ class EpisodeAccounting:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Have torch use one thread, as it does in workers: how it shares work out may show in the last bit."""
+    """Makes torch use one thread, as in workers, because the number of threads may change the last bit of results."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -345,13 +354,18 @@ def evaluate_on_pool(
     subbatches: Sequence[Subbatch],
     envs: np.ndarray,
 ) -> list[SubbatchResult]:
-    """Let the members of subbatches play their episodes.
+    """Runs the episodes of the members of subbatches and returns the results of each subbatch.
 
     Args:
-        envs: `[m]`, the pool's environments that they play in, in their order.
+        pool: the pool of environments.
+        net: the network.
+        policy_io: the conversion between network and spaces.
+        settings: the settings of the call.
+        subbatches: the subbatches, with m members in total.
+        envs: `[m]`, the id in the pool of each member's environment.
 
     Raises:
-        WorkerError: environments failed. Everything begins anew with the next call.
+        WorkerError: environments failed. The next call resets everything.
     """
     bounds = np.cumsum([0, *(len(subbatch.seeds) for subbatch in subbatches)]).tolist()
     seeds = np.concatenate([subbatch.seeds for subbatch in subbatches])
