@@ -1,4 +1,4 @@
-"""`BaseEnv`: normalised states, scaled rewards, seeds, and whose arrays they are."""
+"""`BaseEnv`: normalized states, scaled rewards, seeds, and copies of arrays."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from vecrl.running_stats import RunningStats
 
 
 def play(env: BaseEnv, actions: list[Any]) -> tuple[list[np.ndarray], list[float]]:
-    """States, the first included, and rewards; ends begin anew."""
+    """Returns all states (the first included) and rewards. Resets the environment when an episode ends."""
     states, rewards = [env.reset()], []
     for action in actions:
         state, reward, done, _ = env.step(action)
@@ -56,7 +56,7 @@ def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
 
     state = Bytes("bytes", fixed_normalize_states=True).reset()
     assert state.dtype == (np.float32 if dtype == np.uint8 else np.float64)
-    np.testing.assert_allclose(state, [-0.6, 0.0], rtol=1e-6)  # nothing lies between 7 and 7
+    np.testing.assert_allclose(state, [-0.6, 0.0], rtol=1e-6)  # the bounds 7 and 7 enclose no range
 
 
 def test_infinite_bounds_raise_with_the_dimension() -> None:
@@ -102,7 +102,7 @@ def test_frozen_statistics_do_not_change_and_can_be_shared() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
-    actions = [0.3, -1.0, 2.0] * 90  # past the end at 200
+    actions = [0.3, -1.0, 2.0] * 90  # past the end of the episode, at 200
     _, rewards = play(GymEnv("Pendulum-v1", seed=3), actions)
     _, scaled = play(GymEnv("Pendulum-v1", seed=3, scale_reward=True, gamma=0.9), actions)
     returns: list[float] = []
@@ -121,7 +121,7 @@ def test_constant_rewards_are_not_scaled() -> None:
 
 @pytest.mark.parametrize("own", [WalkEnv, GymEnv])
 def test_options_apply_to_nested_subclasses(own: Any) -> None:
-    """What `reset` and `step` of one class call of another is not normalised twice."""
+    """A state is normalized once if `reset` and `step` of a class call those of its base class."""
 
     class Deeper(own):
         def reset(self) -> np.ndarray:
