@@ -40,7 +40,7 @@ class Counting(gymnasium.Env):
         self.options.append(options)
         self.episode += 1
         self.count = 0
-        return self.observe(), {"begun": self.episode}
+        return self.observe(), {"episode_index": self.episode}
 
     def step(self, action):
         if self.delay:
@@ -85,7 +85,7 @@ class Echo(gymnasium.Env):
         self.calls.append(action)
         self.count += 1
         if self.count == self.fault_at:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         return self.observe(), 1, self.count >= self.length, False, self.infos[self.count % len(self.infos)]
 
     def close(self):

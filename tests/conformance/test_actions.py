@@ -63,7 +63,7 @@ def test_actions_may_be_tensors_arrays_or_lists(kind):
 
 
 def test_nested_actions_may_have_tensor_leaves():
-    """Dict and Tuple actions whose leaves are tensors."""
+    """Dict and Tuple actions with tensor leaves."""
     fns = noise("box", 2, "dict", infos=False)
     with VectorEnv(fns) as envs:
         envs.reset(seed=1)

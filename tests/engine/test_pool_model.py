@@ -221,7 +221,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert failed <= set(actual)
 
     def _check_row(self, t: Any, row: int, model: Model, failed: bool, infos: Any, ended: Any) -> None:
-        assert model.due is not None, "a row that nobody asked for"
+        assert model.due is not None, "a row that was not requested"
         kind, what = model.due
         model.due = None
         assert failed == (kind == "failed")

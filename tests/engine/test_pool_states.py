@@ -62,7 +62,7 @@ def test_failed_rows_have_no_state_and_set_state_clears_the_failure():
     states = pool.get_state()
     for _ in range(2):
         pool.step(np.zeros(2, int))
-    with pytest.raises(WorkerError, match="told to"):
+    with pytest.raises(WorkerError, match="requested failure"):
         pool.step(np.zeros(2, int))
     with pytest.raises(PendingError, match=r"Environments \[0\] failed before"):
         pool.get_state()
@@ -79,7 +79,7 @@ class Failing(Counting):
 
     def step(self, action):
         if self.count + 1 == self.at:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         return super().step(action)
 
 

@@ -50,7 +50,7 @@ def test_workers_inherit_environment_folder_and_path(
     )
     assert _query(pool, "sys.path[0]") == ["/a/path/of/ours"] * 2
     assert os.getpid() not in _query(pool, "os.getpid()")
-    assert _query(pool, "sys.stdin.read()") == ["", ""], "nobody steals the caller's input"
+    assert _query(pool, "sys.stdin.read()") == ["", ""], "workers do not read the caller's input"
     pool.close()
 
 
@@ -93,7 +93,7 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
     make_pool([Slow] * 8, "processes", 8).close()
     begin = time.monotonic()
     pool = make_pool([Slow] * 8, "processes", 8)
-    assert time.monotonic() - begin < 0.4, "nobody imported it again"
+    assert time.monotonic() - begin < 0.4, "no worker imported it again"
     pool.close()
 
 
@@ -112,7 +112,9 @@ def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     before = {process.pid for process in psutil.Process().children()}
     pool = make_pool([ProcessInfoEnv] * 2, "processes", preload=["threaded"], threads_per_worker=3)
-    assert _query(pool, "'threaded' in sys.modules") == [False, False], "they are no forks of who has threads"
+    assert _query(pool, "'threaded' in sys.modules") == [False, False], (
+        "workers are not forked from a process with threads"
+    )
     assert pool.reset().obs.shape == (2, 3)
     pool.close()
     for zygote in psutil.Process().children():  # later tests must not be affected

@@ -11,7 +11,7 @@ from vecrl.engine.space_layout import Layout
 from vecrl.engine.worker import Command, Op
 
 N, START, STOP = 7, 2, 6
-ROWS = {"all": None, "some": [0, 2], "some begin anew": [1, ~3], "none": []}
+ROWS = {"all": None, "some": [0, 2], "some are reset": [1, ~3], "none": []}
 
 
 def both_ends(observation: spaces.Space, action: spaces.Space) -> tuple[BatchBuffers, BatchBuffers, RowCodec, RowCodec]:

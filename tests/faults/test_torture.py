@@ -42,7 +42,7 @@ class Ledger(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         if action == RAISE:
-            raise ArithmeticError("as it was told to")
+            raise ArithmeticError("requested failure")
         if action == EXIT:
             os._exit(7)
         if action in (DAWDLE, HANG):

@@ -104,7 +104,7 @@ def test_async_and_wait_calls(envs):
     envs.reset_async(seed=3, options={"easy": True})
     obs, info = envs.reset_wait(timeout=5)
     assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
-    assert info["begun"].tolist() == [0, 0]
+    assert info["episode_index"].tolist() == [0, 0]
     envs.step_async([1, 2])
     reward = envs.step_wait(timeout=5)[1]
     assert reward.tolist() == [2, 3]

@@ -52,7 +52,7 @@ def test_resets_within_the_same_step():
         assert obs.tolist() == [[0, 1, 0], [1, 0, 2]]
         assert reward.tolist() == [3, 3]
         assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, False])
-        assert info["begun"] == [1, None]
+        assert info["episode_index"] == [1, None]
         assert info["count"] == [None, 2]
         *_, terminated, truncated, _ = env.step(np.zeros(2, int))
         assert (terminated.tolist(), truncated.tolist()) == ([False, False], [False, True])
@@ -132,7 +132,7 @@ def test_reset_returns_observation_and_info():
         obs, info = env.reset()
     assert obs.dtype == np.float64
     assert obs[:, 0].tolist() == [0, 1, 2]
-    assert info["begun"].tolist() == [0, 0, 0]
+    assert info["episode_index"].tolist() == [0, 0, 0]
 
 
 def seeds_of(envs: list[Echo]) -> list[Any]:
@@ -309,10 +309,10 @@ def test_exceptions_have_index_and_traceback():
         env.reset()
         env.step(ones(4))
         with pytest.raises(
-            WorkerError, match=r"environment 2 .*'step' number 2: ZeroDivisionError: told to"
+            WorkerError, match=r"environment 2 .*'step' number 2: ZeroDivisionError: requested failure"
         ) as exc_info:
             env.step(ones(4))
-        assert 'raise ZeroDivisionError("told to")' in str(exc_info.value)
+        assert 'raise ZeroDivisionError("requested failure")' in str(exc_info.value)
         assert env.reset()[0].shape == (4, 2)
         assert env.step(ones(4))[0].tolist() == [[1, 1]] * 4
 

@@ -95,7 +95,7 @@ def test_failures_do_not_lose_episode_counts(place):
         with pytest.raises(WorkerError, match="environment 1 ") as exc_info:
             env.step(ones(2))
         assert exc_info.value.env_ids == (1,)
-        assert "told to" in str(exc_info.value)
+        assert "requested failure" in str(exc_info.value)
         assert "Traceback" in str(exc_info.value)
         assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
         assert env._episodes_left.tolist() == [0, 1]
@@ -184,12 +184,12 @@ def test_tensors_on_a_device():
     with SyncVectorEnv(counting(2, 2), device="cpu") as env:
         obs, info = env.reset()
         assert obs.dtype == torch.float64
-        assert info["begun"].tolist() == [0, 0]
+        assert info["episode_index"].tolist() == [0, 0]
         env.step(torch.zeros(2, dtype=torch.int64))
         obs, reward, terminated, truncated, info = env.step(torch.tensor([0, 0]))
     assert [part.dtype for part in (obs, reward, terminated, truncated)] == [torch.float64] * 2 + [torch.bool] * 2
     assert obs.tolist() == [[0, 1, 0], [1, 0, 2]]
-    assert info["begun"] == [1, None]
+    assert info["episode_index"] == [1, None]
     assert isinstance(info["_final_obs"], torch.Tensor)
     assert info["final_obs"][0].tolist() == [0, 0, 2]
     assert isinstance(info["final_obs"][0], torch.Tensor)

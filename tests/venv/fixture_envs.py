@@ -40,11 +40,11 @@ class Counting(gymnasium.Env):
         self.seen.append((seed, options, others))
         self.episode += 1
         self.count = 0
-        return self.observe(), {"begun": self.episode}
+        return self.observe(), {"episode_index": self.episode}
 
     def step(self, action):
         if action == 3:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         if action == 2:
             end = time.monotonic() + self.patience
             while not os.path.exists(self.gate) and time.monotonic() < end:
@@ -58,7 +58,7 @@ class Counting(gymnasium.Env):
 
 
 class ReturnedObsEnv(gymnasium.Env):
-    """Observes and says what it was told to."""
+    """Observes and says what it was requested failure."""
 
     action_space = spaces.Discrete(2)
 
@@ -102,7 +102,7 @@ def make(kind: str, n: int = 3, num_workers: int | None = None, maker: Any = Cou
 
 
 def make_returned_obs_venv(*cases: tuple[Any, ...], kind: str = "dummy", num_workers: int | None = 1, **options: Any) -> BaseVectorEnv:
-    """Environments that observe what they are told to, see `ReturnedObsEnv`."""
+    """Environments that observe what they are requested failure, see `ReturnedObsEnv`."""
     return KINDS[kind]([partial(ReturnedObsEnv, *case) for case in cases], num_workers=num_workers, **options)
 
 

@@ -28,13 +28,13 @@ def envs(request):
 def test_reset_all_and_some(envs):
     obs, infos = envs.reset()
     assert (obs.dtype, obs.tolist()) == (np.float32, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
-    assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"begun": 0}] * 3)
+    assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"episode_index": 0}] * 3)
     assert envs.reset(1)[0].tolist() == [[1, 1, 0]]
     for ids in ([2, 0], np.array([2, 0]), (2, 0)):
         obs, infos = envs.reset(ids)
         assert obs[:, 0].tolist() == [2, 0]
-    assert [info["begun"] for info in infos] == [3, 3]
-    assert envs.reset(env_id=[1])[1][0] == {"begun": 2}
+    assert [info["episode_index"] for info in infos] == [3, 3]
+    assert envs.reset(env_id=[1])[1][0] == {"episode_index": 2}
 
 
 def test_step_all_and_some(envs):
@@ -191,7 +191,7 @@ def test_exceptions_name_their_environment_and_others_continue(envs):
     envs.reset()
     with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as exc_info:
         envs.step([0, 3, 0])
-    assert "told to" in str(exc_info.value)
+    assert "requested failure" in str(exc_info.value)
     assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
     assert exc_info.value.transition.obs[[0, 2], 2].tolist() == [1, 1]
     with pytest.raises(PendingError, match=r"\[1\] failed before"):

@@ -78,7 +78,7 @@ def test_observations_are_normalised_by_all_updates():
 
     obs, infos = envs.reset()
     expect(obs, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
-    assert infos[0] == {"begun": 0}
+    assert infos[0] == {"episode_index": 0}
     obs, rew, _, _, infos = envs.step([0, 0, 0])
     expect(obs, [[0, 0, 1], [1, 0, 1], [2, 0, 1]])
     assert (rew.tolist(), ids_of(infos)) == ([0, 1, 2], [0, 1, 2])

@@ -233,13 +233,13 @@ def test_unary_inverse() -> None:
 class Words(EnvBase):
     def __init__(self, *batch: int):
         super().__init__(batch_size=batch)
-        self.observation_spec = Composite(word=NonTensor(batch, example_data="begun"), shape=batch)
+        self.observation_spec = Composite(word=NonTensor(batch, example_data="start"), shape=batch)
         self.action_spec = Unbounded((*batch, 1))
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDict:
         if not self.batch_size:
-            return TensorDict({"word": "begun"})
-        return TensorDict({"word": NonTensorStack(*["begun"] * self.batch_size[0])}, self.batch_size)
+            return TensorDict({"word": "start"})
+        return TensorDict({"word": NonTensorStack(*["start"] * self.batch_size[0])}, self.batch_size)
 
     def _step(self, tensordict: Any) -> TensorDict:
         zero = torch.zeros(*self.batch_size, 1)
@@ -259,7 +259,7 @@ def test_unary_of_non_tensors(batch: Any, expected: Any) -> None:
     assert env.observation_spec["n"].dtype == torch.int64
     loud = UnaryTransform(["word"], ["word"], fn=_loud, use_raw_nontensor=True)
     env = TransformedEnv(Words(*batch), loud)
-    assert env.reset()["word"] == ("BEGUN" if not batch else ["BEGUN", "BEGUN"])
+    assert env.reset()["word"] == ("START" if not batch else ["START", "START"])
     assert isinstance(env.observation_spec["word"], NonTensor)
 
 

@@ -52,7 +52,7 @@ def normed(env: Any, steps: int, **options: Any) -> None:
     transformed.close()
 
 
-TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dimensions that differ": (
         over(lambda: CatTensors(["row", "number"], "all")),
         SpaceError,
@@ -95,9 +95,9 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = TOLD[case]
+    call, kind, message_text = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){message_text}"):
         call()
 
