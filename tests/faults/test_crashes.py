@@ -1,4 +1,4 @@
-"""A worker process that ends: noticed at once, told with its exit code or signal, and the pool stays closable."""
+"""Worker processes that crash: reported within a second with exit code or signal, and the pool can be closed."""
 
 import os
 import signal
@@ -166,7 +166,7 @@ def test_stopped_workers_time_out_and_can_be_closed() -> None:
 
 
 def test_forking_the_caller_does_not_affect_workers(tmp_path: Path) -> None:
-    """In a script of its own: who has rendered, as other tests have, cannot fork."""
+    """Runs in a separate script, since a process that has rendered cannot fork."""
     script = Script(
         """
     envs = make()
@@ -200,5 +200,5 @@ def test_every_signal_has_a_description() -> None:
 
 
 def _pids(pool: Pool) -> list[int]:
-    """The process id of every environment's worker."""
+    """Returns the process id of every environment's worker."""
     return pool.invoke("get", "pid")

@@ -1,4 +1,4 @@
-"""What goes wrong in an actor: told as everywhere else, and no actor is left."""
+"""Failures of Ray actors: reported as on other backends, and no actor remains."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ ACTIONS = np.zeros(4, int)
 
 
 def use(pool: Pool, place: str) -> Any:
-    """Do what leads to `place`."""
+    """Calls the methods that lead to `place`."""
     if place in ("reset", "close"):
         return getattr(pool, place)()
     if place == "step":
@@ -48,7 +48,7 @@ def use(pool: Pool, place: str) -> Any:
 
 @pytest.mark.parametrize("fault", RAISING, ids=lambda f: f.__name__)
 def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
-    """Environment i raises in the i-th place; a constructor that does would leave no pool."""
+    """Environment i raises at the i-th place. Failing constructors are tested separately, since they leave no pool."""
     places = [place for place in PLACES if place != "construct"]
     pool = make_pool([partial(Counting, i, places[i], fault) for i in range(5)], "ray")
     actions = np.zeros(5, int)

@@ -1,4 +1,4 @@
-"""What holds for every transform: each goes through this file, present and future."""
+"""Rules that hold for every transform. A new transform must be added to `all_transforms.py`."""
 
 import copy
 import pickle
@@ -46,7 +46,7 @@ def equal(a: TensorDictBase, b: TensorDictBase, what: str) -> None:
 
 
 def seeded(seed: int, function: Callable[..., Any], *args: Any) -> Any:
-    """What a function gives under a seed, for transforms that draw."""
+    """Returns the result of a function under a fixed seed, for transforms that draw random numbers."""
     torch.manual_seed(seed)
     return function(*args)
 
@@ -60,7 +60,7 @@ moves = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(moves=moves, seed=st.integers(0, 99))
 def test_rows_are_independent_environments(name: str, moves: list[tuple[str, list[bool]]], seed: int) -> None:
-    """Any interleaving of partial steps and resets: a batch equals so many environments of one row."""
+    """For any sequence of partial steps and resets, a batch equals as many environments of one row."""
     torch.manual_seed(seed)
     batch, singles = make(name, (0, 1, 2)), [make(name, (i,)) for i in range(3)]
     root: Any = batch.reset()
@@ -135,7 +135,7 @@ def test_clones_have_no_container_and_share_buffers(name: str) -> None:
 
 
 @ALL
-def test_it_crosses_process_boundaries(name: str) -> None:
+def test_transforms_can_be_sent_to_processes(name: str) -> None:
     import cloudpickle
 
     env = pickle.loads(cloudpickle.dumps(make(name, (0, 1))))
@@ -166,7 +166,7 @@ def within(name: str, i: int) -> TransformedEnv:
 @pytest.mark.parametrize("name", sorted(name for name, case in CASES.items() if not case.shared and not case.needs))
 @pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
 def test_equal_inside_and_outside_a_batch(name: str, kind: type[SerialEnv]) -> None:
-    """Each environment of a batch with its own transform, or the batch with one: the same."""
+    """A batch of environments that each have a transform equals a batch under one transform."""
     inside = kind(3, [partial(within, name, i) for i in range(3)])
     outside = CASES[name].env(kind(3, [partial(IndependentRowsEnv, i) for i in range(3)]), CASES[name].make())
     try:
@@ -185,7 +185,7 @@ def test_equal_inside_and_outside_a_batch(name: str, kind: type[SerialEnv]) -> N
 
 
 class Ready(IndependentRowsEnv):
-    """Rows that play a whole rollout at once."""
+    """Has a fast path for rollouts."""
 
     def _rollout_at_once(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
         plain = IndependentRowsEnv(self.ids.tolist() if self.ids.ndim else int(self.ids))

@@ -1,4 +1,4 @@
-"""What is told of transforms that do not fit their environment, or their arguments."""
+"""Error messages about transforms that do not fit their environment, and about invalid arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ from vecrl.specs import Composite, Unbounded
 
 
 class Mixed(EnvBase):
-    """Observes entries of unlike dimensions; only its specs matter."""
+    """Observes entries with different numbers of dimensions; only its specs are used."""
 
     def __init__(self) -> None:
         super().__init__(batch_size=[3])
