@@ -1,4 +1,4 @@
-"""What is told of specs whose arguments will not do."""
+"""Error messages about invalid arguments of specs."""
 
 from collections.abc import Callable
 from typing import Any

@@ -29,7 +29,7 @@ def ones(n: int) -> np.ndarray:
 
 
 def test_runs_one_after_another_in_this_process():
-    """Row 1: the sub-environments are run one after another in this process."""
+    """The sub-environments are run one after another in this process."""
     order: list[int] = []
 
     class Ordered(Echo):
@@ -44,7 +44,7 @@ def test_runs_one_after_another_in_this_process():
 
 
 def test_resets_within_the_same_step():
-    """Row 1: reset within the same step: observation and info of the new episode, flags and reward of the step."""
+    """Reset within the same step: observation and info of the new episode, flags and reward of the step."""
     with SyncVectorEnv(counting(2, 2)) as env:
         env.reset()
         env.step(np.zeros(2, int))
@@ -59,7 +59,7 @@ def test_resets_within_the_same_step():
 
 
 def test_metadata_has_the_autoreset_mode():
-    """Row 1: `metadata["autoreset_mode"]` says SAME_STEP."""
+    """`metadata["autoreset_mode"]` says SAME_STEP."""
     with SyncVectorEnv(counting(1)) as env:
         assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
         assert env.metadata["render_fps"] == 7
@@ -71,13 +71,13 @@ def test_metadata_has_the_autoreset_mode():
 
 
 def test_no_makers():
-    """Row 2: no makers is a ValueError."""
+    """No makers is a ValueError."""
     with pytest.raises(ValueError, match="at least one"):
         SyncVectorEnv([])
 
 
 def test_first_wrong_observation_space_is_named():
-    """Row 2: observation spaces must all be Box: the first one wrong is a TypeError."""
+    """Observation spaces must all be Box: the first one wrong is a TypeError."""
     with pytest.raises(TypeError, match=r"environment 0 has Discrete\(3\)"):
         SyncVectorEnv([lambda: Echo(spaces.Discrete(3))])
     with pytest.raises(TypeError, match=r"environment 1.*Discrete\(3\)"):
@@ -97,7 +97,7 @@ def test_first_wrong_observation_space_is_named():
 )
 @pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 3}], ids=["serial", "threads"])
 def test_differing_spaces_raise_with_their_index(first, other, place):
-    """Row 2: otherwise a ValueError or TypeError that names the two spaces and the index."""
+    """Otherwise a ValueError or TypeError that names the two spaces and the index."""
     with pytest.raises(SpaceError, match="environment 2") as exc_info:
         SyncVectorEnv([partial(Echo, **first), partial(Echo, **first), partial(Echo, **other)], **place)
     assert isinstance(exc_info.value, ValueError)
@@ -107,7 +107,7 @@ def test_differing_spaces_raise_with_their_index(first, other, place):
 
 
 def test_invalid_action_spaces_raise_and_close_environments():
-    """Row 2: actions are Box or Discrete (`BaseVectorEnv`); what was made is closed."""
+    """Actions are Box or Discrete (`BaseVectorEnv`); what was made is closed."""
     envs, makers = echoes(2, action=spaces.MultiBinary(2))
     with pytest.raises(TypeError, match="MultiBinary"):
         SyncVectorEnv(makers)
@@ -115,7 +115,7 @@ def test_invalid_action_spaces_raise_and_close_environments():
 
 
 def test_bounds_may_differ_but_action_shapes_must_match():
-    """Row 2: shapes are compared, not bounds; of actions, the action shape (the source compares the observation's)."""
+    """Shapes are compared, not bounds; of actions, the action shape (the source compares the observation's)."""
     wide = spaces.Box(-9.0, 9.0, (2,), np.float32)
     with SyncVectorEnv([Echo, lambda: Echo(wide, wide)]) as env:
         env.reset()
@@ -127,7 +127,7 @@ def test_bounds_may_differ_but_action_shapes_must_match():
 
 
 def test_reset_returns_observation_and_info():
-    """Row 3: `reset` returns `(observation, info)`."""
+    """`reset` returns `(observation, info)`."""
     with SyncVectorEnv(counting(3)) as env:
         obs, info = env.reset()
     assert obs.dtype == np.float64
@@ -140,7 +140,7 @@ def seeds_of(envs: list[Echo]) -> list[Any]:
 
 
 def test_sub_seeds_equal_the_source():
-    """Row 3: one 32-bit sub-seed each from RandomState(S).randint(0, 2**32, n), in this reset only."""
+    """One 32-bit sub-seed each from RandomState(S).randint(0, 2**32, n), in this reset only."""
     envs, makers = echoes(4)
     with SyncVectorEnv(makers) as env:
         env.reset(seed=7)
@@ -155,7 +155,7 @@ def test_sub_seeds_equal_the_source():
 
 
 def test_seed_before_reset():
-    """Row 3: `seed(S)` followed by `reset()` equals `reset(seed=S)`; `seed=None` drops an earlier `seed(...)`."""
+    """`seed(S)` followed by `reset()` equals `reset(seed=S)`; `seed=None` drops an earlier `seed(...)`."""
     envs, makers = echoes(3)
     with SyncVectorEnv(makers) as env:
         env.reset(seed=7)
@@ -178,7 +178,7 @@ def test_seed_before_reset():
 
 @pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 2}], ids=["serial", "threads"])
 def test_other_keywords_are_passed_to_environments(place):
-    """Row 3: other keywords go to the sub-environments' `reset`."""
+    """Other keywords go to the sub-environments' `reset`."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers, **place) as env:
         env.reset(seed=1, options={"easy": True}, level=3)
@@ -193,14 +193,14 @@ def test_other_keywords_are_passed_to_environments(place):
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.tensor, list], ids=["array", "tensor", "list"])
 def test_actions_of_any_kind(convert):
-    """Row 4: an array or tensor, leftmost size `num_envs`."""
+    """An array or tensor, leftmost size `num_envs`."""
     with SyncVectorEnv(counting(3)) as env:
         env.reset()
         assert env.step(convert([1, 2, 3]))[1].tolist() == [2, 3, 4]
 
 
 def test_tensors_that_require_grad():
-    """Row 4: a tensor as a policy yields it."""
+    """A tensor as a policy yields it."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -212,7 +212,7 @@ def test_tensors_that_require_grad():
 @pytest.mark.parametrize("action", [1, np.array(1), torch.tensor(1), [0, 1], [0] * 4, [[0], [1], [2]], [0.5, 1.5, 2.5]])
 @pytest.mark.parametrize("num_episodes", [None, 2])
 def test_invalid_actions_raise(action, num_episodes):
-    """Row 4: a scalar or another leftmost size is a ValueError; nothing is stepped."""
+    """A scalar or another leftmost size is a ValueError; nothing is stepped."""
     with SyncVectorEnv(counting(3), num_episodes=num_episodes) as env:
         env.reset()
         with pytest.raises(ValueError, match="Expected"):
@@ -222,7 +222,7 @@ def test_invalid_actions_raise(action, num_episodes):
 
 @pytest.mark.parametrize("space", [UNIT, INTEGERS, spaces.Box(0, 255, (2,), np.uint8)], ids=lambda s: s.dtype.name)
 def test_dtypes(space):
-    """Row 4: observations in the observation dtype, rewards float64, flags bool."""
+    """Observations in the observation dtype, rewards float64, flags bool."""
     with SyncVectorEnv([lambda: Echo(space)] * 2) as env:
         assert env.reset()[0].dtype == space.dtype
         obs, reward, terminated, truncated, _ = env.step(ones(2))
@@ -231,7 +231,7 @@ def test_dtypes(space):
 
 
 def test_observations_are_cast_to_their_space():
-    """Row 4: observations in the observation dtype, of whatever precision the environment returns them."""
+    """Observations in the observation dtype, of whatever precision the environment returns them."""
 
     class Doubles(Echo):
         def observe(self):
@@ -243,7 +243,7 @@ def test_observations_are_cast_to_their_space():
 
 
 def test_bfloat16_tensors():
-    """Row 4: any tensor."""
+    """Any tensor."""
     envs, makers = echoes(1)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -258,7 +258,7 @@ def numbers(part: Any) -> np.ndarray:
 @pytest.mark.parametrize("num_episodes", [None, 3])
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_results_are_copies(device, num_episodes):
-    """Row 5: a later `step` never changes what was returned, nor do the caller's edits change a later one."""
+    """A later `step` never changes what was returned, nor do the caller's edits change a later one."""
     with SyncVectorEnv(counting(2, 3), num_episodes=num_episodes, device=device) as env:
         saved = [env.reset()[0]]
         copies = [numbers(saved[0])]
@@ -278,7 +278,7 @@ def test_results_are_copies(device, num_episodes):
 
 
 def test_render():
-    """Row 9: a list of the sub-environments' renders when they were made with a render mode, else None."""
+    """A list of the sub-environments' renders when they were made with a render mode, else None."""
     with SyncVectorEnv(counting(2, render_mode="rgb_array")) as env:
         env.reset()
         frames = env.render()
@@ -290,7 +290,7 @@ def test_render():
 
 
 def test_close():
-    """Row 9: `close` closes each once, twice is harmless, using a closed one is an error; a context manager closes."""
+    """`close` closes each once, twice is harmless, using a closed one is an error; a context manager closes."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -304,7 +304,7 @@ def test_close():
 
 
 def test_exceptions_have_index_and_traceback():
-    """Row 10: a sub-environment's exception says which index raised it and keeps its traceback; `reset` goes on."""
+    """A sub-environment's exception says which index raised it and keeps its traceback; `reset` goes on."""
     with SyncVectorEnv([Echo, Echo, lambda: Echo(fault_at=2), Echo]) as env:
         env.reset()
         env.step(ones(4))
@@ -318,7 +318,7 @@ def test_exceptions_have_index_and_traceback():
 
 
 def test_a_maker_that_raises():
-    """Row 10: also where it is the making that fails; those that were made are closed."""
+    """Also where it is the making that fails; those that were made are closed."""
     envs, makers = echoes(1)
 
     def broken():

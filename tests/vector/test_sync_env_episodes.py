@@ -28,13 +28,13 @@ def ones(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("number", [0, -1, 1.5])
 def test_num_episodes_is_positive(number):
-    """Row 6: positive, else ValueError."""
+    """Positive, else ValueError."""
     with pytest.raises(ValueError, match="num_episodes"):
         SyncVectorEnv(counting(1), num_episodes=number)
 
 
 def test_environments_stop_after_num_episodes():
-    """Row 6: n episodes, n-1 auto-resets, then both flags, reward nan and a dummy observation until `reset`."""
+    """N episodes, n-1 auto-resets, then both flags, reward nan and a dummy observation until `reset`."""
     envs, makers = echoes(1, length=2)
     late, late_makers = echoes(1, length=3)
     with SyncVectorEnv(makers + late_makers, num_episodes=2) as env:
@@ -62,7 +62,7 @@ def test_environments_stop_after_num_episodes():
 
 
 def test_dummy_observation_of_integers_is_zero():
-    """Row 6: a dummy observation is nan for floats, 0 for integers."""
+    """A dummy observation is nan for floats, 0 for integers."""
     with SyncVectorEnv([lambda: Echo(INTEGERS, length=1)], num_episodes=1) as env:
         env.reset()
         assert env.step(ones(1))[0].tolist() == [[1, 1]]
@@ -73,7 +73,7 @@ def test_dummy_observation_of_integers_is_zero():
 
 
 def test_infos_of_the_last_step_are_kept():
-    """Row 6: on the step that ends its last episode the observation and info are the real last ones."""
+    """On the step that ends its last episode the observation and info are the real last ones."""
     with SyncVectorEnv(counting(2, 1), num_episodes=1) as env:
         env.reset()
         obs, *_, info = env.step([0, 0])
@@ -88,7 +88,7 @@ def test_infos_of_the_last_step_are_kept():
 
 @pytest.mark.parametrize("place", [{}, {"backend": "processes", "num_workers": 2}], ids=["serial", "processes"])
 def test_failures_do_not_lose_episode_counts(place):
-    """Row 6 with faults: environments that end while another raises have their episode counted."""
+    """Environments that end while another raises have their episode counted."""
     makers = [partial(Echo, length=1), partial(Echo, length=9, fault_at=1)]
     with SyncVectorEnv(makers, num_episodes=1, **place) as env:
         env.reset()
@@ -107,14 +107,14 @@ def test_failures_do_not_lose_episode_counts(place):
 
 
 def test_empty_info():
-    """Row 7: `empty_info=True`: infos are {}."""
+    """`empty_info=True`: infos are {}."""
     with SyncVectorEnv(counting(2, 1), empty_info=True) as env:
         assert env.reset()[1] == {}
         assert env.step([0, 0])[-1] == {}
 
 
 def test_empty_info_does_not_read_infos():
-    """Row 7: `empty_info=True`: infos cost nothing."""
+    """`empty_info=True`: infos cost nothing."""
 
     class Unread(dict):
         def values(self):
@@ -149,7 +149,7 @@ INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: what the two environments say
 
 @pytest.mark.parametrize("key", INFOS)
 def test_infos_are_merged_key_by_key(key):
-    """Row 7: numbers or arrays of one shape in every environment become one array; any other key a list."""
+    """Numbers or arrays of one shape in every environment become one array; any other key a list."""
     first, second, merged = INFOS[key]
     both = {"always": 1} if key == "none" else {"always": 1, "only first": 2}
     makers = [lambda: Echo(infos=[{key: first} | both]), lambda: Echo(infos=[{key: second, "always": 2}])]
@@ -163,7 +163,7 @@ def test_infos_are_merged_key_by_key(key):
 
 
 def test_final_observations_and_infos():
-    """Row 10: `final_obs`, `final_info` and their masks are in info, unless `empty_info`."""
+    """`final_obs`, `final_info` and their masks are in info, unless `empty_info`."""
     with SyncVectorEnv(counting(3, 2)) as env:
         env.reset()
         assert "final_obs" not in env.step([0] * 3)[-1]
@@ -180,7 +180,7 @@ def test_final_observations_and_infos():
 
 
 def test_tensors_on_a_device():
-    """Row 8: observations, rewards, flags and numeric infos come back as tensors on that device."""
+    """Observations, rewards, flags and numeric infos come back as tensors on that device."""
     with SyncVectorEnv(counting(2, 2), device="cpu") as env:
         obs, info = env.reset()
         assert obs.dtype == torch.float64
@@ -197,7 +197,7 @@ def test_tensors_on_a_device():
 
 
 def test_results_are_transferred_in_one_copy():
-    """Row 8: moved in as few transfers as possible: one block, whose parts are the arrays."""
+    """Moved in as few transfers as possible: one block, whose parts are the arrays."""
     arrays = [np.arange(5, dtype=dtype) for dtype in ("u1", "i2", "f4", "f8", "i8")] + [np.array([True, False])]
     arrays += [np.zeros((0, 3)), np.arange(6.0).reshape(2, 3).T]
     parts = copy_to_device(arrays, torch.device("cpu"))
@@ -216,7 +216,7 @@ def test_results_are_transferred_in_one_copy():
 
 
 def test_calls_use_one_transfer(monkeypatch):
-    """Row 8: as few transfers as possible: observations, rewards, flags and infos of a call go together."""
+    """As few transfers as possible: observations, rewards, flags and infos of a call go together."""
     changed = []
     monkeypatch.setattr(
         device_transfer,
@@ -232,7 +232,7 @@ def test_calls_use_one_transfer(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_results_equal_host_results():
-    """Row 8: on a real device, step after step, each result still right when later ones are there."""
+    """On a real device, step after step, each result still right when later ones are there."""
     with SyncVectorEnv(counting(3, 2), device="cuda") as existing, SyncVectorEnv(counting(3, 2)) as local_value:
         pairs = [(existing.reset()[0], local_value.reset()[0])]
         for _ in range(20):
