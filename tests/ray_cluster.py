@@ -70,7 +70,7 @@ class TestCluster:
 
 
 def wait_for(condition: Any, seconds: float = 10.0) -> Any:
-    """Returns the value of a condition as soon as it is true, or at the deadline."""
+    """Returns the value of a condition when it becomes true, or at the deadline."""
     end = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.02)

@@ -32,7 +32,7 @@ def test_abstract_methods_match_the_contract() -> None:
         BaseEnv("nothing")  # pyright: ignore[reportAbstractUsage]
 
 
-def test_fixed_normalisation_maps_bounds_to_one() -> None:
+def test_fixed_normalization_maps_bounds_to_one() -> None:
     plain, env = GymEnv("Pendulum-v1", seed=1), GymEnv("Pendulum-v1", seed=1, fixed_normalize_states=True)
     high = plain.get_state_info()["high_bound"]
     states, scaled = (play(e, [0.5] * 30)[0] for e in (plain, env))
@@ -45,7 +45,7 @@ def test_fixed_normalisation_maps_bounds_to_one() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
-def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
+def test_fixed_normalization_of_other_dtypes(dtype: Any) -> None:
     class Bytes(WalkEnv):
         def get_state_info(self) -> dict[str, Any]:
             low, high = (np.array([value, 7], dtype) for value in (0, 255))
@@ -78,7 +78,7 @@ def test_dtype_maximum_does_not_count_as_a_bound(dtype: str) -> None:
         Vast("vast", fixed_normalize_states=True)
 
 
-def test_running_normalisation_uses_running_stats() -> None:
+def test_running_normalization_uses_running_stats() -> None:
     actions = [0, 1, 1, 0] * 40
     states, _ = play(GymEnv("CartPole-v1", seed=2), actions)
     scaled, _ = play(GymEnv("CartPole-v1", seed=2, running_normalize_states=True), actions)
@@ -137,7 +137,7 @@ def test_options_apply_to_nested_subclasses(own: Any) -> None:
     assert not np.array_equal(scaled[1], states[1])
 
 
-def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
+def test_conflicting_normalization_and_bad_discounts_raise() -> None:
     with pytest.raises(ValueError, match="give one"):
         GymEnv("Pendulum-v1", fixed_normalize_states=True, running_normalize_states=True)
     with pytest.raises(ValueError, match="gamma from 0 to 1"):
@@ -145,7 +145,7 @@ def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
 
 
 @pytest.mark.parametrize("option", ["fixed_normalize_states", "running_normalize_states"])
-def test_discrete_states_cannot_be_normalised(option: str) -> None:
+def test_discrete_states_cannot_be_normalized(option: str) -> None:
     options: Any = {option: True}
     with pytest.raises(SpaceError, match=r"of FrozenLake-v1 they are Discrete\(16\)"):
         GymEnv("FrozenLake-v1", **options)

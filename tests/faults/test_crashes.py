@@ -73,7 +73,7 @@ def test_remaining_workers_continue() -> None:
     for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([2], [0]), lambda: pool.send([0, 2], [0, 0])):
         with pytest.raises(WorkerCrash, match="environment 2"):
             use()
-    assert not len(pool.pending), "of a command that cannot reach all, nobody is asked"
+    assert not len(pool.pending), "a command that cannot reach all workers is sent to none"
     pool.send([1, 0], np.zeros(2, int))
     np.testing.assert_array_equal(pool.recv().obs, [[1, 0, 3], [0, 0, 3]])
     pool.close()
@@ -101,7 +101,7 @@ def test_crashes_are_noticed_before_other_workers_reply() -> None:
     assert time.monotonic() - begin < 1.0
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 2.0, "a second for those who are busy, no more"
+    assert time.monotonic() - begin < 2.0, "waits at most a second for busy workers"
 
 
 @pytest.mark.parametrize("fault", [starts_children, starts_thread], ids=lambda f: f.__name__)

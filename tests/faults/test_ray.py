@@ -112,7 +112,7 @@ def test_crashes_between_and_during_commands_are_reported() -> None:
     assert time.monotonic() - begin < 1.0
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 3.0, "a second for those who are busy, no more"
+    assert time.monotonic() - begin < 3.0, "waits at most a second for busy workers"
 
 
 def test_late_replies_are_not_mistaken_for_the_next() -> None:
@@ -121,7 +121,7 @@ def test_late_replies_are_not_mistaken_for_the_next() -> None:
     pool.step(np.zeros(3, int))
     with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no answer within 0\.2 s") as exc_info:
         pool.step(np.zeros(3, int))
-    assert exc_info.value.env_ids == (2,), "nobody else"
+    assert exc_info.value.env_ids == (2,), "no other environment"
     np.testing.assert_array_equal(pool.wait(5.0).obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])
     np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [3, 3, 3])
     pool.close()

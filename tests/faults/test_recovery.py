@@ -312,9 +312,9 @@ def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> No
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerCrash):
         pool.invoke("get", "pid")
-    assert pool.invoke("get", "env_id") == [0, 1], "the next command finds it made anew"
+    assert pool.invoke("get", "env_id") == [0, 1], "the next command finds it restarted"
     t = pool.step(ACTIONS[:2])
-    assert t.truncated.tolist() == [False, True], "and who was not asked is told that its episode ended"
+    assert t.truncated.tolist() == [False, True], "the environment outside the command reports a truncated episode"
     pool.close()
 
 
@@ -333,7 +333,7 @@ def test_cancelled_environments_are_rebuilt_and_others_continue(tmp_path: Any) -
     pool.send([0, 1, 2, 3], np.zeros(4, int))
     assert sorted(pool.recv(at_least=2).ids.tolist()) == [2, 3]
     assert wait_until((tmp_path / "mark").exists)
-    assert pool.cancel([2]).tolist() == [], "of which nothing is under way"
+    assert pool.cancel([2]).tolist() == [], "environment 2 has no pending command"
     begin = time.monotonic()
     assert pool.cancel([1]).tolist() == [0, 1]
     assert time.monotonic() - begin < 1.0

@@ -67,12 +67,14 @@ class Auditor:
         assert not self.asked, "asked twice without an answer"
         self.asked = what
 
-    def take(self, obs: np.ndarray, next_obs: np.ndarray, reward: float, done: bool, begun: bool, failed: bool) -> None:
+    def take(
+        self, obs: np.ndarray, next_obs: np.ndarray, reward: float, done: bool, was_reset: bool, failed: bool
+    ) -> None:
         asked, self.asked = self.asked, ""
-        assert asked, "an answer that nobody asked for"
+        assert asked, "a reply without a command"
         assert obs[0] == next_obs[0] == self.env_id
         if asked == "reset":
-            assert (begun, done, obs[3]) == (True, False, 0)
+            assert (was_reset, done, obs[3]) == (True, False, 0)
         elif failed:
             self.failures += 1
             assert done
@@ -83,7 +85,7 @@ class Auditor:
             np.testing.assert_array_equal(next_obs, self.last + np.array([0, 0, 0, 1, 0]))
             assert reward == next_obs[3]
             assert done == (next_obs[3] == 7)
-        if begun:
+        if was_reset:
             assert obs[3] == 0
         self.last = obs
 

@@ -253,7 +253,7 @@ def test_interrupted_evaluations_stop_immediately() -> None:
         with pytest.raises(KeyboardInterrupt):
             evaluate(torch.tensor([0.0, 0.0, 1.0]).expand(4, 3))
         assert torch.equal(evaluate(torch.zeros(4, 3)).returns, expected)
-        assert time.monotonic() - began < 50.0, "nobody waited for the minute to end"
+        assert time.monotonic() - began < 50.0, "no call waited for the full minute"
 
 
 class Waiting(Walk):

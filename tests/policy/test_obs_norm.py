@@ -23,7 +23,7 @@ def expected(rows, x, clip=None):
     return y if clip is None else y.clamp(-clip, clip)
 
 
-def test_running_norm_updates_and_normalises():
+def test_running_norm_updates_and_normalizes():
     norm, x = RunningNorm(shape=3, clip=1.0), observations()
     torch.testing.assert_close(norm.update_and_normalize(x[:5]), expected(x[:5], x[:5], 1).float())
     norm.update(x[5:])
@@ -77,7 +77,7 @@ def test_small_variances_are_clamped():
 
 
 @pytest.mark.parametrize("make", [lambda: RunningNorm(shape=3), RunningStat])
-def test_normalising_without_data_raises(make):
+def test_normalizing_without_data_raises(make):
     for use in (lambda n: n.normalize(torch.zeros(3)), lambda n: n.to_layer()):
         with pytest.raises(ValueError, match="call update first"):
             use(make())

@@ -25,7 +25,7 @@ class Randomised(gymnasium.Wrapper):
 
 
 @pytest.mark.parametrize("name", ["Hopper-v5", "InvertedDoublePendulum-v5"])
-def test_a_randomised_model_is_part_of_the_state(name):
+def test_a_randomized_model_is_part_of_the_state(name):
     env, other = (Randomised(gymnasium.make(name)) for _ in range(2))
     env.reset(seed=1)
     env.action_space.seed(1)

@@ -79,9 +79,9 @@ def test_missing_values_are_filled() -> None:
     filled = AutoResetTransform(fill_float=-3.0, fill_int=7, fill_bool=True)
     last = AutoResetEnv(Restarting(3), filled).rollout(4, break_when_any_done=False)["next"][0, 2]
     assert [last[name].item() for name in ("value", "whole", "byte", "flag")] == [-3, 7, 7, True]
-    as_it_is = AutoResetEnv(Restarting(3), AutoResetTransform(replace=False)).rollout(4, break_when_any_done=False)
-    assert column(as_it_is, "next", "value") == [[1, 2, -10, -9]]
-    assert column(as_it_is, "value") == [[0, 1, 2, -10]]
+    unreplaced = AutoResetEnv(Restarting(3), AutoResetTransform(replace=False)).rollout(4, break_when_any_done=False)
+    assert column(unreplaced, "next", "value") == [[1, 2, -10, -9]]
+    assert column(unreplaced, "value") == [[0, 1, 2, -10]]
 
 
 def test_the_simulator_is_reset_once() -> None:

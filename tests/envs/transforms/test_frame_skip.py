@@ -33,9 +33,7 @@ def test_batched_frame_skip_equals_single_environments() -> None:
     makers: Any = [lambda: Counting(5), lambda: Counting(9)]
     outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
     inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
-    plays = [
-        env.rollout(5, break_when_any_done=False) for env in (outside, inside)
-    ]  # this environment accepts any action
+    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # it accepts any action
     for env in (outside, inside):
         env.close()
     assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])

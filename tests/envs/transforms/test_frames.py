@@ -111,9 +111,9 @@ def test_empty_states_can_be_loaded() -> None:
 
 
 def test_reset_key_selects_the_mask() -> None:
-    env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="anew"))
+    env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="restart"))
     root = env.step_mdp(env.rand_step(env.reset()))
-    root = env.reset(root.set("anew", torch.tensor([[True], [False]])))
+    root = env.reset(root.set("restart", torch.tensor([[True], [False]])))
     assert root["last"].tolist() == [[0, 0], [0, 1]]
 
 

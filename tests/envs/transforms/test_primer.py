@@ -108,10 +108,10 @@ def test_call_before_env_reset_primes_the_reset_input() -> None:
 
 
 def test_reset_key_selects_primed_rows() -> None:
-    env = primed(hidden=Unbounded(()), reset_key="anew")
+    env = primed(hidden=Unbounded(()), reset_key="restart")
     root = env.reset()
     root["hidden"] += 1
-    assert env.reset(root.set("anew", torch.tensor([True, False])))["hidden"].tolist() == [0, 1]
+    assert env.reset(root.set("restart", torch.tensor([True, False])))["hidden"].tolist() == [0, 1]
 
 
 def test_stored_data_keep_their_entries() -> None:
