@@ -117,9 +117,9 @@ def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeyp
     )
     assert pool.reset().obs.shape == (2, 3)
     pool.close()
-    for zygote in psutil.Process().children():  # later tests must not be affected
-        if zygote.pid not in before:
-            zygote.kill()
+    for fork_server in psutil.Process().children():  # later tests must not be affected
+        if fork_server.pid not in before:
+            fork_server.kill()
 
 
 def test_modules_are_found_in_pickled_factories() -> None:

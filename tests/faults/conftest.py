@@ -12,7 +12,7 @@ from .fixture_envs import Counting, make_pool, wait_until, workers_alive
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _zygote() -> None:
+def _fork_server() -> None:
     """Starts the fork server once, so that no test counts it as a new process."""
     make_pool([Counting], "processes", 1).close()
 

@@ -298,22 +298,22 @@ def arrived(pool: Pool, count: int) -> bool:
     """Returns whether the replies of this many workers have arrived and are unread."""
     backend: Any = pool._backend
     if pool.backend_name == "threads":
-        return backend._done.qsize() >= count
+        return backend._replies.qsize() >= count
     if pool.backend_name == "ray":
         import ray
 
-        calls = list(backend._calls)
+        calls = list(backend._pending_calls)
         return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) >= count
-    return sum(link.ready(link.answers) for link in backend._links) >= count
+    return sum(each.is_readable(each.replies_fd) for each in backend._connections) >= count
 
 
 def workers_alive() -> list[psutil.Process]:
     """Returns all processes below this one except fork servers."""
-    zygotes = psutil.Process().children()
+    fork_servers = psutil.Process().children()
     found: list[psutil.Process] = []
-    for zygote in zygotes:
+    for fork_server in fork_servers:
         try:
-            found += [p for p in zygote.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+            found += [p for p in fork_server.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         except psutil.NoSuchProcess:
             continue
     return found

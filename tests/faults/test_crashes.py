@@ -134,15 +134,15 @@ def test_large_output_does_not_block_workers(place: str) -> None:
 def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
     pool = make_pool([Counting] * 2, "processes")
     pool.reset()
-    zygote = psutil.Process(_pids(pool)[0]).parent()
-    assert zygote is not None
+    fork_server = psutil.Process(_pids(pool)[0]).parent()
+    assert fork_server is not None
     pids = _pids(pool)
-    zygote.kill()
+    fork_server.kill()
     assert wait_until(lambda: not any(map(psutil.pid_exists, pids))), "they die with it, asked or not"
     with pytest.raises(WorkerCrash, match="vanished, and so did its parent process"):
         pool.step(np.zeros(2, int))
     pool.close()
-    assert wait_until(lambda: not zygote.is_running() or zygote.status() == psutil.STATUS_ZOMBIE)
+    assert wait_until(lambda: not fork_server.is_running() or fork_server.status() == psutil.STATUS_ZOMBIE)
     with_new = make_pool([Counting] * 2, "processes")
     assert with_new.reset().obs.shape == (2, 3)
     with_new.close()

@@ -146,7 +146,7 @@ def test_killed_script_with_a_sleeping_worker_leaves_no_processes(place: str, ru
         """
     )
     script.wait_for("asleep")
-    assert wait_until(lambda: len(script.others()) == 3), "a zygote and two workers"
+    assert wait_until(lambda: len(script.others()) == 3), "a fork server and two workers"
     script.process.kill()
 
 
@@ -303,7 +303,7 @@ def test_garbage_collected_environments_end_their_workers(run: type) -> None:
         """
     ).finish()
     assert (code, err) == (0, "")
-    assert out.strip() == "1 []", "the zygote alone is left"
+    assert out.strip() == "1 []", "only the fork server remains"
 
 
 def test_too_few_descriptors_raise(run: type) -> None:
