@@ -36,7 +36,7 @@ def test_no_transition_is_lost(backend: Any, policy: Any) -> None:
         envs.reset()
         used = [info["env_id"] for info in envs.step(ACTIONS)[4]]
         while len(used) < 4:
-            unread = len(envs.waiting_id) - len(envs._pool._pending.landed)
+            unread = len(envs.waiting_id) - len(envs._pool._pending.completed)
             assert backend == "serial" or wait_until(partial(arrived, envs._pool, unread))
             _late_by(envs._pool, 1000.0)
             obs, _, _, truncated, infos = envs.step(None)
