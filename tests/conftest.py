@@ -1,5 +1,5 @@
-"""What every test stands on, here and in the processes that tests start: one thread for numerical libraries, and an
-ear for Ctrl-C, to which a shell makes deaf whatever it runs in the background."""
+"""Settings for every test and the processes that tests start: one thread for numerical libraries, and Ctrl-C enabled (a
+shell disables SIGINT for programs that it runs in the background)."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How quick a shared machine happens to be is not what examples are to find out.
+# Examples must not fail because a shared machine is slow.
 settings.register_profile("vecrl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("vecrl")
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by this Ray keeps to the loopback address
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray use only the loopback address
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[TestCluster]:
-    """Ray, for the session; it takes seconds to start."""
+    """Starts Ray once for the session, since it takes seconds."""
     found = TestCluster()
     yield found
     found.close()
@@ -32,7 +32,7 @@ def cluster() -> Iterator[TestCluster]:
 
 @pytest.fixture(autouse=True)
 def _ray(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Around tests marked `ray`: it runs, and no actor is left after the test."""
+    """Starts Ray for tests marked `ray` and checks that no actor remains after the test."""
     if request.node.get_closest_marker("ray") is None:
         yield
         return

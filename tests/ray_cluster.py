@@ -1,4 +1,4 @@
-"""Ray for tests marked `ray`: one small cluster a session, whose head outlives the nodes that tests kill."""
+"""A small Ray cluster for tests marked `ray`. Its head node outlives the nodes that tests kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-STORE = 80 * 2**20  # bytes of an object store, the least that Ray takes
+STORE = 80 * 2**20  # bytes of an object store, the minimum that Ray accepts
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 10}
 SMALL = {"object_store_memory": STORE, "include_dashboard": False}
 
@@ -31,7 +31,7 @@ class TestCluster:
 
     @contextmanager
     def node(self, **resources: float) -> Iterator[Any]:
-        """A further node while the block lasts, unless it is killed before."""
+        """Adds a node for the duration of the block, unless it is killed before."""
         cpus = resources.pop("num_cpus", 4)
         node = self._cluster.add_node(num_cpus=cpus, resources=resources, **SMALL)
         try:
@@ -42,21 +42,21 @@ class TestCluster:
             self.notices(node)
 
     def kill(self, node: Any) -> None:
-        """End all of a node's processes, its workers' too, without warning."""
+        """Kills all processes of a node without warning, including its workers."""
         workers = psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True)
         self._cluster.remove_node(node, allow_graceful=False)
-        for process in workers:  # at once, as where the power fails; else they notice within a second or two
+        for process in workers:  # all at once, as in a power failure; otherwise they notice within a second or two
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def notices(self, node: Any) -> bool:
-        """Wait until Ray knows that a node is gone."""
+        """Waits until Ray knows that a node is gone."""
         import ray
 
         return wait_for(lambda: not any(n["Alive"] for n in ray.nodes() if n["NodeID"] == node.node_id))
 
     def actors(self) -> list[str]:
-        """The states of the actors that are not dead."""
+        """Returns the states of the actors that are not dead."""
         import ray
 
         states = {name: actor["State"] for name, actor in ray._private.state.actors().items()}
@@ -70,7 +70,7 @@ class TestCluster:
 
 
 def wait_for(condition: Any, seconds: float = 10.0) -> Any:
-    """The value of a condition as soon as it holds, or at the deadline."""
+    """Returns the value of a condition when it becomes true, or at the deadline."""
     end = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.02)

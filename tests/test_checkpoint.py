@@ -1,4 +1,4 @@
-"""`checkpoint.save` and `load`: whole training jobs go on, in another process too, and wrong files are named."""
+"""`checkpoint.save` and `load`: whole training jobs continue, also in another process, and invalid files raise."""
 
 import os
 import pickle
@@ -54,7 +54,7 @@ def test_values_round_trip(tmp_path):
 
 
 class Job:
-    """Training, in miniature: an environment, a policy that learns, statistics, a search and generators."""
+    """A small training job: an environment, a policy that learns, statistics, a search and generators."""
 
     def __init__(self, make):
         torch.manual_seed(0)
@@ -213,7 +213,7 @@ def test_new_classes_must_be_allowed(tmp_path):
     env.close()
 
 
-# -- what goes wrong
+# -- errors
 
 
 @pytest.fixture

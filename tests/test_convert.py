@@ -1,4 +1,4 @@
-"""Ways between the dialects: the same rows, seen through other names."""
+"""Conversions between the dialects keep the values of all rows."""
 
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ def batch(**kwargs: Any) -> SerialEnv:
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
 def test_an_environment_over_tensordicts_as_a_vector_environment(mode: str) -> None:
-    """It gives what the engine's own vector environment gives for the same seeds, in every mode."""
+    """The values equal those of the engine's vector environment for equal seeds, in every auto-reset mode."""
     env = to_vector(batch(), autoreset_mode=mode)
     seeds, seed = [], 0
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_seeds_of_single_rows_raise(seeds: Any) -> None:
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "native::CartPole-v1"])
 def test_vector_environments_by_name_over_tensordicts(name: str) -> None:
-    """True successors on both sides of an end, and the seeds that single environments have, one after another."""
+    """Gives true successors at the end of episodes, and the seeds of consecutive single environments."""
     env = to_tensordict(make_vector_env(name, num_envs=3), categorical_action_encoding=True)
     assert env.batch_size == (3,)
     env.set_seed(0)
@@ -114,7 +114,7 @@ def test_vector_environments_by_name_over_tensordicts(name: str) -> None:
     done = rollout["next", "done"].squeeze(-1)
     assert done.any()
     after = rollout["next", "observation"]
-    assert (after[done][:, [0, 2]].abs() > torch.tensor([2.4, 0.209])).any(-1).all()  # where CartPole ends
+    assert (after[done][:, [0, 2]].abs() > torch.tensor([2.4, 0.209])).any(-1).all()  # where CartPole's episode ends
     torch.testing.assert_close(after[:, :-1][~done[:, :-1]], rollout["observation"][:, 1:][~done[:, :-1]])
     for t in range(60):
         obs, _, terminated, _, _ = complete.step(rollout["action"][:, t])
@@ -155,7 +155,7 @@ def test_objects_without_tensordict_form_raise() -> None:
 
 
 def chained(seed: int) -> list[int]:
-    """The seeds that rows over TensorDicts get of one."""
+    """Returns the seeds that rows over TensorDicts derive from one seed."""
     seeds = [seed]
     while len(seeds) < 3:
         seeds.append(GymEnv("CartPole-v1").set_seed(seeds[-1]))
@@ -163,7 +163,7 @@ def chained(seed: int) -> list[int]:
 
 
 def episodes(venv: BaseVectorEnv, **seeds: Any) -> list[Any]:
-    """Steps of all, steps of some, resets of those that ended: what is seen, as nested lists."""
+    """Returns the observations of full steps, partial steps and partial resets, as nested lists."""
     rng = np.random.default_rng(1)
     message_text: list[Any] = [venv.reset(**seeds)[0].tolist()]
     for turn in range(40):
@@ -187,7 +187,7 @@ def episodes(venv: BaseVectorEnv, **seeds: Any) -> list[Any]:
     ],
 )
 def test_vector_environments_with_ids(make: Any) -> None:
-    """The same workers, whose episodes are those that environments with ids of their own would have."""
+    """The same workers run; the episodes equal those of an environment with ids."""
     with to_venv(make()) as venv, DummyVectorEnv(CARTPOLES) as expected:
         assert episodes(venv, seed=SEEDS) == episodes(expected, seed=SEEDS)
         assert venv.seed(3) == [[3], [4], [5]]
@@ -211,7 +211,7 @@ def test_vector_environments_with_ids_that_do_not_wait() -> None:
     "wrap", [lambda env: env, BatchedVectorEnv, lambda _: make_vector_env("native::CartPole-v1", num_envs=3)]
 )
 def test_batched_simulators_with_ids(wrap: Any) -> None:
-    """Rows that are not asked stand still, whatever the others do."""
+    """Rows that are not selected do not change."""
     with to_venv(wrap(make_native("CartPole-v1", 3))) as venv, to_venv(make_native("CartPole-v1", 3)) as complete:
         obs, infos = venv.reset(seed=SEEDS)
         np.testing.assert_array_equal(obs, complete.reset(seed=SEEDS)[0])
@@ -273,7 +273,7 @@ def test_environments_over_tensordicts_with_ids() -> None:
 
 
 def test_environments_with_ids_in_the_other_dialects() -> None:
-    """There and back: the same pool, the same simulator, the same environment."""
+    """A round trip returns the same pool, simulator or environment."""
     venv = ShmemVectorEnv(CARTPOLES, num_workers=2)
     pool = venv._pool
     vector = to_vector(venv, autoreset_mode="same_step")

@@ -1,4 +1,4 @@
-"""Every block of Python in the pages on environments of dialects 2 to 4 and on checkpoints runs alone."""
+"""Runs every Python block of the pages on dialects 2 to 4 and on checkpoints by itself."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,6 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page}-{number}" for page, number, _ in BLOCKS])
-def test_block(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where some write files
+def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some blocks write files
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})

@@ -1,4 +1,4 @@
-"""The tree of errors: what each is besides, what its message says, and that it can travel."""
+"""The exception classes: their base classes, their messages, and pickling."""
 
 import copy
 import pickle
@@ -54,7 +54,7 @@ def test_errors_derive_from_builtin_exceptions(error: type[Exception], kinds: tu
     assert all(issubclass(error, kind) for kind in kinds)
 
 
-def test_the_tree_is_drawn_in_full() -> None:
+def test_the_docstring_shows_every_exception() -> None:
     samples = errors.__doc__ or ""
     classes = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, VecrlError)]
     assert len(classes) == 14

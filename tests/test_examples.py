@@ -25,7 +25,7 @@ def test_every_example_is_tested() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.ray] if name == "cluster.py" else []) for name in SHORT]
 )
-def test_example(name: str, tmp_path: Path) -> None:
+def test_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / name), *SHORT[name]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`implement_for`: which of several versions of a function is meant."""
+"""`implement_for`: which of several versions of a function is called."""
 
 import sys
 from importlib import import_module
@@ -13,7 +13,7 @@ from vecrl.errors import VersionError
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Pretends that libraries are installed in the versions that it is called with."""
+    """Simulates installed libraries with the versions that it is called with."""
 
     def pretend(**versions: str) -> None:
         for name, version in versions.items():
@@ -48,7 +48,7 @@ def test_ranges_include_the_first_and_exclude_the_last_version(libraries: Any, v
 def test_nothing_is_imported_before_the_call(libraries: Any) -> None:
     @implement_for("latelib", "1")
     def fun(x: int, *, y: int) -> int:
-        """A text."""
+        """A docstring."""
         return x + y
 
     assert fun.__doc__ == "A text."

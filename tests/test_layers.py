@@ -1,4 +1,4 @@
-"""Which part may know which: seen in what importing them brings along, and in their own import statements."""
+"""Which package may import which, checked by the modules that an import loads and by the import statements."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
-# the files that know Ray
+# the files that may import Ray
 RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
 STDLIB_MODULES = set(sys.stdlib_module_names)
 OPTIONAL = {"brax", "envpool", "imageio", "jax", "jaxlib", "matplotlib", "mujoco", "ray", "rich", "tensordict", "typer"}
@@ -60,7 +60,7 @@ def test_importing_vecrl_loads_no_optional_packages(module: str) -> None:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The full names of the modules that a file imports; of its own package's, with what is taken of them."""
+    """Returns the full names of the modules that a file imports; for its own package, with the imported names."""
     package = ("vecrl", *path.relative_to(SOURCE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -73,7 +73,8 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def _disallowed_imports(folder: str, allowed: tuple[str, ...], libraries: set[str]) -> list[str]:
-    """Imports of the files in `folder` that are none of: below `allowed`, the standard library, `libraries`."""
+    """Returns imports of the files in `folder` that are not below `allowed`, nor in the standard library or
+    `libraries`."""
     found: list[str] = []
     for path in sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]:
         for name in _imports(path):
@@ -133,7 +134,7 @@ def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None
 
 
 def test_venv_imports_engine_and_vector_only() -> None:
-    """Without torch, but for what stands on batches of tensors."""
+    """Without torch, except in the modules for batches of tensors."""
     below = (
         "vecrl.engine",
         "vecrl.errors",
@@ -158,7 +159,7 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
     seams = (*seams, "vecrl.snapshot")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
-            own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # tensors come of these
+            own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # these return tensors
             assert _disallowed_imports(f"simulators/{path.name}", seams, {"numpy", "gymnasium"} | own) == []
 
 

@@ -1,4 +1,4 @@
-"""Every worker draws from random streams of its own, which a seed makes reproducible."""
+"""Every worker draws from its own random streams, which a seed makes reproducible."""
 
 import random
 import re
@@ -25,7 +25,7 @@ BACKENDS = ["serial", "threads", "processes", RAY]
 
 
 def draw() -> list[float]:
-    """One number of each global generator."""
+    """Returns one number of each global generator."""
     return [random.random(), float(np.random.random()), float(torch.rand(()))]  # noqa: NPY002
 
 
@@ -38,7 +38,7 @@ def test_equal_seeds_give_equal_numbers_and_other_seeds_others() -> None:
     assert len({number for numbers in samples for number in numbers}) == 3 * 6
 
 
-def test_streams_continue_in_the_next_block_and_leave_the_process_generators_alone() -> None:
+def test_streams_continue_and_do_not_change_process_generators() -> None:
     seed_streams(5)
     expected_inside = draw() + draw()
     seed_streams(6)
@@ -68,7 +68,7 @@ def test_streams_can_be_nested() -> None:
 
 
 class Draws(gymnasium.Env[Any, Any]):
-    """Observes numbers of the global generators: those drawn when it was made, and new ones."""
+    """Observes numbers of the global generators: those drawn in its constructor, and new ones."""
 
     observation_space = spaces.Box(0, 1, (6,), np.float64)
     action_space = spaces.Discrete(2)
@@ -118,7 +118,7 @@ def test_a_restarted_worker_does_not_repeat_random_numbers(backend: Any) -> None
 
 
 class DrawingEnv(EnvBase):
-    """A TensorDict environment that draws from torch's global generator, and is not seeded."""
+    """A TensorDict environment that draws from torch's global generator and ignores seeds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def _played(policy: Any = all_noise, *, resets: tuple[Any, ...] = (3,), steps: i
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("policy", [torch_noise, numpy_noise, python_noise])
-def test_workers_act_differently_where_the_policy_draws(policy: Any, backend: Any) -> None:
+def test_random_policies_act_differently_in_each_worker(policy: Any, backend: Any) -> None:
     rollout = [_played(policy, resets=(seed,), backend=backend) for seed in (None, None, 5)]
     columns = {actions[:, i].tobytes() for actions in rollout for i in range(4)}
     assert len(columns) == 12
@@ -194,14 +194,14 @@ def test_a_seed_gives_the_same_actions_on_every_backend(backend: Any, workers: i
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_row_by_row_the_number_of_workers_does_not_matter(backend: Any) -> None:
+def test_row_seeds_do_not_depend_on_the_number_of_workers(backend: Any) -> None:
     alone = _played(num_workers=1, backend="serial", row_by_row=True)
     for workers in (1, 3, 4):
         np.testing.assert_array_equal(alone, _played(num_workers=workers, backend=backend, row_by_row=True))
     assert len({alone[:, i].tobytes() for i in range(4)}) == 4
 
 
-def test_the_seed_of_the_constructor_is_that_of_the_first_reset() -> None:
+def test_constructor_seed_applies_to_the_first_reset() -> None:
     def play(**options: Any) -> tuple[np.ndarray, np.ndarray]:
         with RolloutWorkers([_cartpole] * 3, all_noise, backend="serial", **options) as workers:
             first = workers.rollout(30)
@@ -214,13 +214,13 @@ def test_the_seed_of_the_constructor_is_that_of_the_first_reset() -> None:
 
 
 @pytest.mark.parametrize("seed", ["seven", [1, 2]])
-def test_seeds_that_are_none_are_refused_before_anything_is_made(seed: Any) -> None:
+def test_invalid_seeds_raise_before_workers_start(seed: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape("Expected")):
         RolloutWorkers([_cartpole] * 3, all_noise, seed=seed)
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
-def test_seeded_policies_leave_the_callers_generators_alone(backend: Any) -> None:
+def test_seeded_policies_do_not_change_the_callers_generators(backend: Any) -> None:
     seed_streams(9)
     expected = draw()
     with RolloutWorkers([_cartpole] * 2, all_noise, backend=backend, num_workers=2, seed=1) as workers:
@@ -230,7 +230,7 @@ def test_seeded_policies_leave_the_callers_generators_alone(backend: Any) -> Non
 
 
 class OwnGenerator:
-    """A policy with a generator of its own, equal in every copy."""
+    """A policy with its own generator, equal in every copy."""
 
     def __init__(self) -> None:
         self.random = np.random.default_rng(0)
@@ -264,7 +264,7 @@ def test_cuda_generators_are_part_of_the_streams() -> None:
         assert on_device() == first
 
 
-def test_torch_is_not_imported_for_it() -> None:
+def test_streams_do_not_import_torch() -> None:
     code = "import sys; from vecrl.random_streams import *; seed_streams(1); RandomStreams(2).__enter__()"
     code += "; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

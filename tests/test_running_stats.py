@@ -1,4 +1,4 @@
-"""`RunningStats`: the numbers must be those of one pass over all rows, whatever the batches, masks and homes."""
+"""`RunningStats`: results equal one pass over all rows, for every batch size, mask and array type."""
 
 import pickle
 import subprocess
@@ -24,7 +24,7 @@ def as_home(x, device):
 
 
 def check(stats, rows):
-    """`stats` should be what one pass over `rows` gives."""
+    """Asserts that `stats` equals one pass over `rows`."""
     assert stats.count == len(rows)
     if len(rows):
         np.testing.assert_allclose(np.asarray(stats.mean), rows.mean(0), atol=1e-9)
@@ -45,7 +45,7 @@ def test_updates_equal_one_pass(device, parts):
 @settings(max_examples=60, deadline=None)
 @given(parts=batches)
 def test_merge_equals_one_pass(device, parts):
-    """RunningNorm row: merging of two of them (for workers and Ray)."""
+    """Covers merging of two statistics, as workers and Ray do."""
     total = RunningStats((3,), device=device)
     for part in parts:
         worker = RunningStats((3,))
@@ -58,7 +58,7 @@ def test_merge_equals_one_pass(device, parts):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_mask_equals_subset(device, data):
-    """RunningNorm row: masks. What masked rows hold does not matter, not even nan."""
+    """The values of masked rows have no effect, not even nan."""
     rows = data.draw(hnp.arrays(np.float64, (6, 3), elements=finite))
     mask = data.draw(hnp.arrays(bool, 6))
     first = data.draw(hnp.arrays(np.float64, (2, 3), elements=finite))
@@ -70,7 +70,7 @@ def test_mask_equals_subset(device, data):
 
 @pytest.mark.parametrize("device", HOMES)
 def test_long_run_with_large_mean_and_tiny_variance_stays_exact(device):
-    """RunningNorm row: numerically stable on long runs (large mean, small variance)."""
+    """Covers a large mean with a small variance."""
     rng = np.random.default_rng(0)
     stats = RunningStats((2,), device=device)
     rows = 1e6 + 1e-3 * rng.standard_normal((20_000, 8, 2))
@@ -124,7 +124,7 @@ def test_min_variance_is_a_floor(device):
 
 
 @pytest.mark.parametrize("device", HOMES)
-def test_before_the_first_row_normalising_changes_nothing(device):
+def test_normalizing_before_the_first_row_changes_nothing(device):
     stats = RunningStats((2,), device=device, epsilon=0.0)
     assert (stats.count, stats.mean.tolist(), stats.var.tolist()) == (0, [0.0, 0.0], [1.0, 1.0])
     assert stats.normalize(as_home(np.array([3.0, 4.0]), device)).tolist() == [3.0, 4.0]
@@ -159,7 +159,7 @@ def test_returned_arrays_do_not_change(device):
 @pytest.mark.parametrize("source", HOMES)
 @pytest.mark.parametrize("target", HOMES)
 def test_state_dict_pickle_and_to_are_exact(source, target):
-    """RunningNorm row: state_dict, device moves."""
+    """Covers state_dict, pickle and moves between devices."""
     stats = RunningStats((3,), device=source, clip=5)
     stats.update(np.random.default_rng(1).normal(size=(7, 3)))
     loaded = RunningStats((3,), device=target)
@@ -209,7 +209,7 @@ def test_gradients_reach_inputs_but_not_statistics():
 
 
 def test_tensor_statistics_compile_without_breaks_or_recompiles():
-    """Fused rollouts take the statistics into one compiled graph."""
+    """Fused rollouts include the statistics in one compiled graph."""
     stats = RunningStats((2,), device="cpu")
 
     def learn(x, mask):

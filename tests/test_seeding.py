@@ -1,4 +1,4 @@
-"""Seeds hang on the root, the environment and the episode, and on nothing else."""
+"""Seeds depend only on the root seed, the environment and the episode."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_seeds_never_change_from_version_to_version():
 def test_neighbouring_seeds_are_uncorrelated():
     grid = seeds_for(7, np.arange(300)[:, None], np.arange(300))
     assert grid.shape == (300, 300)
-    assert len(np.unique(grid)) > 300 * 300 - 10  # about one pair of 32-bit hashes is expected to meet
+    assert len(np.unique(grid)) > 300 * 300 - 10  # about one pair of 32-bit hashes is expected to be equal
     bits = np.unpackbits(grid.view(np.uint8))
     assert abs(bits.mean() - 0.5) < 0.002
     flips = np.unpackbits((grid[1:] ^ grid[:-1]).view(np.uint8)).mean()

@@ -1,4 +1,4 @@
-"""The public names of dialects 1 and 2 and how they are called: a user of the source library changes an import only."""
+"""Public names and signatures of dialects 1 and 2: a user of the source library changes only an import."""
 
 import inspect
 from importlib import import_module
@@ -71,7 +71,8 @@ FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_public_signatures_match_the_source(name):
-    """Public names of `vecrl.vector`, `vecrl.policy` and `vecrl.venv`; whatever is further is a keyword of its own."""
+    """Covers public names of `vecrl.vector`, `vecrl.policy` and `vecrl.venv`; additional parameters are
+    keyword-only."""
     home, _, path = name.partition(".")
     actual = inspect.signature(attrgetter(path)(import_module(f"vecrl.{home}"))).parameters
     expected = inspect.signature(SIGNATURES[name]).parameters
@@ -86,6 +87,6 @@ def test_public_signatures_match_the_source(name):
 
 @pytest.mark.parametrize("name", ["MultiLayered", "FeedForwardNet", "StructuredControlNet", "LocomotorNet"])
 def test_further_layers_are_public(name):
-    """Dialect 1: further public names of `vecrl.policy`."""
+    """Covers further public names of `vecrl.policy` for dialect 1."""
     assert name in import_module("vecrl.policy").__all__
     assert issubclass(getattr(import_module("vecrl.policy"), name), nn.Module)

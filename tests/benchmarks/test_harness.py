@@ -1,4 +1,4 @@
-"""Taking turns, failing contestants, and the words about targets."""
+"""The order of measurements, failing implementations, and the report of the targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every piece of work that this environment can do, at tiny sizes; and that the table names functions that exist."""
+"""Every workload that this Python environment can run, at tiny sizes. The table names functions that exist."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_workloads_run(entry, parameters):
     assert measurement.units >= 2
 
 
-@pytest.mark.filterwarnings("ignore")  # gymnasium's, when what is left of it is collected
+@pytest.mark.filterwarnings("ignore")  # from gymnasium, when its leftover objects are collected
 def test_a_failing_peer_is_reported():
     test_workloads_run("on_gymnasium:struck", {"number": 9})
     gc.collect()
@@ -131,7 +131,8 @@ def test_workload_names_are_unique():
 
 
 def _arguments(entry: str) -> tuple[set[str], set[str]]:
-    """The names that the function must be given, and all it takes: read, for most cannot be imported here."""
+    """Returns the required argument names of a function and all names it accepts. Reads the source, since most modules
+    cannot be imported here."""
     module, _, name = entry.partition(":")
     tree = ast.parse((IMPLEMENTATIONS / f"{module}.py").read_text())
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)

@@ -1,4 +1,4 @@
-"""Classic environments of every kind."""
+"""Classic environments for the tests of this folder."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from vecrl.classic import BaseEnv, GymEnv, RoboschoolEnv
 
 
 class WalkEnv(BaseEnv):
-    """Says as little as the contract lets it, and hands out the array that it goes on with."""
+    """Implements only what the contract requires, and returns the array that it keeps updating."""
 
     simulator = "none"
 
@@ -34,7 +34,7 @@ class WalkEnv(BaseEnv):
 
 
 class EndingEnv(gymnasium.Env[Any, Any]):
-    """Terminates, runs out of time, or both, as it is told by the number of steps and a seed."""
+    """Terminates, is truncated, or both, depending on the number of steps and a seed."""
 
     observation_space = spaces.Discrete(9, start=3)
     action_space = spaces.MultiDiscrete([2, 3], start=[0, 1])
@@ -58,7 +58,7 @@ gymnasium.register("Ends-v0", EndingEnv)
 
 
 class SmallObservations(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Every fiftieth pixel of what the environment renders."""
+    """Observes every fiftieth pixel of the rendered frame."""
 
     def __init__(self, env: Any):
         super().__init__(gymnasium.wrappers.AddRenderObservation(env, render_only=True))

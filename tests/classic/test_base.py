@@ -1,4 +1,4 @@
-"""`BaseEnv`: normalised states, scaled rewards, seeds, and whose arrays they are."""
+"""`BaseEnv`: normalized states, scaled rewards, seeds, and copies of arrays."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from vecrl.running_stats import RunningStats
 
 
 def play(env: BaseEnv, actions: list[Any]) -> tuple[list[np.ndarray], list[float]]:
-    """States, the first included, and rewards; ends begin anew."""
+    """Returns all states (the first included) and rewards. Resets the environment when an episode ends."""
     states, rewards = [env.reset()], []
     for action in actions:
         state, reward, done, _ = env.step(action)
@@ -32,7 +32,7 @@ def test_abstract_methods_match_the_contract() -> None:
         BaseEnv("nothing")  # pyright: ignore[reportAbstractUsage]
 
 
-def test_fixed_normalisation_maps_bounds_to_one() -> None:
+def test_fixed_normalization_maps_bounds_to_one() -> None:
     plain, env = GymEnv("Pendulum-v1", seed=1), GymEnv("Pendulum-v1", seed=1, fixed_normalize_states=True)
     high = plain.get_state_info()["high_bound"]
     states, scaled = (play(e, [0.5] * 30)[0] for e in (plain, env))
@@ -45,7 +45,7 @@ def test_fixed_normalisation_maps_bounds_to_one() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
-def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
+def test_fixed_normalization_of_other_dtypes(dtype: Any) -> None:
     class Bytes(WalkEnv):
         def get_state_info(self) -> dict[str, Any]:
             low, high = (np.array([value, 7], dtype) for value in (0, 255))
@@ -56,7 +56,7 @@ def test_fixed_normalisation_of_other_dtypes(dtype: Any) -> None:
 
     state = Bytes("bytes", fixed_normalize_states=True).reset()
     assert state.dtype == (np.float32 if dtype == np.uint8 else np.float64)
-    np.testing.assert_allclose(state, [-0.6, 0.0], rtol=1e-6)  # nothing lies between 7 and 7
+    np.testing.assert_allclose(state, [-0.6, 0.0], rtol=1e-6)  # the bounds 7 and 7 enclose no range
 
 
 def test_infinite_bounds_raise_with_the_dimension() -> None:
@@ -78,7 +78,7 @@ def test_dtype_maximum_does_not_count_as_a_bound(dtype: str) -> None:
         Vast("vast", fixed_normalize_states=True)
 
 
-def test_running_normalisation_uses_running_stats() -> None:
+def test_running_normalization_uses_running_stats() -> None:
     actions = [0, 1, 1, 0] * 40
     states, _ = play(GymEnv("CartPole-v1", seed=2), actions)
     scaled, _ = play(GymEnv("CartPole-v1", seed=2, running_normalize_states=True), actions)
@@ -102,7 +102,7 @@ def test_frozen_statistics_do_not_change_and_can_be_shared() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
-    actions = [0.3, -1.0, 2.0] * 90  # past the end at 200
+    actions = [0.3, -1.0, 2.0] * 90  # past the end of the episode, at 200
     _, rewards = play(GymEnv("Pendulum-v1", seed=3), actions)
     _, scaled = play(GymEnv("Pendulum-v1", seed=3, scale_reward=True, gamma=0.9), actions)
     returns: list[float] = []
@@ -121,7 +121,7 @@ def test_constant_rewards_are_not_scaled() -> None:
 
 @pytest.mark.parametrize("own", [WalkEnv, GymEnv])
 def test_options_apply_to_nested_subclasses(own: Any) -> None:
-    """What `reset` and `step` of one class call of another is not normalised twice."""
+    """A state is normalized once if `reset` and `step` of a class call those of its base class."""
 
     class Deeper(own):
         def reset(self) -> np.ndarray:
@@ -137,7 +137,7 @@ def test_options_apply_to_nested_subclasses(own: Any) -> None:
     assert not np.array_equal(scaled[1], states[1])
 
 
-def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
+def test_conflicting_normalization_and_bad_discounts_raise() -> None:
     with pytest.raises(ValueError, match="Choose one"):
         GymEnv("Pendulum-v1", fixed_normalize_states=True, running_normalize_states=True)
     with pytest.raises(ValueError, match=r"gamma in \[0, 1\], got"):
@@ -145,7 +145,7 @@ def test_conflicting_normalisation_and_bad_discounts_raise() -> None:
 
 
 @pytest.mark.parametrize("option", ["fixed_normalize_states", "running_normalize_states"])
-def test_discrete_states_cannot_be_normalised(option: str) -> None:
+def test_discrete_states_cannot_be_normalized(option: str) -> None:
     options: Any = {option: True}
     with pytest.raises(SpaceError, match=r"got Discrete\(16\) for FrozenLake-v1"):
         GymEnv("FrozenLake-v1", **options)

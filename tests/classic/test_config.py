@@ -1,4 +1,4 @@
-"""`Config`: names, sections, and files that come back as they went."""
+"""`Config`: names, sections, and files that load to the values that were saved."""
 
 import copy
 import math
@@ -105,7 +105,7 @@ def test_plain_values_round_trip(values: dict[str, Any], tmp_path_factory: pytes
     config.save(path)
     back = Config.load(path)
     assert back == config
-    assert repr(back) == repr(config)  # which tells 1 from 1.0 and from True
+    assert repr(back) == repr(config)  # distinguishes 1 from 1.0 and from True
 
 
 def test_numpy_values_become_python_values(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Classic environments as ones over TensorDicts and back: the same, bit for bit."""
+"""Conversions of classic environments to TensorDict environments and back give bit-identical values."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def seeded(env: BaseEnv) -> BaseEnv:
 
 
 def play(env: BaseEnv) -> list[tuple[np.ndarray, float, bool, bool]]:
-    """States, rewards and ends; the actions are always the same ones."""
+    """Returns states, rewards and done flags under a fixed sequence of actions."""
     space = space_of_info(env.get_action_info(), is_action=True)
     space.seed(0)
     found = [(np.array(env.reset()), 0.0, False, False)]
@@ -113,7 +113,7 @@ def test_terminated_and_truncated_are_distinguished(flags: tuple[bool, bool]) ->
 
 
 def test_conversions_accept_the_source_outputs() -> None:
-    """Equal to the environment over TensorDicts that the name gives, but for the reward's digits."""
+    """The result equals the TensorDict environment of the same name, except for the precision of rewards."""
     actual, reference = from_classic(GymEnv("CartPole-v1")), TensorDictGymEnv("CartPole-v1")
     assert isinstance(actual.action_spec, OneHot)
     assert actual.observation_spec == reference.observation_spec

@@ -1,4 +1,4 @@
-"""`GymEnv`: spaces as dicts, actions as they come, wrappers, and the two ends of an episode."""
+"""`GymEnv`: spaces as dicts, conversion of actions, wrappers, and terminated and truncated episodes."""
 
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ def test_info_distinguishes_terminated_and_truncated(flags: tuple[bool, bool]) -
 
 
 class Reused(EndingEnv):
-    """Always the same array, and the same info."""
+    """Returns the same array and the same info every time."""
 
     observation_space = spaces.Box(-9, 9, (2,))
     action_space = spaces.Discrete(2)
@@ -154,7 +154,7 @@ def test_unknown_names_raise_gymnasiums_error() -> None:
 
 
 class Old(EndingEnv):
-    """Speaks gym's older tongue: four values a step, a lone observation of a reset."""
+    """Implements the old gym interface: four values per step, only an observation from a reset."""
 
     def reset(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().reset(seed=0)[0]
@@ -167,7 +167,7 @@ class Old(EndingEnv):
 
 
 class Outdated:
-    """`Old`, which is none of gymnasium's environments."""
+    """Equals `Old`, but does not derive from a gymnasium class."""
 
     def __init__(self, env: Any):
         self.old = Old((False, True))
@@ -195,7 +195,7 @@ def test_the_config_holds_all_options(tmp_path: Any) -> None:
     config = Config(seed=1)
     env = GymEnv("Pendulum-v1", fixed_normalize_states=True, scale_reward=True)
     env.update_config(config)
-    env.update_config(config)  # again, as a script that goes on does
+    env.update_config(config)  # a second time, as in a longer script
     assert config.env.name == "Pendulum-v1"
     assert config.env.simulator == "gymnasium"
     assert config.env.wrappers == []

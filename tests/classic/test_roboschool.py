@@ -1,4 +1,4 @@
-"""`RoboschoolEnv`: which simulator a task runs on, and how that is told."""
+"""`RoboschoolEnv`: which simulator runs a task, and the warnings and errors about it."""
 
 import sys
 from types import ModuleType
@@ -16,7 +16,7 @@ from vecrl.errors import VersionError
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has only these of the simulators' modules be there, as stand-ins where they are none."""
+    """Makes only the given simulator modules importable, with stand-ins for those that are not installed."""
 
     def install(*names: str) -> None:
         for name in ("roboschool", "pybullet_envs_gymnasium", "mujoco"):

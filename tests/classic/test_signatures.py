@@ -1,4 +1,4 @@
-"""The public names of dialect 4 and how they are called: a user of the source library changes an import only."""
+"""Public names and signatures of dialect 4: a user of the source library changes only an import."""
 
 import inspect
 
@@ -29,7 +29,7 @@ FREE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 @pytest.mark.parametrize("ours", SIGNATURES, ids=lambda thing: thing.__qualname__)
 def test_signatures_match_the_source(ours: object) -> None:
-    """What is further may be left out."""
+    """Further parameters must be optional."""
     expected = inspect.signature(SIGNATURES[ours]).parameters
     found = inspect.signature(ours).parameters
     assert [name for name in found if name in expected] == list(expected)

@@ -1,4 +1,4 @@
-"""The command line, called in this process; and environments for it."""
+"""Fixtures that call the command line within this process, and environments for it."""
 
 import os
 import re
@@ -27,7 +27,8 @@ class Answer:
 
 @pytest.fixture
 def vecrl(monkeypatch):
-    """Call a command: its exit code and all it said, without line breaks that only the width asked for."""
+    """Returns a function that calls a command and returns its exit code and its output, without line breaks added by
+    wrapping."""
     for name, value in {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}.items():
         monkeypatch.setitem(os.environ, name, os.environ.get(name, value))
     monkeypatch.setattr("vecrl.cli.console.console._width", 200)
@@ -42,7 +43,7 @@ def vecrl(monkeypatch):
 
 @pytest.fixture
 def odd():
-    """`Odd/<name>-v0` for each of `odd_envs`."""
+    """Registers `Odd/<name>-v0` for each environment in `odd_envs`."""
     for name in ODD:
         gymnasium.register(f"Odd/{name}-v0", getattr(fixture_envs, name))
     yield
@@ -51,7 +52,7 @@ def odd():
 
 
 def frames_of(video):
-    """The frames `[n, height, width, 3]` of an mp4, and its frames a second; read by ffmpeg itself."""
+    """Returns the frames `[n, height, width, 3]` of an mp4 file and its frames per second, read by ffmpeg."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
     found = re.search(rb"Video: h264.* (\d+)x(\d+)[ ,].*?([\d.]+) fps", done.stderr)

@@ -1,4 +1,4 @@
-"""Environments that do not do what they say, each in one way; and a noisy one."""
+"""Environments that each violate their declaration in one way, and a noisy environment."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Sound(gymnasium.Env):
-    """Says the truth: ends after ten steps."""
+    """Matches its declaration. Episodes have ten steps."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
@@ -66,7 +66,7 @@ class Unmakeable(Sound):
 
 
 class Spaceless(gymnasium.Env):
-    """Declares nothing."""
+    """Declares no spaces."""
 
 
 class NoObservationSpace(Sound):
@@ -89,7 +89,7 @@ class Unclosable(Sound):
 
 
 class Noisy(gymnasium.Env):
-    """One step; the reward is minus the distance of the action from 0.5, plus noise that is ten times as large."""
+    """Has one-step episodes. The reward is minus the distance of the action from 0.5, plus ten times larger noise."""
 
     observation_space = Box(0.0, 1.0, (1,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)

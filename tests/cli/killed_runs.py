@@ -1,7 +1,7 @@
-"""Runs of `vecrl evolve` that are killed and resumed, as a program: FOLDER SEED NUMBER ARGUMENT…
+"""Runs of `vecrl evolve` that are killed and resumed. Program arguments: FOLDER SEED NUMBER ARGUMENT…
 
-Every run is a fork of this process, which has imported all that it needs, and ends by a real SIGKILL: before the n-th
-thing that it does to a file of its folder, or after so many milliseconds. Prints a line for each: how it was killed.
+Every run is a fork of this process, which has already imported all it needs. A run is ended by SIGKILL: before the n-th
+file operation in its folder, or after a number of milliseconds. Prints one line per run: how it was killed.
 """
 
 import os
@@ -21,7 +21,7 @@ WRITES = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
 
 
 def _die_at(number: int, folder: str) -> None:
-    """Be killed before the n-th thing that is done to the folder."""
+    """Kills this process before the n-th file operation in the folder."""
     remaining = [number]
 
     def look(event: str, args: tuple) -> None:
@@ -42,7 +42,7 @@ def _die_after(seconds: float) -> None:
 
 
 def run(arguments: list[str], folder: str, die: tuple[str, float] | None) -> int:
-    """One run in a process of its own; its exit code, below 0 where it was killed."""
+    """Does one run in a process of its own and returns its exit code, which is negative if the run was killed."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -63,14 +63,14 @@ def run(arguments: list[str], folder: str, die: tuple[str, float] | None) -> int
 
 
 def main(parent: str, seed: str, number: str, *arguments: str) -> None:
-    """Kill a run up to `number` times, at points drawn by `seed`, then let it come to its end."""
+    """Kills a run up to `number` times, at points drawn with `seed`, then lets it finish."""
     draw = random.Random(int(seed))
     folder = Path(parent) / arguments[0].replace("::", "-")
     folder = folder.with_name(f"{folder.name}-1")
     for _ in range(int(number)):
         die = ("file", draw.randint(1, 60)) if draw.random() < 0.7 else ("time", draw.uniform(0.0, 0.3))
         started = (folder / "config.yaml").exists()
-        if not started:  # nothing to go on with: whoever was killed had not begun
+        if not started:  # there is no state to resume from: the run was killed before it started
             folder = Path(parent) / f"{folder.name.rpartition('-')[0]}-{len(list(Path(parent).iterdir())) + 1}"
         repeated = ["evolve", "--resume", str(folder)] if started else ["evolve", *arguments, "--out", parent]
         print(*die, run(repeated, parent, die), folder.name, flush=True)

@@ -1,4 +1,4 @@
-"""`vecrl envs`, `check`, `rollout` and `bench`, for real."""
+"""`vecrl envs`, `check`, `rollout` and `bench` with real environments."""
 
 import os
 import subprocess
@@ -146,7 +146,7 @@ def test_rollout_runs_a_saved_policy(vecrl, odd, tmp_path):
     assert answer.code == 0, answer.out
     assert "saved policy: 3 episodes" in answer.out
     frames, rate = frames_of(video)
-    assert (frames.shape, rate) == ((11, 34, 48, 3), 10)  # odd sizes are padded
+    assert (frames.shape, rate) == ((11, 34, 48, 3), 10)  # odd frame sizes are padded
     levels = frames.mean((1, 2, 3))
     assert (np.diff(levels) > 10).all()
     wrong = vecrl("rollout", "CartPole-v1", "--policy", tmp_path / "p.pt")

@@ -1,4 +1,4 @@
-"""`vecrl evolve`, for real: what is in the folder, and going on as if nothing had happened."""
+"""`vecrl evolve` with real runs: the files of a run, and equal results after resuming."""
 
 import csv
 import os
@@ -32,7 +32,7 @@ def rows(folder):
 
 
 def plain(state):
-    """A state of nested dictionaries with lists for its tensors."""
+    """Returns a state as nested dictionaries with lists instead of tensors."""
     if isinstance(state, dict):
         return {name: plain(value) for name, value in state.items()}
     return state.tolist() if torch.is_tensor(state) else state
@@ -94,7 +94,8 @@ def test_resumed_runs_equal_uninterrupted_runs(vecrl, tmp_path, env):
 def test_losing_a_cluster_node_does_not_change_results(
     vecrl, tmp_path, cluster, monkeypatch, caplog, size, asks, ask, fatal
 ):
-    """In the middle of a generation, where environments are stepped from here; before one, where workers do."""
+    """Once in the middle of a generation (stepped by this process) and once before a generation (stepped by the
+    workers)."""
     once = ["evolve", "CartPole-v1", *SMALL, "--generations", 3, "--no-video", "--out", tmp_path]
     once += [part for item in size for part in ("--subbatch-size", item)]
     assert vecrl(*once).code == 0
@@ -237,20 +238,20 @@ def test_metrics_after_the_saved_state_are_removed(vecrl, tmp_path):
     folder = tmp_path / "native-CartPole-v1-1"
     before = rows(folder)
     with (folder / "metrics.csv").open("a") as file:
-        file.write("3,1,1,1,1,1,1,1,1,1\n")  # as if the process had been killed before it kept its state
+        file.write("3,1,1,1,1,1,1,1,1,1\n")  # as if the process had been killed before it saved its state
     assert vecrl("evolve", "--resume", folder, "--generations", 3).code == 0
     assert rows(folder)[:2] == before
     assert [row["generation"] for row in rows(folder)] == [1, 2, 3]
     assert rows(folder)[2]["steps"] > before[1]["steps"]
     with (folder / "metrics.csv").open("a") as file:
-        file.write("4,1,1")  # as if it had been killed as it wrote
+        file.write("4,1,1")  # as if the process had been killed while writing
     assert vecrl("evolve", "--resume", folder, "--generations", 4).code == 0
     assert [row["generation"] for row in rows(folder)] == [1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a short run, to be copied."""
+    """Returns the folder of a short run, to be copied."""
     parent = tmp_path_factory.mktemp("runs")
     arguments = ["evolve", "native::CartPole-v1", *SMALL, "--generations", 1, "--no-video", "--out", parent]
     assert not CliRunner().invoke(app, list(map(str, arguments))).exit_code

@@ -1,4 +1,4 @@
-"""A run that is killed at any instant, also in the middle of a save, goes on to what it would have come to."""
+"""A run that is killed at any time, also while saving, resumes to the results of an uninterrupted run."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ PROGRAM = str(Path(__file__).with_name("killed_runs.py"))
 
 
 def outcome(folder):
-    """All that a run came to, but for the time that it took."""
+    """Returns all results of a run except for its duration."""
     state = checkpoint.load(folder / "state.ckpt")["run"]
     best = SavedPolicy.load(folder / "best.pt")
     parts = [plain(state[name]) for name in ("search", "evaluator", "selection", "steps")]
@@ -38,18 +38,18 @@ def program(parent, seed, number):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    _, folder = program(tmp_path_factory.mktemp("unbroken"), 0, 0)
+def uninterrupted(tmp_path_factory):
+    _, folder = program(tmp_path_factory.mktemp("uninterrupted"), 0, 0)
     found = outcome(folder)
     assert 2 <= len(found[0]) <= 8
     return found
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_runs_resume_to_equal_results(unbroken, tmp_path, seed):
+def test_killed_runs_resume_to_equal_results(uninterrupted, tmp_path, seed):
     lines, folder = program(tmp_path, seed, 6)
     assert any(" -9 " in line for line in lines), lines
-    assert outcome(folder) == unbroken
+    assert outcome(folder) == uninterrupted
     remaining = [file.name for file in folder.iterdir() if file.name.startswith(".")]
     assert remaining == []
 

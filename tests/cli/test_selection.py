@@ -1,4 +1,4 @@
-"""Which policy `vecrl evolve` keeps: the best tested one, whatever happens to the run."""
+"""Which policy `vecrl evolve` keeps: the one with the best test, also if the run is resumed or interrupted."""
 
 import re
 from itertools import pairwise
@@ -20,7 +20,7 @@ GREEN = torch.tensor([0x23, 0x8B, 0x45]) / 255  # of tests on the learning curve
 
 @pytest.fixture
 def noisy(vecrl, odd, tmp_path):
-    """Call `evolve` on Odd/Noisy-v0; the answer and the folder."""
+    """Returns a function that calls `evolve` on Odd/Noisy-v0 and returns its output and the folder."""
 
     def call(*arguments):
         parent = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -30,13 +30,13 @@ def noisy(vecrl, odd, tmp_path):
 
 
 def quality(folder):
-    """The mean return of best.pt without the noise, which is the same in all tests of a run."""
+    """Returns the mean return of best.pt without the noise, which is the same in all tests of a run."""
     with torch.no_grad():
         return -abs(float(SavedPolicy.load(folder / "best.pt").module()(torch.ones(1)).clamp(-1, 1)) - 0.5)
 
 
 def interrupt(monkeypatch, owner, method, call):
-    """Raise KeyboardInterrupt in the n-th call of a method, after its work."""
+    """Raises KeyboardInterrupt at the end of the n-th call of a method."""
     calls, original = [], getattr(owner, method)
 
     def interrupted(self, *args, **kwargs):
@@ -71,15 +71,15 @@ def test_resuming_a_finished_run_leaves_its_best_policy(noisy, vecrl, lose):
     assert rows(folder) == lines
 
 
-def test_policies_that_were_good_on_the_way_are_kept(noisy):
-    """The centre walks at random here: the best of its tests is seldom the last."""
+def test_best_policy_of_earlier_generations_is_kept(noisy):
+    """The center walks at random here, so its best test is seldom the last one."""
     _, folder = noisy("--generations", 12, "--test-every", 1)
     tests = [row["test"] for row in rows(folder)]
     assert max(tests) > tests[-1]
     assert SavedPolicy.load(folder / "best.pt").mean_return == pytest.approx(max(tests))
 
 
-def test_the_result_is_of_episodes_that_chose_nothing(noisy):
+def test_reported_result_uses_episodes_not_used_for_selection(noisy):
     answer, folder = noisy("--generations", 4, "--test-every", 2)
     found = re.search(
         r"Best: mean return (\S+) over 5 fresh episodes \((\S+) in the test after generation (\d)", answer.out
@@ -90,7 +90,7 @@ def test_the_result_is_of_episodes_that_chose_nothing(noisy):
     assert abs(float(found[1]) - float(found[2])) > 0.1, "the same noise is in both"
 
 
-def test_an_interrupt_reports_the_best_test(noisy, vecrl, monkeypatch):
+def test_interrupted_runs_report_the_best_test(noisy, vecrl, monkeypatch):
     _, complete = noisy("--generations", 6, "--test-every", 2)
     with monkeypatch.context() as patch:
         interrupt(patch, Evolution, "advance", 4)
@@ -106,7 +106,7 @@ def test_an_interrupt_reports_the_best_test(noisy, vecrl, monkeypatch):
     assert (folder / "best.pt").read_bytes() == (complete / "best.pt").read_bytes()
 
 
-def test_an_interrupt_in_a_test_goes_back_to_the_last_whole_generation(noisy, vecrl, monkeypatch):
+def test_interrupts_during_a_test_restore_the_last_complete_generation(noisy, vecrl, monkeypatch):
     _, complete = noisy("--generations", 4, "--test-every", 2)
     with monkeypatch.context() as patch:
         interrupt(patch, Selection, "test", 2)
@@ -118,7 +118,7 @@ def test_an_interrupt_in_a_test_goes_back_to_the_last_whole_generation(noisy, ve
     assert rows(folder) == rows(complete)
 
 
-def test_an_interrupt_before_the_first_test_says_so(noisy, monkeypatch):
+def test_interrupts_before_the_first_test_are_reported(noisy, monkeypatch):
     interrupt(monkeypatch, Evolution, "advance", 3)
     answer, folder = noisy("--generations", 6, "--test-every", 5)
     assert answer.code == 130
@@ -128,7 +128,7 @@ def test_an_interrupt_before_the_first_test_says_so(noisy, monkeypatch):
     assert torch.equal(best.parameters, state["search"]["center"])
 
 
-def test_tests_are_in_the_metrics_and_on_the_curve(noisy, monkeypatch):
+def test_tests_appear_in_metrics_and_learning_curve(noisy, monkeypatch):
     answer, folder = noisy("--generations", 5, "--test-every", 2)
     assert answer.code == 0
     lines = (folder / "metrics.csv").read_text().splitlines()
@@ -145,7 +145,7 @@ def has_tests(folder):
     return bool((image - GREEN).abs().amax(-1).lt(0.01).any())
 
 
-def test_by_default_tests_take_a_tenth_of_the_steps(noisy):
+def test_tests_take_a_tenth_of_the_steps_by_default(noisy):
     _, folder = noisy("--generations", 80, "--test-episodes", 10)
     tested = [row["generation"] for row in rows(folder)[:-1] if row["test"] > -torch.inf]
     assert len(tested) >= 2
@@ -155,7 +155,7 @@ def test_by_default_tests_take_a_tenth_of_the_steps(noisy):
     assert len(tested) * 10 <= selection["steps"] <= 0.1 * steps + 20
 
 
-def test_another_number_of_test_episodes_tests_the_best_policy_again(noisy, vecrl):
+def test_changing_test_episodes_retests_the_best_policy(noisy, vecrl):
     _, folder = noisy("--generations", 2, "--test-episodes", 1, "--seed", 2)
     before, found = SavedPolicy.load(folder / "best.pt"), [quality(folder)]
     assert vecrl("evolve", "--resume", folder, "--test-episodes", 50).code == 0
@@ -167,8 +167,8 @@ def test_another_number_of_test_episodes_tests_the_best_policy_again(noisy, vecr
     assert found[2] > found[1] >= found[0]
 
 
-def test_a_test_of_the_luckiest_member_can_reach_the_goal(vecrl, tmp_path):
-    """CartPole's members keep the pole up before the centre and the mean do."""
+def test_testing_the_best_member_can_reach_the_target(vecrl, tmp_path):
+    """In CartPole, members balance the pole before the center and the mean do."""
     arguments = ["evolve", "native::CartPole-v1", "--seed", 1, "--max-steps", 200, "--no-video", "--out", tmp_path]
     answer = vecrl(*arguments, "--stop-at", 190, "--test-episodes", 10, "--test-every", 3, "--generations", 30)
     assert "Solved" in answer.out
@@ -176,7 +176,7 @@ def test_a_test_of_the_luckiest_member_can_reach_the_goal(vecrl, tmp_path):
     assert last["test"] >= 190 > max(last["center"], last["mean"])
 
 
-def test_the_last_test_of_a_run_changes_no_later_test(noisy, vecrl):
+def test_final_test_of_a_run_does_not_change_later_tests(noisy, vecrl):
     (_, complete), (_, parts) = (noisy("--generations", count, "--test-every", 2) for count in (5, 3))
     assert vecrl("evolve", "--resume", parts, "--generations", 5).code == 0
     lines = rows(complete), rows(parts)

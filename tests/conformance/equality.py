@@ -1,4 +1,4 @@
-"""Equality of whatever environments yield: kinds, dtypes, shapes and every bit."""
+"""Equality of results of environments: array types, dtypes, shapes and all bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium.spaces import GraphInstance
 
 
 def assert_same(actual: Any, expected: Any, path: str = "it") -> None:
-    """Raise an AssertionError that says where the two differ."""
+    """Raises an AssertionError that names the first difference between two values."""
     if isinstance(expected, dict):
         assert isinstance(actual, dict), f"{path}: {type(actual)} instead of a dict"
         assert set(actual) == set(expected), f"{path}: keys {sorted(actual)} instead of {sorted(expected)}"

@@ -1,4 +1,4 @@
-"""Environments that worker processes can import, and what they should yield."""
+"""Environments that worker processes can import, with known results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 
 class Counting(gymnasium.Env):
-    """Observes `[env_id, episode, count]`; ends at `length`: an even id terminates, an odd one is truncated.
+    """Observes `[env_id, episode, count]` and ends at `length`: even ids terminate, odd ids are truncated.
 
-    The reward is the count plus the action. With `delay`, steps take a random time of up to so many seconds.
+    The reward is the count plus the action. With `delay`, each step takes a random time of up to `delay` seconds.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
@@ -40,7 +40,7 @@ class Counting(gymnasium.Env):
         self.options.append(options)
         self.episode += 1
         self.count = 0
-        return self.observe(), {"begun": self.episode}
+        return self.observe(), {"episode_index": self.episode}
 
     def step(self, action):
         if self.delay:
@@ -64,7 +64,7 @@ UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Echo(gymnasium.Env):
-    """Observes `observe()`, records its calls, and says whatever it is told to."""
+    """Observes `observe()`, records its calls, and returns configured values."""
 
     def __init__(self, observation=UNIT, action=UNIT, length=3, infos=None, fault_at=None):
         self.observation_space, self.action_space = observation, action
@@ -85,7 +85,7 @@ class Echo(gymnasium.Env):
         self.calls.append(action)
         self.count += 1
         if self.count == self.fault_at:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         return self.observe(), 1, self.count >= self.length, False, self.infos[self.count % len(self.infos)]
 
     def close(self):
@@ -93,15 +93,15 @@ class Echo(gymnasium.Env):
 
 
 class Noise(gymnasium.Env):
-    """Observes samples of a space and folds the action it got, value and type, into the reward.
+    """Observes samples of a space and folds the action (value and type) into the reward.
 
-    Episodes are of random length; infos hold everything that gymnasium merges, not always the same keys.
+    Episodes have random lengths. Infos contain every kind of value that gymnasium merges, with varying keys.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space = spaces.Discrete(3), infos=True):  # noqa: B008
-        self.observation_space = copy.deepcopy(observation_space)  # with a generator of its own, threads being about
+        self.observation_space = copy.deepcopy(observation_space)  # other threads may use the global one
         self.action_space, self.infos = action_space, infos
         self.render_mode = None
 
@@ -128,7 +128,7 @@ class Noise(gymnasium.Env):
 
 
 def fold_to_number(value: Any) -> float:
-    """A number that tells values, their types and their dtypes apart."""
+    """Returns a number that distinguishes values, their types and their dtypes."""
     if isinstance(value, dict):
         return sum((i + 1) * fold_to_number(item) for i, (_, item) in enumerate(sorted(value.items())))
     if isinstance(value, tuple | list):
@@ -175,12 +175,12 @@ GYMNASIUM = {
 
 
 def counting(n: int, length: int = 4, **kwargs: Any) -> list[Any]:
-    """Makers of counting environments, the i-th of which ends after `length + i` steps."""
+    """Returns factories of counting environments. Number i ends after `length + i` steps."""
     return [partial(Counting, i, length + i, **kwargs) for i in range(n)]
 
 
 def echoes(n: int, **kwargs: Any) -> tuple[list[Echo], list[Any]]:
-    """Environments to look into, and their makers."""
+    """Returns recording environments and their factories."""
     envs = [Echo(**kwargs) for _ in range(n)]
     return envs, [lambda env=env: env for env in envs]
 
@@ -190,12 +190,12 @@ def ones(n: int) -> np.ndarray:
 
 
 def noise(name: str, n: int, action: str = "discrete", **kwargs: Any) -> list[Any]:
-    """Makers of noise environments over named spaces."""
+    """Returns factories of noise environments over named spaces."""
     return [partial(Noise, SPACES[name], SPACES[action], **kwargs)] * n
 
 
 def makers(name: str, n: int) -> list[Any]:
-    """Makers of what is named: an id of gymnasium, "counting", or a space for noise."""
+    """Returns factories by name: a gymnasium id, "counting", or the name of a space for noise."""
     if name == "counting":
         return counting(n)
     if name in GYMNASIUM:

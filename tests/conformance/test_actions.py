@@ -1,4 +1,4 @@
-"""Actions of every space and kind reach the environments as they would from gymnasium, or are refused by name."""
+"""Actions of every space and array type reach the environments as in gymnasium. Invalid actions raise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES = [("serial", 1), ("threads", 3), ("processes", 2)]
 
 
 def folded(envs: Any, steps: int = 4) -> list[list[float]]:
-    """What the environments made of sampled actions: values, types and dtypes, as numbers."""
+    """Returns the numbers that environments fold from sampled actions: values, types and dtypes."""
     envs.reset(seed=1)
     envs.action_space.seed(3)
     rewards = [envs.step(envs.action_space.sample())[1].tolist() for _ in range(steps)]
@@ -29,13 +29,13 @@ def folded(envs: Any, steps: int = 4) -> list[list[float]]:
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["dict", "dict_of_text"])
 def test_action_spaces_on_ray(name):
-    test_every_action_space(name, "ray", 2)
+    test_actions_of_every_space_equal_gymnasium(name, "ray", 2)
 
 
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("name", SPACES)
-def test_every_action_space(name, backend, num_workers):
-    """Every environment gets the element, type and dtype that gymnasium would give it."""
+def test_actions_of_every_space_equal_gymnasium(name, backend, num_workers):
+    """Every environment receives the element, type and dtype that gymnasium would pass."""
     fns = noise("box", N, name, infos=False)
     actual = folded(VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="same_step"))
     reference = folded(gymnasium.vector.SyncVectorEnv(fns, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP))
@@ -43,7 +43,7 @@ def test_every_action_space(name, backend, num_workers):
 
 
 @pytest.mark.parametrize("kind", ["tensor", "array", "list", "tuple", "wide tensor"])
-def test_kinds_of_arrays(kind):
+def test_actions_may_be_tensors_arrays_or_lists(kind):
     """The same actions as tensors, arrays and lists."""
     values = np.array([[0.5, -0.5], [1.0, 0.0], [0.25, 0.125]], np.float32)
     inputs = {
@@ -62,8 +62,8 @@ def test_kinds_of_arrays(kind):
     assert {action.dtype for action in received} == {np.dtype(np.float32)}
 
 
-def test_trees_of_tensors():
-    """Dict and Tuple actions whose leaves are tensors."""
+def test_nested_actions_may_have_tensor_leaves():
+    """Dict and Tuple actions with tensor leaves."""
     fns = noise("box", 2, "dict", infos=False)
     with VectorEnv(fns) as envs:
         envs.reset(seed=1)
@@ -76,8 +76,8 @@ def test_trees_of_tensors():
         )
 
 
-def test_environments_may_keep_their_actions():
-    """What it was given is not written again."""
+def test_actions_kept_by_environments_are_not_overwritten():
+    """The array that an environment received is not written again."""
     subs, fns = echoes(2)
     with VectorEnv(fns) as envs:
         envs.reset()
@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("name", WRONG)
 def test_invalid_actions_raise(name, backend):
-    """They are refused before anything is stepped, saying what was expected and what came."""
+    """Actions are checked before any environment is stepped. The message has the expected and the actual value."""
     space, action, text = WRONG[name]
     with VectorEnv(noise("box", N, space, infos=False), backend=backend, num_workers=2) as envs:
         envs.reset(seed=1)
@@ -116,6 +116,6 @@ def test_invalid_actions_raise(name, backend):
 
 
 def test_fold_distinguishes_types():
-    """The fold on which these tests rest sees values, shapes, dtypes and types."""
+    """The fold that these tests use distinguishes values, shapes, dtypes and types."""
     kinds = [0, 1, np.int64(1), np.array(1), np.int32(1), np.float32(1), np.ones(1), "1", (1, 2), (2, 1), {"a": 2}]
     assert len({fold_to_number(kind) for kind in kinds}) == len(kinds)

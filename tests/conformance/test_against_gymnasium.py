@@ -1,4 +1,4 @@
-"""`VectorEnv` is `gymnasium.vector.SyncVectorEnv`, value by value, wherever the environments run."""
+"""`VectorEnv` returns the same values as `gymnasium.vector.SyncVectorEnv` on every backend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NUM_ENVS = 4
 STEPS = 24
 MODES = list(AutoresetMode)
 PLACES = [("serial", 1), ("serial", 3), ("threads", 2), ("processes", 1), ("processes", 3)]
-MIXED_INFO = {"FrozenLake-v1"}  # says 1 at a reset and 1.0 at a step: gymnasium takes the first one's type for all
+MIXED_INFO = {"FrozenLake-v1"}  # an int at a reset, a float at a step; gymnasium keeps the first type
 
 
 def drive(make: Callable[[], Any], mode: AutoresetMode) -> list[Any]:
-    """All that a vector environment says in one life: resets of every kind, steps, spaces, seeds."""
+    """Returns all results of a vector environment: resets of every kind, steps, spaces, seeds."""
     with_mask = np.array([True, False, True, False])
     envs = make()
     message_text: list[Any] = [envs.reset(seed=11)]
@@ -50,7 +50,7 @@ def drive(make: Callable[[], Any], mode: AutoresetMode) -> list[Any]:
 
 @lru_cache
 def reference(name: str, mode: AutoresetMode) -> list[Any]:
-    """What gymnasium says."""
+    """Returns the results of gymnasium."""
     return drive(lambda: gymnasium.vector.SyncVectorEnv(makers(name, NUM_ENVS), autoreset_mode=mode), mode)
 
 
@@ -68,7 +68,7 @@ def without_infos(message_text: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", ["counting", *GYMNASIUM, *SPACES])
 def test_serial_equals_gymnasium(name, mode):
-    """Every environment and every observation space of gymnasium, in all modes."""
+    """Covers every environment and every observation space of gymnasium, in all auto-reset modes."""
     check(lambda: VectorEnv(makers(name, NUM_ENVS), autoreset_mode=mode), name, mode)
 
 
@@ -76,34 +76,35 @@ def test_serial_equals_gymnasium(name, mode):
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES[1:])
 @pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "dict", "graph", "image", "dict_of_text", "counting"])
 def test_other_backends_equal_gymnasium(name, backend, num_workers, mode):
-    """All backends and numbers of workers, in all modes."""
+    """Covers all backends and numbers of workers, in all auto-reset modes."""
     make = lambda: VectorEnv(makers(name, NUM_ENVS), backend=backend, num_workers=num_workers, autoreset_mode=mode)  # noqa: E731
     check(make, name, mode)
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "mode"), [*zip(["counting", "dict_of_text", "image"], MODES, strict=True)])
-def test_on_ray(name, mode):
-    """Infos, partial resets, opaque leaves, final observations, rows too large for Ray's short way."""
+def test_ray_backend_equals_gymnasium(name, mode):
+    """Covers infos, partial resets, opaque leaves, final observations, and rows that are too large for inline transfer
+    by Ray."""
     test_other_backends_equal_gymnasium(name, "ray", 2, mode)
 
 
 @pytest.mark.parametrize("name", [*GYMNASIUM, *SPACES])
-def test_every_environment_in_processes(name):
-    """Every environment and observation space through shared memory, or pickled where it has no fixed size."""
+def test_every_environment_in_processes_equals_gymnasium(name):
+    """Covers every environment and observation space: through shared memory, or pickled if the size is not fixed."""
     make = lambda: VectorEnv(makers(name, NUM_ENVS), backend="processes", num_workers=2, autoreset_mode="same_step")  # noqa: E731
     check(make, name, AutoresetMode.SAME_STEP)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", ["CartPole-v1", "Taxi-v4", "sequence", "counting"])
-def test_asynchronous(name, mode):
-    """`AsyncVectorEnv` says the same."""
+def test_async_vector_env_equals_gymnasium(name, mode):
+    """`AsyncVectorEnv` returns the same values."""
     check(lambda: AsyncVectorEnv(makers(name, NUM_ENVS), num_workers=2, autoreset_mode=mode), name, mode)
 
 
 def test_info_dtypes_are_widened():
-    """Where gymnasium cuts 0.5 down to 0 (the first environment gave an integer), nothing is lost."""
+    """Where gymnasium truncates 0.5 to 0 (the first environment returned an integer), no value is lost."""
     from vecrl.engine.infos import merge
 
     merged = merge(iter([(0, {"x": 1}), (1, {"x": 0.5})]), 2)

@@ -1,4 +1,4 @@
-"""The same seeds give the same trajectories, bit for bit, wherever environments run and whoever is ready first."""
+"""Equal seeds give bit-identical trajectories on every backend and in every finishing order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_trajectories_are_equal_on_every_backend(kind, backend, num_workers, mod
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 def test_counting_environments_follow_the_autoreset_mode(mode):
-    """Environment 0 ends after 2 steps: by hand, step by step."""
+    """Environment 0 ends after 2 steps. The expected values are listed step by step."""
     with VectorEnv([lambda: Counting(0, 2)], autoreset_mode=mode) as envs:
         envs.reset()
         seen = [envs.step([0]) for _ in range(3 if mode != AutoresetMode.DISABLED else 2)]
@@ -74,7 +74,7 @@ def test_counting_environments_follow_the_autoreset_mode(mode):
 
 @pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 3), ("processes", 3), RAY])
 def test_num_episodes_is_equal_on_every_backend(backend, num_workers):
-    """`SyncVectorEnv` with `num_episodes`, whose environments come to rest one by one."""
+    """With `num_episodes`, the environments of `SyncVectorEnv` stop one after another."""
 
     def run(**place: Any) -> list[Any]:
         with SyncVectorEnv(counting(N, delay=0.001), num_episodes=2, **place) as env:
@@ -86,14 +86,14 @@ def test_num_episodes_is_equal_on_every_backend(backend, num_workers):
 
 
 def targets(t: Transition) -> np.ndarray:
-    """What a value target sees of the successor: its count, where there is one to bootstrap from."""
+    """Returns the successor's count as a value target sees it, where there is a successor to bootstrap from."""
     return t.discount * t.next_obs[:, 2]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 @pytest.mark.parametrize(("backend", "num_workers"), [("serial", 1), ("threads", 2), ("processes", 2), RAY])
 def test_value_targets_at_truncation_use_final_observations(backend, num_workers, mode):
-    """`Transition.next_obs` is the true successor on every mode, also where `obs` begins the next episode."""
+    """`Transition.next_obs` is the true successor in every mode, also where `obs` starts the next episode."""
     pool = Pool(split_env_fns(counting(4, 3), backend, num_workers), backend)
     pool.reset()
     reset_done = mode == AutoresetMode.SAME_STEP
@@ -106,13 +106,13 @@ def test_value_targets_at_truncation_use_final_observations(backend, num_workers
         pool.reset(ids=np.flatnonzero(t.done))
     t = pool.step(np.zeros(4, int), reset_done=reset_done, reset_mask=begin)
     assert t.truncated.tolist() == [False, True, False, False]
-    assert t.next_obs[1].tolist() == [1, 0, 4]  # the last count, not the first of the next episode
+    assert t.next_obs[1].tolist() == [1, 0, 4]  # the last count, not the first one of the next episode
     assert t.obs[1].tolist() == ([1, 1, 0] if reset_done else [1, 0, 4])
     assert targets(t)[1] == 4
     pool.close()
 
 
-def test_episode_records_are_the_same_on_every_mode():
+def test_episode_records_are_equal_in_every_autoreset_mode():
     """Returns and lengths are counted once, in the engine."""
     records: list[set[Any]] = []
     for reset_done in (True, False):

@@ -1,4 +1,4 @@
-"""gymnasium's own vector wrappers run on `VectorEnv`, and yield what they yield on gymnasium's."""
+"""gymnasium's own vector wrappers run on `VectorEnv` with the same results as on gymnasium's environments."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def drive(envs: Any, wrap: Callable[[Any], Any]) -> list[Any]:
 
 
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics hold the time that an episode took."""
+    """Removes the duration of episodes from statistics."""
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
 
 
@@ -76,7 +76,7 @@ def test_wrappers_equal_gymnasium(name, mode, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered:UserWarning", "ignore:overflow:RuntimeWarning")  # its own
 @pytest.mark.parametrize(("name", "mode"), CASES)
-def test_wrappers_take_native_tasks_for_any_vector_environment(name, mode):
+def test_wrappers_accept_native_tasks(name, mode):
     envs = BatchedVectorEnv(make_native("MountainCarContinuous-v0", N), autoreset_mode=mode)
     for returned in drive(envs, WRAPPERS[name]):
         *values, _ = returned
@@ -84,8 +84,8 @@ def test_wrappers_take_native_tasks_for_any_vector_environment(name, mode):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_episode_statistics_of_a_native_task(mode):
-    """A TorchWrapper around the wrapper does not pass it over."""
+def test_episode_statistics_work_on_native_tasks(mode):
+    """A TorchWrapper around the statistics wrapper does not bypass it."""
     plain = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode, episode_stats=True)
     counted = BatchedVectorEnv(make_native("CartPole-v1", N), autoreset_mode=mode)
     wrapped = TorchWrapper(wrappers.RecordEpisodeStatistics(counted))
@@ -107,7 +107,7 @@ def test_episode_statistics_of_a_native_task(mode):
     assert ended > 3
 
 
-def test_what_the_makers_wrap_is_a_vector_environment_of_gymnasium():
+def test_factories_wrap_gymnasium_vector_environments():
     made = make_vector_env("native::CartPole-v1", num_envs=2)
     env = wrappers.RecordEpisodeStatistics(made.env)
     assert isinstance(env.reset(seed=1)[0], np.ndarray)
@@ -117,7 +117,7 @@ def test_what_the_makers_wrap_is_a_vector_environment_of_gymnasium():
     assert isinstance(made.step(torch.tensor([0, 1]))[0], torch.Tensor)
 
 
-def test_numpy_to_torch():
+def test_numpy_to_torch_wrapper_returns_tensors():
     pytest.importorskip("array_api_compat", reason="gymnasium's conversions need array-api-compat")
     envs = wrappers.NumpyToTorch(VectorEnv(makers("CartPole-v1", N), backend="threads"))
     obs, _ = envs.reset(seed=1)

@@ -1,4 +1,5 @@
-"""Save, go on, restore, go on: the same to the bit, in every dialect, mode and place, and in another place too."""
+"""After a restore, environments continue bit-identically: in every dialect, auto-reset mode and backend, also across
+backends."""
 
 import copy
 from functools import partial
@@ -68,7 +69,7 @@ def acted(envs, steps=25):
 
 
 def in_arrays(value):
-    """A copy that has arrays where there are tensors."""
+    """Returns a copy of a tree with arrays instead of tensors."""
     if isinstance(value, torch.Tensor):
         return value.numpy(force=True).copy()
     if isinstance(value, dict):
@@ -89,7 +90,7 @@ def restore(envs, state):
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_vector_environments(name):
+def test_restored_vector_environments_continue_equally(name):
     envs, other = VECTORS[name](), VECTORS[name]()
     envs.reset(seed=3)
     envs.action_space.seed(5)
@@ -141,7 +142,7 @@ def test_worker_state_errors_are_state_errors(backend):
 
 
 def test_partial_resets_after_restore_keep_other_rows():
-    """The latest observations, which a reset of some returns with its own, are part of the state."""
+    """The latest observations, which a partial reset returns for the other rows, are part of the state."""
     envs, other = VectorEnv([CARTPOLE] * 3), VectorEnv([CARTPOLE] * 3)
     envs.reset(seed=1)
     acted(envs, 3)
@@ -181,7 +182,7 @@ TENSORDICTS = {
 
 
 def rolled(env, root, steps=9):
-    """Random steps from `root` on; by torch's own generator, which is nobody's."""
+    """Returns random steps from `root`, drawn with torch's global generator, which is not part of the state."""
     torch.manual_seed(7)
     message_text = []
     for _ in range(steps):
@@ -191,7 +192,7 @@ def rolled(env, root, steps=9):
 
 
 @pytest.mark.parametrize("name", TENSORDICTS)
-def test_environments_over_tensordicts(name):
+def test_restored_tensordict_environments_continue_equally(name):
     env: EnvBase = TENSORDICTS[name]()
     other: EnvBase = TENSORDICTS[name]()
     env.set_seed(3)

@@ -1,5 +1,5 @@
-"""Dialect 3 is a projection of the same record: what `VectorEnv` says of a step is what "next" and the next root hold,
-bit for bit, on every backend, for every number of workers and order of finishing."""
+"""Dialect 3 is a projection of the same record as `VectorEnv`: "next" and the next root hold its values bit for bit, on
+every backend, for every number of workers and every finishing order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = [(backend, workers) for backend in ("serial", "threads", "processes") f
 
 
 class Stepwise(GymWrapper):
-    """The same by way of TensorDicts in the worker."""
+    """Steps through TensorDicts within the worker."""
 
     def read_action(self, action: Any) -> Any:
         return super().read_action(action)
@@ -32,7 +32,7 @@ def made(kind: str, wrapper: type[GymWrapper], backend: str, num_workers: int) -
 
 
 def expected(kind: str, seeds: list[int], actions: np.ndarray) -> list[tuple[Any, ...]]:
-    """Of each step: the true successors, rewards, flags and what to act on next."""
+    """Returns the true successors, rewards, flags and next observations of each step."""
     fns = counting(N) if kind == "slow" else noise("dict", N, infos=False)
     message_text: list[tuple[Any, ...]] = []
     with VectorEnv(fns, autoreset_mode="same_step") as envs:
@@ -48,7 +48,7 @@ def expected(kind: str, seeds: list[int], actions: np.ndarray) -> list[tuple[Any
 
 
 def leaves(tree: Any, path: tuple[str, ...] = ()) -> dict[Any, Any]:
-    """The arrays of nested dicts and tuples by the keys that dialect 3 has for them."""
+    """Returns the arrays of nested dicts and tuples under the keys of dialect 3."""
     if isinstance(tree, dict | tuple):
         parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
         return {key: leaf for name, part in parts for key, leaf in leaves(part, (*path, str(name))).items()}
@@ -91,5 +91,5 @@ def test_next_and_root_equal_the_transition(
 
 @pytest.mark.ray
 @pytest.mark.parametrize("wrapper", [GymWrapper, Stepwise], ids=["bare", "through TensorDicts"])
-def test_on_ray(wrapper: type[GymWrapper]) -> None:
+def test_next_and_root_equal_the_transition_on_ray(wrapper: type[GymWrapper]) -> None:
     test_next_and_root_equal_the_transition("noise", "ray", 2, wrapper)

@@ -1,4 +1,4 @@
-"""The arena: who sees which rows, and that a slot is never written while anybody holds a piece of it."""
+"""Batch buffers: which rows a worker sees, and that a slot is never written while a result refers to it."""
 
 import gc
 import os
@@ -109,7 +109,7 @@ def test_held_results_are_not_overwritten(hold: str, backend: str) -> None:
     pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend)
     stored = [HOLDS[hold](pool.reset().obs)]
     before = [_numbers(stored[0])]
-    for _ in range(2 * len(pool._buffers.slots)):  # more often than there are slots
+    for _ in range(2 * len(pool._buffers.slots)):  # more results than there are slots
         stored.append(HOLDS[hold](pool.step(np.zeros(4, int)).obs))
         before.append(_numbers(stored[-1]))
         after = pool.step(np.zeros(4, int)).obs

@@ -1,4 +1,4 @@
-"""Infos: columns where all say the same numbers, dicts elsewhere, and gymnasium's form of either."""
+"""Infos: columns where all environments report the same numeric keys, dicts otherwise, and gymnasium's form of both."""
 
 from typing import Any
 

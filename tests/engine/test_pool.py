@@ -1,4 +1,4 @@
-"""The pool's own promises: order, partial calls beside each other, seeds, and what it refuses."""
+"""`Pool`: order of results, concurrent partial commands, seeds, and rejected calls."""
 
 import threading
 from typing import Any
@@ -205,7 +205,7 @@ def test_any_space_can_be_stepped(backend: str) -> None:
 
 
 class Obedient(gymnasium.Env[Any, Any]):
-    """Takes no words but its own; its episodes have as many steps as its number and one."""
+    """Accepts only its own action words. Episode number n has n + 1 steps."""
 
     observation_space = spaces.Box(0, 9, (1,), np.float64)
     action_space = spaces.Text(5)

@@ -1,4 +1,4 @@
-"""Random sequences of calls to a pool, against a model of what each environment must have lived through."""
+"""Random sequences of calls to a pool, compared with a model of each environment."""
 
 from typing import Any
 
@@ -24,8 +24,9 @@ N = 5
 STEP, END, FAIL = 0, 1, 2
 
 
-class Diary(gymnasium.Env):
-    """Observes `[env_id, episode, count, total]`; action 1 ends the episode, 2 raises. Its info repeats it."""
+class RecordingEnv(gymnasium.Env):
+    """Observes `[env_id, episode, count, total]`. Action 1 ends the episode, action 2 raises. The info repeats the
+    observation."""
 
     observation_space = spaces.Box(0, 1e9, (4,), np.float64)
     action_space = spaces.Discrete(3)
@@ -51,12 +52,12 @@ class Diary(gymnasium.Env):
 
 
 class Model:
-    """What must hold of one environment: the reference, without workers, slots or flights."""
+    """The reference model of one environment, without workers, slots or pending commands."""
 
     def __init__(self, env_id: int):
         self.env_id, self.episode, self.count, self.total = env_id, -1, 0, 0
         self.broken = False
-        self.due: tuple[str, Any] | None = None  # what its next row must be
+        self.due: tuple[str, Any] | None = None  # the expected values of its next row
 
     def obs(self) -> list[int]:
         return [self.env_id, self.episode, self.count, self.total]
@@ -82,20 +83,20 @@ class Model:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Every row that a pool yields is the one that the model expects, once, and none is missing."""
+    """Checks that the pool returns every row that the model expects exactly once."""
 
     backend = "serial"
 
     @initialize(workers=st.integers(1, 3))
     def open(self, workers: int) -> None:
-        self.pool = make_pool([lambda i=i: Diary(i) for i in range(N)], self.backend, workers)
+        self.pool = make_pool([lambda i=i: RecordingEnv(i) for i in range(N)], self.backend, workers)
         self.models = [Model(i) for i in range(N)]
         self.pending: list[int] = []
-        self.whole = False  # whether a command to all is under way
+        self.whole = False  # whether a command to all environments is pending
         self.closed = False
-        self.rest = [True] * N  # never reset so far
+        self.rest = [True] * N  # not reset yet
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
     def _ask_reset(self, ids: list[int], fail: int, seeds: Any) -> None:
         for place, i in enumerate(ids):
@@ -173,7 +174,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.whole = True
 
     def _start(self, ids: Any) -> None:
-        """Environments that were never reset step all the same; their episode is -1."""
+        """Environments that were never reset can be stepped; their episode is -1."""
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert failed <= set(actual)
 
     def _check_row(self, t: Any, row: int, model: Model, failed: bool, infos: Any, ended: Any) -> None:
-        assert model.due is not None, "a row that nobody asked for"
+        assert model.due is not None, "a row that was not requested"
         kind, what = model.due
         model.due = None
         assert failed == (kind == "failed")
@@ -244,10 +245,10 @@ class PoolMachine(RuleBasedStateMachine):
                 assert ended[row].tolist() == final
 
     def _forget(self) -> None:
-        """A reset of all drops what is under way."""
+        """A reset of all environments drops pending commands."""
         self.pending, self.whole = [], False
 
-    # -- the rest ----------------------------------------------------------------------------------
+    # -- other calls -------------------------------------------------------------------------------
 
     @precondition(lambda self: not self.closed)
     @rule(ids=st.none() | st.permutations(range(N)), value=st.integers(0, 99))
@@ -262,7 +263,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.invoke("get", "total", ids=ids) == [self.models[i].total for i in order]
 
     @invariant()
-    def pending_is_told(self) -> None:
+    def pending_ids_match_the_model(self) -> None:
         if hasattr(self, "pool") and not self.closed:
             assert self.pool.pending.tolist() == (list(range(N)) if self.whole else sorted(self.pending))
 
@@ -281,7 +282,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(("backend", "examples"), [("serial", 60), ("threads", 20), ("processes", 12)])
-def test_any_sequence_of_calls(backend: str, examples: int) -> None:
+def test_any_sequence_of_calls_equals_the_model(backend: str, examples: int) -> None:
     machine = type("Machine", (PoolMachine,), {"backend": backend})
     few = settings(
         max_examples=examples,

@@ -1,4 +1,4 @@
-"""States through a pool: of all environments or of some, counters included, on every backend."""
+"""States through a pool: of all environments or some, with episode counters, on every backend."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from vecrl.errors import PendingError, SpaceError, StateError, WorkerError
 
 
 def steps(pool, count, reset_done=True):
-    """What a pool's environments do under the same actions."""
+    """Returns the results of a pool's environments under fixed actions."""
     seen = []
     for number in range(count):
         t = pool.step(np.arange(pool.num_envs) * number % 2, reset_done=reset_done)
@@ -62,7 +62,7 @@ def test_failed_rows_have_no_state_and_set_state_clears_the_failure():
     states = pool.get_state()
     for _ in range(2):
         pool.step(np.zeros(2, int))
-    with pytest.raises(WorkerError, match="told to"):
+    with pytest.raises(WorkerError, match="requested failure"):
         pool.step(np.zeros(2, int))
     with pytest.raises(PendingError, match=r"Environments \[0\] failed before"):
         pool.get_state()
@@ -79,7 +79,7 @@ class Failing(Counting):
 
     def step(self, action):
         if self.count + 1 == self.at:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         return super().step(action)
 
 
@@ -143,7 +143,7 @@ def test_environments_without_the_objects_are_reset_first():
 
 
 class Bare:
-    """A simulator that has no states."""
+    """A simulator without states."""
 
     num_envs, metadata, render_mode, spec = 1, {}, None, None
     observation_space, action_space = OwnStateEnv.observation_space, OwnStateEnv.action_space

@@ -1,4 +1,4 @@
-"""Worker processes: what they see of their caller, what they keep to themselves, and how they start."""
+"""Worker processes: what they inherit from the caller, what is separate, and how they start."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from vecrl.engine.pool import Pool
 STARTS = ["forkserver", "spawn"]
 
 
-class Asked(Counting):
+class ProcessInfoEnv(Counting):
     """Answers questions about its process."""
 
     def ask(self, question: str) -> Any:
@@ -31,7 +31,7 @@ class Asked(Counting):
         return torch.get_num_threads()
 
 
-def _ask(pool: Pool, question: str) -> list[Any]:
+def _query(pool: Pool, question: str) -> list[Any]:
     return pool.invoke("call", "ask", [((question,), {})] * pool.num_envs)
 
 
@@ -43,20 +43,22 @@ def test_workers_inherit_environment_folder_and_path(
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("/a/path/of/ours")
-    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # not text: the import system leaves it out, and so do we
-    pool = make_pool([Asked] * 2, "processes", start_method=start_method)
-    assert _ask(pool, "os.environ['ASKED'], os.environ.get('HOME'), os.getcwd()") == [("here", None, str(tmp_path))] * 2
-    assert _ask(pool, "sys.path[0]") == ["/a/path/of/ours"] * 2
-    assert os.getpid() not in _ask(pool, "os.getpid()")
-    assert _ask(pool, "sys.stdin.read()") == ["", ""], "nobody steals the caller's input"
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # not text: imports skip it, the engine too
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", start_method=start_method)
+    assert (
+        _query(pool, "os.environ['ASKED'], os.environ.get('HOME'), os.getcwd()") == [("here", None, str(tmp_path))] * 2
+    )
+    assert _query(pool, "sys.path[0]") == ["/a/path/of/ours"] * 2
+    assert os.getpid() not in _query(pool, "os.getpid()")
+    assert _query(pool, "sys.stdin.read()") == ["", ""], "workers do not read the caller's input"
     pool.close()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_numerical_libraries_respect_thread_limits(threads: int) -> None:
-    pool = make_pool([Asked] * 2, "processes", threads_per_worker=threads)
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", threads_per_worker=threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    assert _ask(pool, f"[os.environ[name] for name in {names}]") == [[str(threads)] * 3] * 2
+    assert _query(pool, f"[os.environ[name] for name in {names}]") == [[str(threads)] * 3] * 2
     assert pool.invoke("call", "torch_threads", [((), {})] * 2) == [threads] * 2
     pool.close()
 
@@ -64,18 +66,18 @@ def test_numerical_libraries_respect_thread_limits(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_pinned_workers_share_out_the_cores_that_this_process_may_use(threads: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    pool = make_pool([Asked] * 3, "processes", 3, threads_per_worker=threads, pin_workers=True)
+    pool = make_pool([ProcessInfoEnv] * 3, "processes", 3, threads_per_worker=threads, pin_workers=True)
     own = [{cores[i % len(cores)] for i in range(w * threads, (w + 1) * threads)} for w in range(3)]
-    assert _ask(pool, "os.sched_getaffinity(0)") == own
+    assert _query(pool, "os.sched_getaffinity(0)") == own
     assert sorted(os.sched_getaffinity(0)) == cores
     pool.close()
 
 
 @pytest.mark.parametrize("start_method", STARTS)
 def test_workers_have_different_random_states(start_method: Any) -> None:
-    pool = make_pool([Asked] * 4, "processes", 4, start_method=start_method)
+    pool = make_pool([ProcessInfoEnv] * 4, "processes", 4, start_method=start_method)
     for question in ("random.random()", "float(np.random.rand())", "float(np.random.default_rng().random())"):
-        samples = _ask(pool, question)
+        samples = _query(pool, question)
         assert len(set(samples)) == 4
     pool.close()
 
@@ -91,16 +93,16 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
     make_pool([Slow] * 8, "processes", 8).close()
     begin = time.monotonic()
     pool = make_pool([Slow] * 8, "processes", 8)
-    assert time.monotonic() - begin < 0.4, "nobody imported it again"
+    assert time.monotonic() - begin < 0.4, "no worker imported it again"
     pool.close()
 
 
 def test_preload_adds_modules() -> None:
-    pool = make_pool([Asked] * 2, "processes", preload=["wave"])
-    assert _ask(pool, "'wave' in sys.modules") == [True, True]
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", preload=["wave"])
+    assert _query(pool, "'wave' in sys.modules") == [True, True]
     pool.close()
     with pytest.raises(ModuleNotFoundError, match="got 'this_is_not_there'"):
-        make_pool([Asked] * 2, "processes", preload=["this_is_not_there"])
+        make_pool([ProcessInfoEnv] * 2, "processes", preload=["this_is_not_there"])
 
 
 def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,13 +111,15 @@ def test_modules_that_start_threads_get_new_interpreters(tmp_path: Path, monkeyp
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     before = {process.pid for process in psutil.Process().children()}
-    pool = make_pool([Asked] * 2, "processes", preload=["threaded"], threads_per_worker=3)
-    assert _ask(pool, "'threaded' in sys.modules") == [False, False], "they are no forks of who has threads"
+    pool = make_pool([ProcessInfoEnv] * 2, "processes", preload=["threaded"], threads_per_worker=3)
+    assert _query(pool, "'threaded' in sys.modules") == [False, False], (
+        "workers are not forked from a process with threads"
+    )
     assert pool.reset().obs.shape == (2, 3)
     pool.close()
-    for zygote in psutil.Process().children():  # no later test is to suffer from this one
-        if zygote.pid not in before:
-            zygote.kill()
+    for fork_server in psutil.Process().children():  # later tests must not be affected
+        if fork_server.pid not in before:
+            fork_server.kill()
 
 
 def test_modules_are_found_in_pickled_factories() -> None:
@@ -139,7 +143,7 @@ def test_invalid_arguments_raise(start_method: Any) -> None:
 
 
 def test_replies_and_commands_may_exceed_pipe_buffers() -> None:
-    pool = make_pool([Asked] * 3, "processes", 3)
+    pool = make_pool([ProcessInfoEnv] * 3, "processes", 3)
     big = "x" * 3_000_000
     pool.invoke("set", "big", [big] * 3)
     assert pool.invoke("get", "big") == [big] * 3

@@ -1,4 +1,4 @@
-"""Commands and answers as bytes: what goes in comes out, whatever it is cut into on the way."""
+"""Commands and replies as bytes: they are decoded to what was encoded, however the bytes are split on the way."""
 
 import os
 from typing import Any
@@ -55,7 +55,7 @@ def _block(count: int, kind: Any = int) -> WorkerReply:
 
 @pytest.mark.parametrize("chunk", [1, 7, 8, 64, 1 << 16])
 def test_replies_round_trip(chunk: int) -> None:
-    """Also where numbers are sent raw from the second time on, and their kind changes in between."""
+    """Covers numbers that are sent raw from the second reply on, with dtypes that change in between."""
     sent = [
         None,
         _block(1),
@@ -101,14 +101,14 @@ def test_unpicklable_exceptions_keep_their_text(error: Exception) -> None:
 
 
 def _link() -> tuple[WorkerConnection, int, int]:
-    """A link, and the worker's ends of its pipes: where commands come from, and where answers go."""
+    """Returns a link and the worker's ends of its pipes: the one for commands and the one for replies."""
     (expected, commands), (answers, actual), (status, other) = os.pipe(), os.pipe(), os.pipe()
     os.close(other)
     return WorkerConnection(0, (0,), commands, answers, status), expected, actual
 
 
-def test_no_part_of_a_long_answer_is_lost_as_ctrl_c_comes() -> None:
-    """Else what comes after it would be taken for the rest of it."""
+def test_ctrl_c_loses_no_part_of_a_long_reply() -> None:
+    """Otherwise the next reply would be read as the rest of this one."""
     long, last = ReplyCodec().encode(1, WorkerReply(result=b"x" * 60_000)), ReplyCodec().encode(2, None)
     interrupt, at = Interrupt(0), 1
     while interrupt.left <= 0:
@@ -127,7 +127,7 @@ def test_no_part_of_a_long_answer_is_lost_as_ctrl_c_comes() -> None:
         at += 1
 
 
-def test_no_part_of_a_long_command_is_lost_as_ctrl_c_comes() -> None:
+def test_ctrl_c_loses_no_part_of_a_long_command() -> None:
     long, last = Command(Op.INVOKE, 1, extra=b"x" * 200_000), Command(Op.STEP, 2)
     interrupt, at = Interrupt(0), 1
     while interrupt.left <= 0:

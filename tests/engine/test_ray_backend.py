@@ -1,4 +1,4 @@
-"""Actors of a cluster: where they are placed, what they live in, and what is left of a Ray of our own."""
+"""Ray actors: placement, process environment, and cleanup of a Ray that vecrl started."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from vecrl.errors import WorkerCrash
 ACTIONS = np.zeros(4, int)
 
 
-class Asked(Counting):
+class ProcessInfoEnv(Counting):
     """Answers questions about its process."""
 
     def ask(self, question: str) -> Any:
@@ -46,7 +46,7 @@ def test_actors_follow_placement_options(cluster: TestCluster) -> None:
             (RayOptions(placement_strategy="STRICT_PACK", num_cpus=0.5), None),
             (RayOptions(resources={"simulators": 0.5}), {node.node_id}),
         ):
-            pool = make_pool([Asked] * 2, "ray", ray_options=options)
+            pool = make_pool([ProcessInfoEnv] * 2, "ray", ray_options=options)
             found = set(ask(pool, "node"))
             assert found == homes or (homes is None and len(found) == 1)
             pool.close()
@@ -71,14 +71,14 @@ def test_unplaced_actors_raise_after_the_start_timeout(cluster: TestCluster) -> 
 def test_actors_sent_to_dead_nodes_start_elsewhere(cluster: TestCluster) -> None:
     with cluster.node(num_cpus=50) as node:
         cluster.kill(node)
-        pool = make_pool([Asked] * 2, "ray", ray_options=RayOptions(placement_strategy="SPREAD"))
+        pool = make_pool([ProcessInfoEnv] * 2, "ray", ray_options=RayOptions(placement_strategy="SPREAD"))
         assert set(ask(pool, "node")) == {cluster.head.node_id}
         pool.close()
 
 
 @pytest.mark.ray
 def test_environments_run_in_own_processes_with_thread_limits() -> None:
-    pool = make_pool([Asked] * 2, "ray", threads_per_worker=3, ray_options=RayOptions(num_cpus=0))
+    pool = make_pool([ProcessInfoEnv] * 2, "ray", threads_per_worker=3, ray_options=RayOptions(num_cpus=0))
     pids = ask(pool, "ask", "os.getpid()")
     assert len({*pids, os.getpid()}) == 3
     assert ask(pool, "ask", "os.environ['OMP_NUM_THREADS'], 'torch' in sys.modules") == [("3", False)] * 2
@@ -87,8 +87,8 @@ def test_environments_run_in_own_processes_with_thread_limits() -> None:
 
 @pytest.mark.ray
 def test_crashed_actors_are_replaced() -> None:
-    """As the pool does it: kill, respawn, reattach."""
-    pool = make_pool([Asked] * 4, "ray")
+    """Through the pool: a crashed actor is closed, replaced and used again."""
+    pool = make_pool([ProcessInfoEnv] * 4, "ray")
     pool.reset()
     backend: Any = pool._backend
     before = ask(pool, "ask", "os.getpid()")
@@ -108,7 +108,7 @@ def test_crashed_actors_are_replaced() -> None:
 @pytest.mark.ray
 def test_killed_nodes_are_detected_and_workers_restart_elsewhere(cluster: TestCluster) -> None:
     with cluster.node() as node:
-        pool = make_pool([Asked] * 4, "ray", ray_options=RayOptions(placement_strategy="STRICT_SPREAD"))
+        pool = make_pool([ProcessInfoEnv] * 4, "ray", ray_options=RayOptions(placement_strategy="STRICT_SPREAD"))
         pool.reset()
         lost = ask(pool, "node").index(node.node_id) // 2
         cluster.kill(node)
@@ -128,7 +128,7 @@ def test_killed_nodes_are_detected_and_workers_restart_elsewhere(cluster: TestCl
         pool.close()
 
 
-# -- a Ray of one's own ----------------------------------------------------------------------------
+# -- a Ray started by vecrl ------------------------------------------------------------------------
 
 
 @pytest.mark.ray
@@ -166,14 +166,16 @@ def test_working_dir_raises_when_already_connected(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_runtime_env_variables_are_set() -> None:
-    pool = make_pool([Asked], "ray", 1, ray_options=RayOptions(runtime_env={"env_vars": {"VECRL_ASKED": "yes"}}))
+    pool = make_pool(
+        [ProcessInfoEnv], "ray", 1, ray_options=RayOptions(runtime_env={"env_vars": {"VECRL_ASKED": "yes"}})
+    )
     assert ask(pool, "ask", "os.environ['VECRL_ASKED']") == ["yes"]
     pool.close()
 
 
 @pytest.mark.ray
 def test_nodes_without_vecrl_raise(cluster: TestCluster, tmp_path: Path) -> None:
-    """As one is where the Python finds something else under its name."""
+    """As on a node where Python finds another module named vecrl."""
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "vecrl.py").write_text("")
     script = Script(

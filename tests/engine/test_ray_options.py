@@ -1,4 +1,4 @@
-"""What may be asked of a cluster, and what is said where Ray is not installed or not meant. Needs no Ray."""
+"""Options of the Ray backend, and the errors if Ray is not installed or not selected. Needs no Ray."""
 
 import builtins
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows between two arenas: what is written at one end is what is read at the other, of the rows asked and no others."""
+"""Rows between two batch buffers: the requested rows, and no others, arrive as they were written."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from vecrl.engine.space_layout import Layout
 from vecrl.engine.worker import Command, Op
 
 N, START, STOP = 7, 2, 6
-ROWS = {"all": None, "some": [0, 2], "some begin anew": [1, ~3], "none": []}
+ROWS = {"all": None, "some": [0, 2], "some are reset": [1, ~3], "none": []}
 
 
 def both_ends(observation: spaces.Space, action: spaces.Space) -> tuple[BatchBuffers, BatchBuffers, RowCodec, RowCodec]:
@@ -21,7 +21,7 @@ def both_ends(observation: spaces.Space, action: spaces.Space) -> tuple[BatchBuf
 
 
 def scribble(arrays: list, seed: int) -> None:
-    """Fill arrays with random bytes; flags are flags all the same."""
+    """Fills arrays with random bytes; flags get valid booleans."""
     random = np.random.default_rng(seed)
     for array in arrays:
         if array is None:

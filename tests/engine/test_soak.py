@@ -1,4 +1,4 @@
-"""Long runs and many pools: nothing grows."""
+"""Long runs and many pools: memory, descriptors, threads and processes do not grow."""
 
 import gc
 import os
@@ -9,11 +9,11 @@ import psutil
 import pytest
 from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, wait_until, workers_alive
 
-NUM_ENVS, STEPS = 64, 1600  # 102,400 steps of environments
+NUM_ENVS, STEPS = 64, 1600  # 102,400 environment steps
 
 
 def _measure() -> list[int]:
-    """Descriptors and threads of this process and its workers, and all processes."""
+    """Returns the numbers of descriptors and threads of this process and its workers, and of all processes."""
     gc.collect()
     family = [psutil.Process(), *workers_alive()]
     return [len(family), *(p.num_fds() for p in family), *(p.num_threads() for p in family)]
@@ -24,7 +24,7 @@ def _memory() -> int:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_hundred_thousand_steps(backend: str) -> None:
+def test_a_hundred_thousand_steps_leak_no_resources(backend: str) -> None:
     pool = make_pool([lambda i=i: Counting(i, length=5 + i) for i in range(NUM_ENVS)], backend)
     pool.reset()
     actions = np.zeros(NUM_ENVS, int)
@@ -33,7 +33,7 @@ def test_a_hundred_thousand_steps(backend: str) -> None:
     for step in range(STEPS):
         if step == STEPS // 4:
             begin, memory = _measure(), _memory()
-        if step % 100 == 99:  # now and then, in parts
+        if step % 100 == 99:  # from time to time, in parts
             pool.send(np.arange(0, NUM_ENVS, 2), actions[::2], reset_done=True)
             pool.send(np.arange(1, NUM_ENVS, 2), actions[::2], reset_done=True)
             transition = pool.recv()
@@ -49,7 +49,7 @@ def test_a_hundred_thousand_steps(backend: str) -> None:
     pool.close()
 
 
-def test_two_hundred_pools() -> None:
+def test_two_hundred_pools_leak_no_resources() -> None:
     make_pool([Counting] * 2, "processes").close()
     gc.collect()
     before = psutil.Process().num_fds(), threading.active_count(), len(os.listdir("/proc/self/fd"))

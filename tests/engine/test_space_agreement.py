@@ -1,4 +1,4 @@
-"""Workers whose simulators differ, and the spaces that they agree upon."""
+"""Workers with differing simulators, and the spaces that they agree on."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,14 +16,14 @@ from vecrl.errors import SpaceError
 
 
 class AnySpace(Space[Any]):
-    """Opaque to the engine."""
+    """A space that is opaque to the engine."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
 
 
 class Sized:
-    """One environment that observes `size` ones, as an array of its own size or as whatever was agreed upon."""
+    """One environment that observes `size` ones, as an array of its own size or of the agreed space."""
 
     num_envs = 1
     metadata: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Spaces as leaves: which there are, and the ways between trees, leaves, batches and rows."""
+"""Spaces as leaves: the leaves of each space, and conversions between trees, leaves, batches and rows."""
 
 from typing import Any
 

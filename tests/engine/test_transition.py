@@ -1,4 +1,4 @@
-"""The record of a step and its three projections: what each field holds when an episode ends, mode by mode."""
+"""The record of a step and its three projections: the value of each field when an episode ends, per auto-reset mode."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_unknown_modes_raise() -> None:
         autoreset_mode("never")
 
 
-EXPECTED = {  # by mode, step by step: [episode, count] to act on, reward and end of both environments
+EXPECTED = {  # per mode and step: [episode, count] to act on, rewards and done flags
     "same_step": [
         ([[0, 1], [0, 1]], [1, 1], [False, False]),
         ([[1, 0], [0, 2]], [2, 2], [True, False]),
@@ -43,7 +43,7 @@ EXPECTED = {  # by mode, step by step: [episode, count] to act on, reward and en
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", EXPECTED)
-def test_each_mode_step_by_step(mode: str, backend: str) -> None:
+def test_fields_of_each_autoreset_mode_step_by_step(mode: str, backend: str) -> None:
     pool = make_pool([lambda i=i: Counting(i, length=LENGTHS[i]) for i in range(2)], backend)
     rule = Autoreset(mode, 2)
     pool.reset()

@@ -1,4 +1,4 @@
-"""An environment whose values are random within bounds, for the tests of specs."""
+"""An environment with random values within bounds, for the tests of specs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from vecrl.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 
 
 class BoundedValuesEnv(EnvBase):
-    """Observations, rewards and actions of a floating dtype; episodes never end. It keeps what a step was given."""
+    """Has floating observations, rewards and actions and endless episodes. Records the input of each step."""
 
     def __init__(self, *batch: int, dtype: torch.dtype = torch.float32, **kwargs: Any):
         super().__init__(batch_size=batch, **kwargs)

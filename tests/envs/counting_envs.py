@@ -10,7 +10,7 @@ from vecrl.specs import Bounded, Composite, Unbounded
 
 
 class Counting(EnvBase):
-    """Row i counts its steps, and is done after `limits[i]` of them. It obeys masks of resets, and steps everybody."""
+    """Row i counts its steps and is done after `limits[i]` of them. Obeys reset masks and steps every row."""
 
     def __init__(self, *limits: int, **kwargs: Any):
         super().__init__(batch_size=[len(limits)], **kwargs)
@@ -38,7 +38,7 @@ class Counting(EnvBase):
 
 
 class Groups(EnvBase):
-    """Groups of agents with done flags of their own, and, if `root`, some at the root; a reset gives zeros."""
+    """Has groups of agents with their own done flags and, if `root`, flags at the root. A reset returns zeros."""
 
     def __init__(self, groups: tuple[str, ...], root: bool, agents: int = 2):
         super().__init__()

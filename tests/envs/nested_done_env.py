@@ -1,4 +1,4 @@
-"""Environments whose done flags lie in any nesting of groups, for the tests."""
+"""Environments with done flags in any nesting of groups, for the tests."""
 
 from functools import cache
 from typing import Any
@@ -17,14 +17,14 @@ FRESH, STEPPED = 100.0, 200.0
 
 
 def sizes(place: Place) -> tuple[int, ...]:
-    """The batch shape of a place: every group adds its agents."""
+    """Returns the batch shape of a place. Every group adds its number of agents."""
     return (ROWS, *(AGENTS[name] for name in place))
 
 
 class NestedDoneEnv(EnvBase):
-    """Done flags at `places`, and entries at them, between them and below them.
+    """Has done flags at `places`, and entries at, between and below them.
 
-    A reset gives `FRESH` everywhere and a step `STEPPED`, whoever is meant: what comes of masks is the base's doing.
+    A reset returns `FRESH` and a step `STEPPED` in every row, whatever the mask: the base class applies masks.
     """
 
     def __init__(self, places: tuple[Place, ...], batch_locked: bool = True):
@@ -36,7 +36,7 @@ class NestedDoneEnv(EnvBase):
             Composite(shape=self.batch_size),
             Composite(shape=self.batch_size),
         )
-        for place in everywhere(places):
+        for place in all_groups(places):
             shape = sizes(place)[0 if batch_locked else 1 :]
             if place:
                 seen[place] = Composite(shape=shape)
@@ -62,21 +62,22 @@ class NestedDoneEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None: ...
 
 
-def everywhere(places: tuple[Place, ...]) -> list[Place]:
-    """The places, and all groups that they are in."""
+def all_groups(places: tuple[Place, ...]) -> list[Place]:
+    """Returns the places and all groups that contain them."""
     return sorted({place[:length] for place in places for length in range(len(place) + 1)})
 
 
 @cache
 def tree(places: tuple[Place, ...], batch_locked: bool = True) -> NestedDoneEnv:
-    """A `NestedDoneEnv`, made once: the tests of one run share it, since it keeps nothing."""
+    """Returns a `NestedDoneEnv`, cached for the tests of one run, since it has no state."""
     return NestedDoneEnv(places, batch_locked)
 
 
 def former(env: NestedDoneEnv, stored: set[Any], done: bool) -> TensorDict:
-    """What a step before may have left: the entries `stored`, other numbers in each row, and flags."""
+    """Returns data that an earlier step may have left: the entries `stored`, with different values per row, and
+    flags."""
     data = TensorDict({}, [ROWS])
-    for place in everywhere(env.places):
+    for place in all_groups(env.places):
         if place:
             data[place] = TensorDict({}, sizes(place))
     for spec, value in ((env.observation_spec, 1.0), (env.full_done_spec, float(done))):

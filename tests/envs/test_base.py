@@ -1,4 +1,4 @@
-"""`EnvBase`: resets, steps, rollouts, seeds, and what is completed of what a subclass returns."""
+"""`EnvBase`: resets, steps, rollouts, seeds, and completion of the entries that a subclass returns."""
 
 import pickle
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_step_writes_next_into_its_input() -> None:
         ({}, False, False),
     ],
 )
-def test_flags_complete_each_other(given: dict[str, bool], done: bool, terminated: bool) -> None:
+def test_missing_done_flags_are_derived(given: dict[str, bool], done: bool, terminated: bool) -> None:
     class Flags(Counting):
         def _step(self, tensordict: Any) -> Any:
             flags = {name: torch.full((1,), value) for name, value in given.items()}
@@ -67,12 +67,12 @@ def test_flags_complete_each_other(given: dict[str, bool], done: bool, terminate
 
 
 def test_missing_rewards_raise() -> None:
-    class Unpaid(Counting):
+    class WithoutReward(Counting):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).exclude("reward")
 
     with pytest.raises(SpaceError, match="to return 'reward'"):
-        Unpaid(2).rand_step()
+        WithoutReward(2).rand_step()
 
 
 def test_rollouts_stop_at_the_first_done_row() -> None:
@@ -92,11 +92,11 @@ def test_rollouts_reset_done_rows() -> None:
 def test_break_when_all_done_masks_done_rows() -> None:
     rollout = Counting(2, 4).rollout(10, break_when_all_done=True)
     assert rollout["next", "count"].squeeze(-1).tolist() == [[1, 2, 2, 2], [1, 2, 3, 4]]
-    assert rollout["next", "reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]], "who stands earns nothing"
+    assert rollout["next", "reward"].squeeze(-1).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]], "masked rows get no reward"
     assert rollout["next", "done"][:, -1].all()
 
 
-def test_policies_actions_and_callbacks() -> None:
+def test_rollouts_use_policies_actions_and_callbacks() -> None:
     env, seen = Counting(9), []
     env.rollout(2, lambda td: td.set("action", torch.full((1, 2), 0.5)), lambda e, td: seen.append((e, td.clone())))
     assert [td["action"].flatten().tolist() for _, td in seen] == [[0.5, 0.5]] * 2
@@ -130,7 +130,7 @@ BATCHES: dict[str, Callable[[], EnvBase]] = {
 @pytest.mark.parametrize(
     "stop", [{"break_when_any_done": False}, {"break_when_any_done": True}, {"break_when_all_done": True}]
 )
-def test_a_rollout_that_goes_on_resets_the_rows_that_are_done(kind: str, stop: Any) -> None:
+def test_continued_rollouts_reset_done_rows(kind: str, stop: Any) -> None:
     with BATCHES[kind]() as env:
         last = env.step_mdp(env.rollout(2)[..., -1])
         assert last["done"].flatten().tolist() == [True, False]
@@ -153,7 +153,7 @@ QUICK: dict[str, Callable[[], EnvBase]] = {
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_rollouts_of_simulators_go_on_behind_one_another(kind: str) -> None:
+def test_rollouts_of_simulators_continue_each_other(kind: str) -> None:
     with QUICK[kind]() as env:
         env.set_seed(0)
         chunks = [env.rollout(3, break_when_any_done=False)]
@@ -165,7 +165,7 @@ def test_rollouts_of_simulators_go_on_behind_one_another(kind: str) -> None:
     assert not any(bool(chunk["done"].any()) for chunk in chunks)
 
 
-def test_a_rollout_goes_on_from_a_tensordict_without_flags() -> None:
+def test_rollouts_continue_from_a_tensordict_without_flags() -> None:
     env = Counting(9)
     root = env.reset().exclude("done", "terminated")
     assert env.rollout(2, auto_reset=False, tensordict=root)["next", "count"].flatten().tolist() == [1, 2]
@@ -176,7 +176,7 @@ def test_a_rollout_goes_on_from_a_tensordict_without_flags() -> None:
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("stop", [True, False])
-def test_what_a_policy_returns_is_merged_into_the_root(kind: str, trusted: bool, stop: bool) -> None:
+def test_policy_outputs_are_merged_into_the_root(kind: str, trusted: bool, stop: bool) -> None:
     def act(td: TensorDictBase) -> TensorDictBase:
         return TensorDict({"action": torch.ones(2, *td["count"].shape[1:-1], 2), "said": td["count"] * 1}, td.shape)
 
@@ -233,7 +233,7 @@ def test_set_seed_returns_the_next_seed() -> None:
     assert len(set(chain)) == len(chain)
 
 
-def test_self_resetting_simulators() -> None:
+def test_self_resetting_simulators_roll_out() -> None:
     class Auto(Counting):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
@@ -356,7 +356,7 @@ def test_environments_can_be_pickled() -> None:
     assert env.rollout(2)["next", "count"].shape == (2, 2, 1)
 
 
-def test_run_type_checks() -> None:
+def test_run_type_checks_rejects_other_dtypes() -> None:
     class Wrong(Counting):
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict).set("count", torch.zeros(1, 1))
@@ -390,20 +390,20 @@ def test_policy_entries_below_next_are_kept(partial: bool) -> None:
     assert rollout["next", "count"][0].squeeze(-1).tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("who", ["environment", "policy", "reader"])
-def test_unspecified_entries_stay_below_next(who: str) -> None:
-    class Telling(Counting):
+@pytest.mark.parametrize("source", ["environment", "policy", "reader"])
+def test_unspecified_entries_stay_below_next(source: str) -> None:
+    class EnvWithExtraEntries(Counting):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("extra", torch.ones(2, 1)).set(("deep", "extra"), torch.ones(2, 1))
 
-    def telling(td: TensorDictBase) -> TensorDictBase:
+    def policy_with_extra_entries(td: TensorDictBase) -> TensorDictBase:
         return env.rand_action(td.set(("next", "extra"), torch.ones(*td.batch_size, 1)))
 
-    made: dict[str, Any] = {"environment": lambda: Telling(9, 9), "policy": lambda: Counting(9, 9)}
-    env = made[who]() if who in made else GymEnv("Pendulum-v1")
-    if who == "reader":
+    made: dict[str, Any] = {"environment": lambda: EnvWithExtraEntries(9, 9), "policy": lambda: Counting(9, 9)}
+    env = made[source]() if source in made else GymEnv("Pendulum-v1")
+    if source == "reader":
         env.set_info_dict_reader(lambda info, td: td.set("extra", torch.ones(1)) if "reward" in td else td)
-    rollout = env.rollout(4, telling if who == "policy" else None)
+    rollout = env.rollout(4, policy_with_extra_entries if source == "policy" else None)
     assert "extra" in rollout["next"]
     assert "extra" not in rollout
     assert "deep" not in rollout

@@ -1,4 +1,4 @@
-"""Environments that update their buffers in place: what they returned stays as it was."""
+"""Environments that update their buffers in place: results that they returned do not change."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ ZERO = torch.zeros(1)
 
 
 class InPlace(EnvBase):
-    """Counts to 3 in a buffer of its own, which it returns in one of the `WAYS`, its rewards in another."""
+    """Counts to 3 in its own buffer, which it returns in one of the `WAYS`; rewards are in a second buffer."""
 
     def __init__(self, way: str):
         super().__init__()
@@ -81,7 +81,7 @@ def test_rollouts_hold_the_values_of_their_steps(make: Callable[[str], EnvBase],
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_results_of_steps_are_the_callers_own(way: str) -> None:
+def test_step_results_do_not_change_later(way: str) -> None:
     env = InPlace(way)
     first = env.reset()
     item = env.step(first.copy().set("action", ZERO))
@@ -93,7 +93,7 @@ def test_results_of_steps_are_the_callers_own(way: str) -> None:
     assert three["next", "group", "count"].item() == 3
 
 
-def test_only_what_something_else_refers_to_is_copied() -> None:
+def test_only_referenced_entries_are_copied() -> None:
     stored, inputs = torch.zeros(4), TensorDict({"passed on": torch.zeros(2)})
 
     def returned() -> TensorDict:
@@ -148,9 +148,7 @@ class InPlaceGym(gymnasium.Env[Any, Any]):
     ],
     ids=["single", "serial of 1", "serial of 2", "parallel"],
 )
-def test_rollouts_of_a_gymnasium_environment_hold_its_final_observations(
-    make: Callable[[], EnvBase], policy: Any
-) -> None:
+def test_gymnasium_rollouts_hold_final_observations(make: Callable[[], EnvBase], policy: Any) -> None:
     with make() as env:
         rollout = env.rollout(4, policy, break_when_any_done=False).reshape(-1, 4)[0]
     assert rollout["observation"].flatten().tolist() == [0, 1, 2, 0]
@@ -158,7 +156,7 @@ def test_rollouts_of_a_gymnasium_environment_hold_its_final_observations(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_same_step_auto_reset_keeps_final_observations(count: int) -> None:
+def test_same_step_autoreset_keeps_final_observations(count: int) -> None:
     with VectorEnv([InPlaceGym] * count, autoreset_mode="same_step") as env:
         env.reset()
         for _ in range(3):

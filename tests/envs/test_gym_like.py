@@ -1,4 +1,4 @@
-"""`GymLikeEnv`: tuples read part by part, and infos."""
+"""`GymLikeEnv`: result tuples read part by part, and infos."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from vecrl.specs import Bounded, Composite, OneHot, Unbounded
 
 
 class Walk:
-    """A simulator with tuples of its own."""
+    """A simulator with its own form of result tuples."""
 
     speed = 1.0
 
@@ -48,7 +48,7 @@ class WalkEnv(GymLikeEnv):
     def _set_seed(self, seed: int | None) -> None: ...
 
 
-def test_libraries_with_other_outputs() -> None:
+def test_other_result_tuples_can_be_converted() -> None:
     env = WalkEnv(colour="red")
     assert env.built_with == {"colour": "red"}
     check_env_specs(env)
@@ -78,12 +78,12 @@ def test_frame_skip_stops_at_the_end_of_the_episode() -> None:
         ({"done": np.zeros(2, bool), "truncated": np.zeros(2, bool)}, ([False] * 2, [False] * 2, [False] * 2, False)),
     ],
 )
-def test_flags_are_completed(given: Any, expected: Any) -> None:
+def test_missing_done_flags_are_derived(given: Any, expected: Any) -> None:
     found = WalkEnv().read_done(**given)
     assert tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in found) == expected
 
 
-def test_each_part_of_the_reading_can_be_replaced() -> None:
+def test_each_reader_method_can_be_overridden() -> None:
     class Other(GymWrapper):
         def read_action(self, action: Any) -> Any:
             return 1 - super().read_action(action)
@@ -108,7 +108,7 @@ def test_each_part_of_the_reading_can_be_replaced() -> None:
     assert invalid["next", "truncated"].all()
 
 
-def test_actions_that_are_not_converted() -> None:
+def test_actions_may_stay_tensors() -> None:
     class Torch(Walk):
         def step(self, action: Any) -> Any:
             assert isinstance(action, torch.Tensor)
@@ -124,8 +124,8 @@ def test_actions_that_are_not_converted() -> None:
 # -- infos
 
 
-class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Says how many steps there were, when it is late, and something private."""
+class InfoWalk(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Reports the number of steps, a lateness flag, and a private entry."""
 
     def reset(self, **kwargs: Any) -> Any:
         self.steps = 0
@@ -139,12 +139,12 @@ class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
         return *remaining, info
 
 
-def telling() -> GymWrapper:
-    return GymWrapper(Telling(gymnasium.make("CartPole-v1")))
+def info_env() -> GymWrapper:
+    return GymWrapper(InfoWalk(gymnasium.make("CartPole-v1")))
 
 
-def test_infos_by_their_keys() -> None:
-    env = telling().set_info_dict_reader(default_info_dict_reader(["steps"]))
+def test_info_entries_are_selected_by_key() -> None:
+    env = info_env().set_info_dict_reader(default_info_dict_reader(["steps"]))
     check_env_specs(env)
     rollout = env.rollout(4)
     assert rollout["steps"].tolist() == [0, 1, 2, 3]
@@ -153,8 +153,8 @@ def test_infos_by_their_keys() -> None:
     assert ("next", "deep") not in rollout.keys(True)
 
 
-def test_auto_register_info_dict() -> None:
-    env = telling().auto_register_info_dict()
+def test_auto_register_info_dict_infers_info_specs() -> None:
+    env = info_env().auto_register_info_dict()
     check_env_specs(env, break_when_any_done="both")
     rollout = env.rollout(4)
     assert rollout["next", "steps"].tolist() == [1, 2, 3, 4]
@@ -163,7 +163,7 @@ def test_auto_register_info_dict() -> None:
     assert rollout["deep", "late"].tolist()[0] == 0
     assert rollout["next", "pair"].shape == (4, 2)
     assert ("next", "_secret") not in rollout.keys(True)
-    assert ("_secret",) in telling().auto_register_info_dict(ignore_private=False).observation_spec.keys(True)
+    assert ("_secret",) in info_env().auto_register_info_dict(ignore_private=False).observation_spec.keys(True)
 
 
 def test_info_specs_may_be_given() -> None:
@@ -174,7 +174,7 @@ def test_info_specs_may_be_given() -> None:
         default_info_dict_reader(["steps"], {"steps": spec["steps"]}),
     ):
         assert reader.info_spec == spec
-        env = telling().auto_register_info_dict(info_dict_reader=reader)
+        env = info_env().auto_register_info_dict(info_dict_reader=reader)
         assert env.rollout(2)["next", "steps"].dtype == torch.int32
         check_env_specs(env)
     with pytest.raises(SpaceError, match="a spec for each"):
@@ -190,38 +190,38 @@ def test_info_keys_default_to_the_first_info() -> None:
     assert set(reader.info_spec.keys(True, True)) == {"x", ("deep", "y")}
 
 
-def test_a_function_reads_as_well() -> None:
+def test_functions_can_be_info_readers() -> None:
     def read(info: Any, data: Any) -> None:
         data["double"] = torch.tensor(2 * info["steps"])
 
-    assert telling().set_info_dict_reader(read).rollout(3)["next", "double"].tolist() == [2, 4, 6]
-    renamed = telling().set_info_dict_reader(lambda info, data: data.clone().set("n", torch.tensor(info["steps"])))
+    assert info_env().set_info_dict_reader(read).rollout(3)["next", "double"].tolist() == [2, 4, 6]
+    renamed = info_env().set_info_dict_reader(lambda info, data: data.clone().set("n", torch.tensor(info["steps"])))
     assert renamed.rollout(3)["n"].tolist() == [0, 1, 2]
 
 
-def test_several_readers() -> None:
-    env = telling()
+def test_several_info_readers_can_be_set() -> None:
+    env = info_env()
     env.set_info_dict_reader(default_info_dict_reader(["steps"]))
     env.set_info_dict_reader(default_info_dict_reader(spec={"pair": Unbounded((2,))}))
     assert env.rollout(2)["next"].select("steps", "pair")["pair"].shape == (2, 2)
 
 
 def test_non_numeric_infos_raise() -> None:
-    class Text(Telling):
+    class Text(InfoWalk):
         def step(self, action: Any) -> Any:
             *remaining, _ = super().step(action)
             return *remaining, {"text": "hello"}
 
     with pytest.raises(SpaceError, match=r"got 'hello' at 'text'.*Name the keys"):
         GymWrapper(Text(gymnasium.make("CartPole-v1"))).auto_register_info_dict()
-    env = GymWrapper(Telling(gymnasium.make("CartPole-v1")))
+    env = GymWrapper(InfoWalk(gymnasium.make("CartPole-v1")))
     env.set_info_dict_reader(default_info_dict_reader(spec={"pair": OneHot(3)}))
     with pytest.raises(SpaceError, match=r"Expected shape \(3,\) at info 'pair', got \(2,\)"):
         env.rollout(2)
 
 
 class Named(gymnasium.Env[Any, Any]):
-    """Has an info of a name that is taken."""
+    """Has an info with the name of an environment entry."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)

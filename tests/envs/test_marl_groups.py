@@ -1,4 +1,4 @@
-"""Groups of agents: maps, and an environment of two groups through everything that `EnvBase` does."""
+"""Groups of agents: group maps, and an environment with two groups under all methods of `EnvBase`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from vecrl.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 
 
 @pytest.mark.parametrize("kind", MarlGroupMapType)
-def test_the_usual_groups_are_groups(kind: MarlGroupMapType) -> None:
+def test_default_group_maps(kind: MarlGroupMapType) -> None:
     names = ["cat", "dog", "cow"]
     check_marl_grouping(kind.get_group_map(names), names)
 
@@ -32,16 +32,16 @@ def test_invalid_groups_raise(groups: dict[str, list[str]], fault: str) -> None:
         check_marl_grouping(groups, ["cat", "dog"])
 
 
-def test_agents_of_one_name() -> None:
+def test_agents_with_equal_names_are_grouped() -> None:
     with pytest.raises(ValueError, match="different names"):
         check_marl_grouping({"a": ["cat"]}, ["cat", "cat"])
 
 
-class Pasture(EnvBase):
-    """Two sheep and three wolves, in each of two fields; every agent counts the steps of its life.
+class GroupsEnv(EnvBase):
+    """Has two sheep and three wolves in each of two fields. Every agent counts its own steps.
 
-    Rewards and done flags are each agent's own, or shared by all at the root. An agent's life is as long as its place
-    in its group, plus one; the shared one ends after three steps.
+    Rewards and done flags are per agent, or shared by all at the root. The episode of an agent has as many steps as its
+    index in its group plus one; the shared episode ends after three steps.
     """
 
     GROUPS = {"sheep": 2, "wolves": 3}
@@ -95,8 +95,8 @@ class Pasture(EnvBase):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_specs_and_keys(own: bool) -> None:
-    env = Pasture(own)
+def test_specs_and_keys_follow_the_groups(own: bool) -> None:
+    env = GroupsEnv(own)
     check_env_specs(env, break_when_any_done="both")
     assert env.action_keys == [("sheep", "action"), ("wolves", "action")]
     assert env.reward_keys == ([("sheep", "reward"), ("wolves", "reward")] if own else ["reward"])
@@ -105,8 +105,8 @@ def test_specs_and_keys(own: bool) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_step_keeps_the_dimensions_of_agents(own: bool) -> None:
-    data = Pasture(own).rand_step()
+def test_steps_keep_the_agent_dimensions(own: bool) -> None:
+    data = GroupsEnv(own).rand_step()
     assert data["next"].batch_size == (2,)
     assert data["sheep"].batch_size == data["next", "sheep"].batch_size == (2, 2)
     assert data["next", "wolves"].batch_size == (2, 3)
@@ -116,7 +116,7 @@ def test_a_step_keeps_the_dimensions_of_agents(own: bool) -> None:
 
 
 def test_agents_reset_independently() -> None:
-    env = Pasture(own=True)
+    env = GroupsEnv(own=True)
     rollout = env.rollout(6, break_when_any_done=False)
     for name, agents in env.GROUPS.items():
         for agent in range(agents):
@@ -128,13 +128,13 @@ def test_agents_reset_independently() -> None:
 
 
 def test_agents_reset_together() -> None:
-    rollout = Pasture(own=False).rollout(7, break_when_any_done=False)
+    rollout = GroupsEnv(own=False).rollout(7, break_when_any_done=False)
     assert rollout["sheep", "age"][0, :, 1, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert rollout["wolves", "age"][1, :, 2, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert rollout["next", "done"][0, :, 0].tolist() == [False, False, True, False, False, True, False]
 
 
 def test_rollouts_stop_by_group_flags() -> None:
-    assert Pasture(own=True).rollout(9).shape == (2, 1), "the first of any agent"
-    assert Pasture(own=True).rollout(9, break_when_all_done=True).shape[1] == 3
-    assert Pasture(own=False).rollout(9).shape == (2, 3)
+    assert GroupsEnv(own=True).rollout(9).shape == (2, 1), "the first of any agent"
+    assert GroupsEnv(own=True).rollout(9, break_when_all_done=True).shape[1] == 3
+    assert GroupsEnv(own=False).rollout(9).shape == (2, 3)

@@ -1,4 +1,4 @@
-"""What is told of environments, and of calls of them, that will not do: what was expected, what came, what to do."""
+"""Error messages about invalid environments and calls: the expected value, the actual value, and what to do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from vecrl.specs import Composite, Unbounded
 
 
 class Steady(EnvBase):
-    """Goes by its own observation; a test has it do other things than it says."""
+    """Returns its own observation. Tests make it violate its specs."""
 
     size = 1
 
@@ -37,7 +37,7 @@ class Steady(EnvBase):
 
 
 class Unspecified(EnvBase):
-    """Takes an action that no spec names."""
+    """Accepts an action that no spec names."""
 
     _reset = Steady._reset
     _step = Steady._step
@@ -64,7 +64,7 @@ def fails_inside(tensordict: TensorDictBase) -> TensorDictBase:
     raise KeyError("a mistake of its own")
 
 
-TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "flags of another shape": (
         lambda: Steady(_step=gives(done=torch.zeros(2, dtype=torch.bool))).rollout(3),
         SpaceError,
@@ -130,9 +130,9 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = TOLD[case]
+    call, kind, message_text = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){message_text}"):
         call()
 

@@ -1,4 +1,4 @@
-"""Rollouts that an environment plays at once: what step by step gives, and nothing where a subclass has its own say."""
+"""Fast rollouts equal stepwise rollouts, and are not used if a subclass overrides a method."""
 
 from functools import partial
 from typing import Any
@@ -82,7 +82,7 @@ def test_empty_actions_raise(make: Any) -> None:
     env.close()
 
 
-def test_set_truncated_with_generators() -> None:
+def test_set_truncated_works_with_generators() -> None:
     env = PendulumEnv().add_truncated_keys()
     actions = (torch.zeros(1) for _ in range(3))
     rollout = env.rollout(10, actions=actions, set_truncated=True)
@@ -97,7 +97,7 @@ def test_rollouts_do_not_change_their_input() -> None:
     assert set(inputs.keys(True, True)) == keys
 
 
-def test_gradients_go_through_large_leaves_too() -> None:
+def test_gradients_flow_through_large_leaves() -> None:
     env = PendulumEnv()
     gain = torch.zeros((), requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""Rollouts in all their switches, against a plain loop over numbers; and rollouts of entries that change in size."""
+"""Rollouts with all options, compared with a plain loop over numbers, and rollouts with entries of changing sizes."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from .counting_envs import Counting
 torch.set_num_threads(1)
 
 
-def _plain(limits: list[int], steps: int, stop: str, begun: list[int]) -> list[dict[str, list[Any]]]:
-    """What rows that count to their limits do, in plain numbers, a step at a time."""
-    count, done, rollout = list(begun), [False] * len(limits), []
+def _plain(limits: list[int], steps: int, stop: str, initial_counts: list[int]) -> list[dict[str, list[Any]]]:
+    """Returns the values of rows that count to their limits, in plain numbers, step by step."""
+    count, done, rollout = list(initial_counts), [False] * len(limits), []
     for _ in range(steps):
         step_td = [stop != "all" or not is_over for is_over in done]
         next_td = [c + 1 if go else c for c, go in zip(count, step_td, strict=True)]
@@ -58,10 +58,10 @@ def test_rollouts_equal_a_plain_loop(
         switches["policy"] = lambda data: data.set("action", torch.full((len(limits), 2), 0.5))
     elif acting == "given":
         switches["actions"] = torch.full((len(limits), steps, 2), 0.5)
-    begun = [0] * len(limits)
+    initial_counts = [0] * len(limits)
     if go_on:
-        begun = [limit - 1 for limit in limits]
-        root = env.reset().set("count", torch.tensor(begun).unsqueeze(-1))
+        initial_counts = [limit - 1 for limit in limits]
+        root = env.reset().set("count", torch.tensor(initial_counts).unsqueeze(-1))
         switches |= {"auto_reset": False, "tensordict": root}
     rollout = env.rollout(
         steps,
@@ -70,7 +70,7 @@ def test_rollouts_equal_a_plain_loop(
         set_truncated=truncate,
         **switches,
     )
-    expected = _plain(limits, steps, stop, begun)
+    expected = _plain(limits, steps, stop, initial_counts)
     assert rollout.shape == (len(limits), len(expected))
     assert rollout.names == [None, "time"]
     assert isinstance(rollout, LazyStackedTensorDict) == (contiguous is False)
@@ -100,7 +100,7 @@ def test_rollouts_into_out(limits: list[int], steps: int) -> None:
 
 
 class Growing(EnvBase):
-    """Sees a row more with every step, `sizes[t]` of them."""
+    """Observes one more row with every step, `sizes[t]` in total."""
 
     def __init__(self, sizes: list[int]):
         super().__init__()
@@ -124,7 +124,7 @@ class Growing(EnvBase):
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=6), st.integers(1, 12), st.booleans())
-def test_dynamic_specs(sizes: list[int], steps: int, stop: bool) -> None:
+def test_dynamic_specs_are_rolled_out(sizes: list[int], steps: int, stop: bool) -> None:
     env = Growing(sizes)
     assert env.has_dynamic_specs
     rollout = env.rollout(steps, break_when_any_done=stop)

@@ -1,4 +1,4 @@
-"""The rules of partial resets and steps, over any nesting of done flags, masks and entries that are held."""
+"""The rules of partial resets and steps, for any nesting of done flags, masks and previous entries."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ nestings = st.sets(st.sampled_from(PLACES), min_size=1).map(lambda places: tuple
 
 
 def _masks(draw: Any, places: tuple[Place, ...]) -> dict[Place, torch.Tensor]:
-    """A mask beside some of the done flags, with or without the dimension of size 1 at its end."""
+    """Returns a mask beside some of the done flags, with or without a trailing dimension of size 1."""
     found: dict[Place, torch.Tensor] = {}
     for place in draw(st.sets(st.sampled_from(places))):
         shape = torch.Size(sizes(place))
@@ -37,38 +37,41 @@ def cases(draw: Any) -> tuple[NestedDoneEnv, TensorDict, dict[Place, torch.Tenso
     return env, former(env, stored, draw(st.booleans())), _masks(draw, env.places)
 
 
-def _meant(key: Any, masks: dict[Place, torch.Tensor], places: tuple[Place, ...], leaf: torch.Tensor) -> torch.Tensor:
-    """By the contract, for every element of a leaf: the mask nearest to the root decides, and none means everybody."""
+def _selected(
+    key: Any, masks: dict[Place, torch.Tensor], places: tuple[Place, ...], leaf: torch.Tensor
+) -> torch.Tensor:
+    """Returns the selected elements of a leaf: the mask nearest to the root decides, and without a mask all are
+    selected."""
     place = split_key(key)[0]
     for length in range(len(place) + 1):
         if place[:length] in masks:
             mask = masks[place[:length]].reshape(sizes(place[:length]))
             return mask.reshape(*mask.shape, *[1] * (leaf.ndim - mask.ndim)).expand(leaf.shape)
     if not any(place[:length] in places for length in range(len(place) + 1)) and masks:
-        return _everybody(place, masks, places, leaf)
+        return _all_of_row(place, masks, places, leaf)
     return torch.ones_like(leaf, dtype=torch.bool)
 
 
-def _everybody(place: Place, masks: Any, places: tuple[Place, ...], leaf: torch.Tensor) -> torch.Tensor:
-    """Beside no flags and below none: meant is a row of which everybody is."""
+def _all_of_row(place: Place, masks: Any, places: tuple[Place, ...], leaf: torch.Tensor) -> torch.Tensor:
+    """For entries beside no flags and below none: a row is selected if all its elements are."""
     while not any(other[: len(place)] == place for other in places):
         place = place[:-1]
     shape = sizes(place)
     below = [other for other in places if other[: len(place)] == place]
-    flags = [_meant((*other, "done"), masks, places, torch.zeros(*sizes(other), 1)) for other in below]
+    flags = [_selected((*other, "done"), masks, places, torch.zeros(*sizes(other), 1)) for other in below]
     rows = torch.stack([flag.reshape(*shape, -1).all(-1) for flag in flags]).all(0)
     return rows.reshape(*shape, *[1] * (leaf.ndim - len(shape))).expand(leaf.shape)
 
 
 def _expected(key: Any, new: float, masks: Any, places: Any, before: Any, leaf: torch.Tensor) -> torch.Tensor:
     old = torch.zeros_like(leaf) if before is None else before
-    return torch.where(_meant(key, masks, places, leaf), torch.full_like(leaf, new), old)
+    return torch.where(_selected(key, masks, places, leaf), torch.full_like(leaf, new), old)
 
 
 @settings(max_examples=600)
 @given(cases())
 def test_partial_resets(case: tuple[NestedDoneEnv, TensorDict, dict[Place, torch.Tensor]]) -> None:
-    """Whoever is meant is fresh, the others keep what they held, or zeros; the masks are gone."""
+    """Selected elements are reset, the others keep their previous values or zeros, and the masks are removed."""
     env, before, masks = case
     data = before.clone()
     for place, mask in masks.items():
@@ -81,7 +84,7 @@ def test_partial_resets(case: tuple[NestedDoneEnv, TensorDict, dict[Place, torch
     assert not [key for key in result.keys(True, True) if split_key(key)[1] == "_reset"]
     for key in env.observation_spec.keys(True, True):
         if none_selected and before.get(key, None) is None:
-            continue  # nobody begins anew, and nothing is made up
+            continue  # an empty mask resets nothing and adds no entries
         leaf = env.observation_spec[key].zero()
         assert result[key].equal(_expected(key, FRESH, masks, env.places, before.get(key, None), leaf)), key
     for key in env.full_done_spec.keys(True, True):
@@ -94,7 +97,7 @@ def test_partial_resets(case: tuple[NestedDoneEnv, TensorDict, dict[Place, torch
 @settings(max_examples=400)
 @given(cases(), st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), st.booleans(), st.booleans())
 def test_partial_steps(case: Any, rows: list[bool], trailing: bool, locked: bool) -> None:
-    """Whoever is meant is stepped, the others keep what they held, and earn nothing; the mask is gone."""
+    """Selected elements are stepped, the others keep their values with zero reward, and the mask is removed."""
     env, before, _ = case
     env = tree(env.places, locked)
     mask = torch.tensor(rows)
@@ -134,7 +137,7 @@ def test_masks_of_wrong_dtype_or_shape_raise(places: tuple[Place, ...], data: st
 @settings(max_examples=100)
 @given(cases())
 def test_rows_done_after_their_reset_raise(case: Any) -> None:
-    """An error if one of them is meant; whoever is not may have been done before."""
+    """Raises if a selected row is done; other rows may have been done before."""
     env, before, masks = case
 
     class Born(NestedDoneEnv):
@@ -142,7 +145,7 @@ def test_rows_done_after_their_reset_raise(case: Any) -> None:
             return super()._reset(tensordict).update(self.full_done_spec.one())
 
     flags = [key for key in env.full_done_spec.keys(True, True) if split_key(key)[1] == "done"]
-    meant = any(bool(_meant(key, masks, env.places, env.full_done_spec[key].zero()).any()) for key in flags)
+    meant = any(bool(_selected(key, masks, env.places, env.full_done_spec[key].zero()).any()) for key in flags)
     data = before.clone()
     for place, mask in masks.items():
         data[(*place, "_reset")] = mask

@@ -84,7 +84,7 @@ masks = st.one_of(st.none(), st.lists(st.booleans(), min_size=2, max_size=2))
 
 
 @given(root=st.one_of(st.none(), st.booleans()), groups=st.dictionaries(st.sampled_from("abc"), masks, min_size=1))
-def test_any_nesting_of_masks(root: bool | None, groups: dict[str, list[bool] | None]) -> None:
+def test_masks_may_be_nested(root: bool | None, groups: dict[str, list[bool] | None]) -> None:
     env = Groups(tuple(groups), root=True)
     data = TensorDict({"val": torch.ones(3)})
     for name, mask in groups.items():

@@ -1,4 +1,4 @@
-"""The names, arguments and defaults that users of TorchRL's environments write, accepted as they write them."""
+"""Names, arguments and defaults of TorchRL's environments, as users write them."""
 
 import ast
 import importlib
@@ -132,8 +132,8 @@ def _found(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_arguments_and_defaults(name: str) -> None:
-    """Each by its name, those that go by position in their order, with the default that it has there."""
+def test_arguments_and_defaults_match_the_source(name: str) -> None:
+    """Every argument is accepted by name, positional ones in their order, with the same default."""
     expected = ast.parse(f"def f({SIGNATURES[name]}): pass").body[0]
     assert isinstance(expected, ast.FunctionDef)
     actual = inspect.signature(_found(name)).parameters

@@ -1,4 +1,4 @@
-"""Specs from data."""
+"""Specs derived from data."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ def test_derived_specs_match_the_data() -> None:
     }
 
 
-def test_single_numbers() -> None:
+def test_specs_of_single_numbers() -> None:
     data = TensorDict({"one": torch.zeros(())})
     assert make_composite_from_td(data)["one"].shape == (1,)
     assert make_composite_from_td(data, unsqueeze_null_shapes=False)["one"].shape == ()
 
 
-def test_dynamic_shape() -> None:
+def test_differing_shapes_give_dynamic_dimensions() -> None:
     spec = make_composite_from_td(_data(), dynamic_shape=True)
     assert spec["nested", "float"].shape == (4, 3, -1)
     assert spec["int"].shape == (4,)
@@ -46,7 +46,7 @@ def test_dynamic_shape() -> None:
 
 
 class Bare(EnvBase):
-    """An environment without specs, of groups, whose rows grow from step to step if it is told so."""
+    """An environment without specs, with groups. Its rows grow with every step if `growing`."""
 
     def __init__(self, batch: Any = (), growing: bool = False):
         super().__init__(batch_size=batch)

@@ -24,13 +24,13 @@ def _data() -> TensorDict:
         ({"exclude_action": False, "keep_other": False}, ["a", "action", "done", "obs"]),
     ],
 )
-def test_switches(switches: dict[str, bool], keys: list[str]) -> None:
+def test_options_select_the_copied_entries(switches: dict[str, bool], keys: list[str]) -> None:
     result = step_mdp(_data(), **switches)
     assert sorted(result.keys()) == keys
     assert result["obs"] == 3
 
 
-def test_nested_keys() -> None:
+def test_nested_keys_are_copied() -> None:
     groups = [("a", "reward"), "reward"], [("a", "done"), "done"], [("a", "action"), "action"]
     result = step_mdp(_data(), reward_keys=groups[0], done_keys=groups[1], action_keys=groups[2], exclude_done=True)
     assert sorted(result.keys(True, True), key=str) == [("a", "obs"), "obs", "other"]
@@ -56,13 +56,13 @@ def test_next_tensordict_is_written() -> None:
     assert existing["obs"] == 3
 
 
-def test_lazy_stacks() -> None:
+def test_lazy_stacks_are_stepped_part_by_part() -> None:
     steps = [TensorDict({"obs": torch.zeros(n), "next": {"obs": torch.ones(n)}}) for n in (1, 2)]
     result = step_mdp(TensorDict.lazy_stack(steps))
     assert [row["obs"].tolist() for row in result.unbind(0)] == [[1.0], [1.0, 1.0]]
 
 
-def test_ends_of_groups() -> None:
+def test_done_flags_of_groups() -> None:
     data = TensorDict({"done": torch.tensor([False]), "a": {"terminated": torch.tensor([True, False])}})
     assert terminated_or_truncated(data)
     assert data["_reset"].tolist() == [False]
@@ -70,8 +70,8 @@ def test_ends_of_groups() -> None:
     quiet = TensorDict({"done": torch.tensor([False])})
     assert not terminated_or_truncated(quiet)
     assert quiet.get("_reset", None) is None
-    assert not terminated_or_truncated(quiet, write_full_false=True, key="who")
-    assert quiet["who"].tolist() == [False]
+    assert not terminated_or_truncated(quiet, write_full_false=True, key="ended")
+    assert quiet["ended"].tolist() == [False]
 
 
 def test_empty_nested_groups_are_removed() -> None:

@@ -1,4 +1,4 @@
-"""`step_mdp` in all its switches, against a model over flat keys."""
+"""`step_mdp` with all options, compared with a model over flat keys."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def _data(root: set[Any], next_td: set[Any], rows: int) -> TensorDict:
 def _model(
     root: set[Any], next_td: set[Any], switches: dict[str, bool], keys: dict[str, list[Any]]
 ) -> dict[Any, float]:
-    """The keys of the result, and whether the value is of the root (0) or of "next" (1)."""
+    """Returns the keys of the result, and whether each value is from the root (0) or from "next" (1)."""
     as_tuples = {name: {key if isinstance(key, tuple) else (key,) for key in found} for name, found in keys.items()}
     removed = {key for name in ("reward", "done") if switches[f"exclude_{name}"] for key in as_tuples[f"{name}_keys"]}
     behind = as_tuples["action_keys"] if switches["exclude_action"] else set()
@@ -53,7 +53,7 @@ def _leaves(data: Any) -> dict[Any, float]:
 
 @settings(max_examples=800)
 @given(some, some, switches, _of("reward"), _of("done"), _of("action"), st.booleans())
-def test_switches_and_nested_keys(
+def test_options_and_nested_keys_equal_the_model(
     root: set[Any], next_td: set[Any], switches: dict[str, bool], reward: Any, done: Any, action: Any, write: bool
 ) -> None:
     data = _data(root, next_td, 2)
@@ -68,8 +68,10 @@ def test_switches_and_nested_keys(
 
 @settings(max_examples=200)
 @given(some, some, some, switches, st.sampled_from([0, 1]))
-def test_lazy_stacks(first: set[Any], second: set[Any], next_td: set[Any], switches: dict[str, bool], dim: int) -> None:
-    """Each part of a stack is stepped by itself, along whichever dimension they are stacked."""
+def test_lazy_stacks_are_stepped_part_by_part(
+    first: set[Any], second: set[Any], next_td: set[Any], switches: dict[str, bool], dim: int
+) -> None:
+    """Each part of a stack is stepped separately, for every stack dimension."""
     keys = {
         f"{name}_keys": [(*group, name) if group else name for group in GROUPS] for name in ("reward", "done", "action")
     }

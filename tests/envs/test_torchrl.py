@@ -1,5 +1,5 @@
-"""TorchRL's own collectors and losses over environments of vecrl, where TorchRL is installed: a test environment
-of its own (`make test-neighbours`)."""
+"""TorchRL's collectors and losses over environments of vecrl, if TorchRL is installed: a test environment of its own
+(`make test-neighbours`)."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ def actor() -> ProbabilisticTensorDictSequential:
 
 @pytest.mark.parametrize("kind", ["single", "serial", "parallel"])
 @pytest.mark.parametrize("random", [True, False])
-def test_collectors(kind: str, random: bool) -> None:
+def test_collectors_run_on_vecrl_environments(kind: str, random: bool) -> None:
     from torchrl.collectors import Collector
 
     env = make(kind)
@@ -52,7 +52,7 @@ def test_collectors(kind: str, random: bool) -> None:
     assert data["next", "episode_reward"].equal(data["next", "step_count"].float())
 
 
-def test_losses() -> None:
+def test_losses_train_on_vecrl_rollouts() -> None:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
@@ -67,7 +67,7 @@ def test_losses() -> None:
     env.close()
 
 
-def test_transforms_of_torchrl_are_refused() -> None:
+def test_torchrl_transforms_raise() -> None:
     from torchrl.data import Unbounded
     from torchrl.envs import transforms as theirs
 
@@ -81,7 +81,7 @@ def test_transforms_of_torchrl_are_refused() -> None:
     assert list(env.reset().keys()) == list(make("single").reset().keys())
 
 
-def test_clips_of_integers_are_those_of_torchrl() -> None:
+def test_integer_clipping_equals_torchrl() -> None:
     from torchrl.envs.transforms import ClipTransform as Theirs
 
     values = torch.tensor([-3, 0, 2])
@@ -93,7 +93,7 @@ def test_clips_of_integers_are_those_of_torchrl() -> None:
         assert own_value.equal(theirs)
 
 
-def test_projections_are_those_of_torchrl() -> None:
+def test_projections_equal_torchrl() -> None:
     from torchrl import data
 
     found = []

@@ -71,7 +71,7 @@ def test_changing_shapes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
         _recorded([_step(0), _step(1, agents=1)], 2, True)
 
 
-def test_gradients_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trajectory, "_MIN_BLOCK_BYTES", 0)
     weight = torch.ones(2, requires_grad=True)
     rollout = _recorded([TensorDict({"action": weight * i}, [2]) for i in range(3)], 3, True)
@@ -80,7 +80,7 @@ def test_gradients_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weight.grad.tolist() == [3.0, 3.0]
 
 
-def test_callbacks_may_add_to_a_step() -> None:
+def test_callbacks_may_add_entries() -> None:
     rollout = Counting(9, 9).rollout(3, callback=lambda env, td: td.set("twice", td["count"] * 2))
     assert rollout["twice"].flatten().tolist() == [0, 2, 4] * 2
 

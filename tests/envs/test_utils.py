@@ -1,4 +1,4 @@
-"""What users of environments need beside them: exploration, random policies, libraries, and what follows from specs."""
+"""Utilities for environments: exploration types, random policies, available libraries, and helpers for specs."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def _actor(kind: Any = Normal) -> TensorDictSequential:
     return TensorDictSequential(parts, draw)
 
 
-def test_modules_of_tensordict_obey_the_exploration_type() -> None:
+def test_tensordict_modules_obey_the_exploration_type() -> None:
     data = TensorDict({"count": torch.ones(1000, 1)}, [1000])
     actor = _actor()
     with set_exploration_type(ExplorationType.RANDOM):
@@ -36,7 +36,7 @@ def test_modules_of_tensordict_obey_the_exploration_type() -> None:
             assert actor(data.clone())["action"].eq(1).all(), kind
 
 
-def test_it_is_the_interaction_type_of_tensordict() -> None:
+def test_exploration_type_is_tensordicts_interaction_type() -> None:
     before = exploration_type()
     with set_interaction_type(ExplorationType.MODE):
         assert exploration_type() == ExplorationType.MODE
@@ -72,8 +72,8 @@ def _actor_of_floats() -> TensorDictSequential:
     )
 
 
-def test_masked_choices() -> None:
-    """A policy of one's own: the mask that an environment gives is one more input of the distribution."""
+def test_masked_distributions_choose_allowed_actions() -> None:
+    """A user's policy: the mask of the environment is one more input of the distribution."""
 
     class Masked(CategoricalDistribution):
         def __init__(self, logits: torch.Tensor, mask: torch.Tensor):
@@ -94,7 +94,7 @@ def test_masked_choices() -> None:
 
 
 @pytest.mark.parametrize("spec", [OneHot(3), Composite(action=OneHot(3))])
-def test_random_policies(spec: Any) -> None:
+def test_random_policy_draws_from_the_spec(spec: Any) -> None:
     data = RandomPolicy(spec)(TensorDict())
     assert OneHot(3).is_in(data["action"])
     assert RandomPolicy(action_spec=OneHot(3), action_key=("agents", "act"))(TensorDict())["agents", "act"].shape == (
@@ -102,13 +102,13 @@ def test_random_policies(spec: Any) -> None:
     )
 
 
-def test_available_libraries() -> None:
+def test_available_libraries_are_listed() -> None:
     found = get_available_libraries()
     assert found["gymnasium"] is True
     assert set(map(type, found.values())) == {bool}
 
 
-def test_all_actions() -> None:
+def test_all_actions_lists_every_action() -> None:
     env = Counting(3, 3)
     env.action_spec = Categorical(4, (2,))
     assert env.cardinality() == 4

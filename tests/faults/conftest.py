@@ -1,4 +1,4 @@
-"""Around every fault: what was there before is all that is there after."""
+"""Checks around every fault test: after the test, no additional resources remain."""
 
 import gc
 import os
@@ -12,15 +12,17 @@ from .fixture_envs import Counting, make_pool, wait_until, workers_alive
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _zygote() -> None:
-    """Start the process that workers are forked from once, so that no test counts it."""
+def _fork_server() -> None:
+    """Starts the fork server once, so that no test counts it as a new process."""
     make_pool([Counting], "processes", 1).close()
 
 
 @pytest.fixture
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Workers, descriptors, threads and shared memory are after the test what they were before. (Ray keeps processes of
-    its own; that no actor is left is seen to around every test marked `ray`.)"""
+    """Checks that workers, descriptors, threads and shared memory after the test are the same as before.
+
+    Ray keeps its own processes. A fixture around every test marked `ray` checks that no actor remains.
+    """
     if request.node.get_closest_marker("ray") is not None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Bad environments: each counts honestly until, at one place, it commits one fault."""
+"""Faulty environments: each counts correctly until it commits one fault at one place."""
 
 import ctypes
 import itertools
@@ -30,9 +30,11 @@ Fault = Callable[["Counting"], Any]
 
 
 class Counting(gymnasium.Env):
-    """Observes `[env_id, episode, count]` as float64, pays the count, ends never; at `place` it calls `fault`.
+    """Observes `[env_id, episode, count]` as float64, with the count as reward, and never ends; at `place` it calls
+    `fault`.
 
-    It does so once, as soon as an episode counts `at`; what the fault returns, unless None, the place returns.
+    It calls it once, in the first episode with count `at`. If the fault returns a value other than None, the place
+    returns that value.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -65,7 +67,7 @@ class Counting(gymnasium.Env):
         return np.full((2, 2, 3), self.env_id, np.uint8) if committed is None else committed
 
     def peek(self) -> Any:
-        """Something to call."""
+        """A method for `call`."""
         committed = self._commit("peek")
         return self.env_id if committed is None else committed
 
@@ -84,7 +86,7 @@ class Counting(gymnasium.Env):
 
 
 class Gated(Counting):
-    """Number 1 creates the file `inside` in its first step, which lasts until the file `gate` is there."""
+    """Number 1 creates the file `inside` in its first step, which lasts until the file `gate` exists."""
 
     def __init__(self, env_id: int, folder: Path):
         super().__init__(env_id)
@@ -113,21 +115,21 @@ class UnpicklableError(Exception):
 
 
 class SilentError(Exception):
-    """Cannot say what it is."""
+    """Raises if it is converted to text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 class Unpicklable:
-    """Does not let itself be pickled."""
+    """Raises if it is pickled."""
 
     def __reduce__(self) -> Any:
         raise TypeError("stays where it is")
 
 
 class Unrebuildable:
-    """Can be pickled, but in no process be rebuilt."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse, ()
@@ -197,7 +199,7 @@ def sleeps_forever(env: Counting) -> None:
 
 
 def sleeps_once(env: Counting, seconds: float = 0.6) -> None:
-    """Sleeps, and says so before."""
+    """Creates a file, then sleeps."""
     os.write(1, b"asleep\n")
     time.sleep(seconds)
 
@@ -218,7 +220,7 @@ def starts_thread(env: Counting) -> None:
 
 
 def returns_value(value: Any) -> Fault:
-    """The fault of returning `value`."""
+    """Returns a fault that returns `value`."""
     return partial(_return_value, value)
 
 
@@ -229,14 +231,14 @@ def _return_value(value: Any, env: Counting) -> Any:
 # -- Ctrl-C -----------------------------------------------------------------------------------------
 
 ROOT = str(Path(vecrl.__file__).parent)
-SIMULATORS = ("simulators", "worker.py")  # what a serial or a thread's worker runs is not the caller's
+SIMULATORS = ("simulators", "worker.py")  # skips code of serial workers and worker threads: it is not part of the call
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the `at`-th line, or bytecode, of vecrl that runs within the block, and ends it.
+    """Raises KeyboardInterrupt once, before the `at`-th line (or bytecode) of vecrl within the block.
 
     Attributes:
-        left: how many there were still to come; 0 or less where it was raised.
+        left: the number of lines still to come; 0 or less after it was raised.
     """
 
     def __init__(self, at: int, bytecodes: bool = False):
@@ -268,7 +270,7 @@ class Interrupt:
 
 
 def make_pool(env_fns: Sequence[Callable[[], gymnasium.Env]], backend: str, workers: int = 2, **options: Any) -> Pool:
-    """A pool of these environments over some workers; neighbours stay together."""
+    """Returns a pool of these environments over some workers; consecutive environments share a worker."""
     bounds = np.linspace(0, len(env_fns), workers + 1).round().astype(int).tolist()
     parts = [list(env_fns[a:b]) for a, b in itertools.pairwise(bounds)]
     return Pool([(partial(GymnasiumSimulator, part), len(part)) for part in parts], backend, **options)
@@ -277,7 +279,7 @@ def make_pool(env_fns: Sequence[Callable[[], gymnasium.Env]], backend: str, work
 def env_fns_with_fault(
     place: str, fault: Fault, at: int = 0, bad: int = 1, count: int = 3, **options: Any
 ) -> list[Any]:
-    """Makers of `count` environments, of which number `bad` commits a fault."""
+    """Returns factories of `count` environments, of which number `bad` commits a fault."""
     return [
         partial(Counting, i, place, fault, at, **options) if i == bad else partial(Counting, i, **options)
         for i in range(count)
@@ -285,7 +287,7 @@ def env_fns_with_fault(
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
-    """Whether a condition comes true before the deadline; its value."""
+    """Waits until a condition is true or the deadline passes, and returns its last value."""
     end = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.005)
@@ -293,7 +295,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
 
 
 def arrived(pool: Pool, count: int) -> bool:
-    """Whether the replies of this many workers are here, unread."""
+    """Returns whether the replies of this many workers have arrived and are unread."""
     backend: Any = pool._backend
     if pool.backend_name == "threads":
         return backend._replies.qsize() >= count
@@ -302,11 +304,11 @@ def arrived(pool: Pool, count: int) -> bool:
 
         calls = list(backend._pending_calls)
         return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) >= count
-    return sum(link.is_readable(link.replies_fd) for link in backend._connections) >= count
+    return sum(each.is_readable(each.replies_fd) for each in backend._connections) >= count
 
 
 def workers_alive() -> list[psutil.Process]:
-    """All processes below this one but the fork_servers."""
+    """Returns all processes below this one except fork servers."""
     fork_servers = psutil.Process().children()
     found: list[psutil.Process] = []
     for fork_server in fork_servers:

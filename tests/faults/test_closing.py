@@ -1,4 +1,4 @@
-"""`close` while another thread waits in a call: that call ends with a `ClosedError`, and no worker is left."""
+"""`close` while another thread waits in a call: the call raises `ClosedError`, and no worker remains."""
 
 import os
 import signal
@@ -29,7 +29,8 @@ def _gated(folder: Path) -> list[Callable[[], Gated]]:
 
 
 def _close_during(call: Callable[[], Any], envs: Any, folder: Path, end_itself: bool) -> BaseException | None:
-    """What a call raises in a thread while this one closes `envs`; `end_itself`: its step ends before the call does."""
+    """Closes `envs` while another thread waits in a call, and returns what the call raises. With `end_itself`, the step
+    ends before the call does."""
     raised: list[BaseException | None] = []
 
     def work() -> None:
@@ -60,7 +61,7 @@ def _close_during(call: Callable[[], Any], envs: Any, folder: Path, end_itself: 
 
 @pytest.mark.parametrize("backend", ANYWHERE)
 @pytest.mark.parametrize("use", ["step", "recv", "invoke"])
-def test_the_waiting_call_of_a_pool_ends(use: str, backend: str, tmp_path: Path) -> None:
+def test_close_ends_a_waiting_pool_call(use: str, backend: str, tmp_path: Path) -> None:
     pool = make_pool(_gated(tmp_path), backend)
     pool.reset()
 
@@ -110,7 +111,7 @@ def _parallel(folder: Path) -> tuple[Any, Callable[[], Any]]:
         pytest.param(_parallel, id="ParallelEnv"),
     ],
 )
-def test_the_waiting_call_of_every_kind_ends(made: Any, tmp_path: Path) -> None:
+def test_close_ends_waiting_calls_of_every_class(made: Any, tmp_path: Path) -> None:
     envs, call = made(tmp_path)
     assert isinstance(_close_during(call, envs, tmp_path, False), ClosedError)
     with pytest.raises(ClosedError):
@@ -118,8 +119,8 @@ def test_the_waiting_call_of_every_kind_ends(made: Any, tmp_path: Path) -> None:
     envs.close()
 
 
-def test_a_serial_environment_that_another_thread_steps_is_named(tmp_path: Path) -> None:
-    """Serial environments are stepped by the other thread, which nothing can interrupt."""
+def test_closing_a_serial_environment_in_another_thread_names_it(tmp_path: Path) -> None:
+    """Serial environments are stepped by the other thread, which cannot be interrupted."""
     pool = make_pool(_gated(tmp_path), "serial")
     pool.reset()
     raised: list[BaseException] = []
@@ -149,8 +150,8 @@ def _step_on(pool: Any, first: threading.Event, raised: list[BaseException]) -> 
         raised.append(error)
 
 
-def test_a_loop_of_steps_ends_wherever_it_is() -> None:
-    """Not only where it waits: nothing is sent to descriptors that were closed."""
+def test_close_ends_a_loop_of_steps_at_any_point() -> None:
+    """The loop may be at any point, not only waiting. It never writes to closed descriptors."""
     for _ in range(20):
         pool = make_pool([partial(Counting, i) for i in range(2)], "processes", step_timeout=30.0)
         pool.reset()
@@ -166,8 +167,8 @@ def test_a_loop_of_steps_ends_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_a_signal_s_handler_may_close(backend: str, tmp_path: Path) -> None:
-    """As one for SIGTERM does, within the call of the same thread."""
+def test_signal_handlers_may_close(backend: str, tmp_path: Path) -> None:
+    """Like a handler of SIGTERM that runs within the call of the same thread."""
     pool = make_pool(_gated(tmp_path), backend)
     pool.reset()
 
@@ -190,8 +191,8 @@ def test_a_signal_s_handler_may_close(backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
-def test_two_threads_take_turns(backend: str) -> None:
-    """Each call has its own transition, or says that another is pending; none breaks."""
+def test_calls_of_two_threads_do_not_mix(backend: str) -> None:
+    """Each call returns its own transition, or raises because another command is pending."""
     pool = make_pool([partial(Counting, i) for i in range(2)], backend, step_timeout=30.0)
     pool.reset()
     steps: list[float] = []
@@ -217,8 +218,8 @@ def test_two_threads_take_turns(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_an_environment_that_has_replied_is_closed_in_order(backend: str) -> None:
-    """It is not taken for one that is busy, which is ended without a report."""
+def test_environments_that_have_replied_are_closed_normally(backend: str) -> None:
+    """It is closed normally, and not killed without a report like a busy one."""
     pool = make_pool(env_fns_with_fault("close", raises, bad=1, count=2), backend)
     pool.reset()
     pool.send([1], [0])

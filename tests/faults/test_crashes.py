@@ -1,4 +1,4 @@
-"""A worker process that ends: noticed at once, told with its exit code or signal, and the pool stays closable."""
+"""Worker processes that crash: reported within a second with exit code or signal, and the pool can be closed."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def test_remaining_workers_continue() -> None:
     for use in (lambda: pool.step(ACTIONS), pool.reset, lambda: pool.send([2], [0]), lambda: pool.send([0, 2], [0, 0])):
         with pytest.raises(WorkerCrash, match="environment 2"):
             use()
-    assert not len(pool.pending), "of a command that cannot reach all, nobody is asked"
+    assert not len(pool.pending), "a command that cannot reach all workers is sent to none"
     pool.send([1, 0], np.zeros(2, int))
     np.testing.assert_array_equal(pool.recv().obs, [[1, 0, 3], [0, 0, 3]])
     pool.close()
@@ -101,7 +101,7 @@ def test_crashes_are_noticed_before_other_workers_reply() -> None:
     assert time.monotonic() - begin < 1.0
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 2.0, "a second for those who are busy, no more"
+    assert time.monotonic() - begin < 2.0, "waits at most a second for busy workers"
 
 
 @pytest.mark.parametrize("fault", [starts_children, starts_thread], ids=lambda f: f.__name__)
@@ -134,15 +134,15 @@ def test_large_output_does_not_block_workers(place: str) -> None:
 def test_killed_forkservers_end_their_workers_and_are_replaced() -> None:
     pool = make_pool([Counting] * 2, "processes")
     pool.reset()
-    zygote = psutil.Process(_pids(pool)[0]).parent()
-    assert zygote is not None
+    fork_server = psutil.Process(_pids(pool)[0]).parent()
+    assert fork_server is not None
     pids = _pids(pool)
-    zygote.kill()
+    fork_server.kill()
     assert wait_until(lambda: not any(map(psutil.pid_exists, pids))), "they die with it, asked or not"
     with pytest.raises(WorkerCrash, match="ended, and so did its parent process"):
         pool.step(np.zeros(2, int))
     pool.close()
-    assert wait_until(lambda: not zygote.is_running() or zygote.status() == psutil.STATUS_ZOMBIE)
+    assert wait_until(lambda: not fork_server.is_running() or fork_server.status() == psutil.STATUS_ZOMBIE)
     with_new = make_pool([Counting] * 2, "processes")
     assert with_new.reset().obs.shape == (2, 3)
     with_new.close()
@@ -166,7 +166,7 @@ def test_stopped_workers_time_out_and_can_be_closed() -> None:
 
 
 def test_forking_the_caller_does_not_affect_workers(tmp_path: Path) -> None:
-    """In a script of its own: who has rendered, as other tests have, cannot fork."""
+    """Runs in a separate script, since a process that has rendered cannot fork."""
     script = Script(
         """
     envs = make()
@@ -200,5 +200,5 @@ def test_every_signal_has_a_description() -> None:
 
 
 def _pids(pool: Pool) -> list[int]:
-    """The process id of every environment's worker."""
+    """Returns the process id of every environment's worker."""
     return pool.invoke("get", "pid")

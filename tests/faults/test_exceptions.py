@@ -1,4 +1,4 @@
-"""An environment that raises, in every place, on every backend: named at once, and the others are unharmed."""
+"""Environments that raise, at every place and on every backend: the error names them, and the others continue."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ ACTIONS = np.zeros(3, int)
 
 
 def _use(pool: Pool, place: str) -> Any:
-    """Do what leads to `place`."""
+    """Calls the methods that lead to `place`."""
     if place == "peek":
         return pool.invoke("call", "peek", [((), {})] * 3)
     uses: dict[str, Callable[[], Any]] = {
@@ -42,7 +42,7 @@ def _use(pool: Pool, place: str) -> Any:
 
 
 def _failure(backend: str, place: str, fault: Fault) -> tuple[WorkerError, Pool | None]:
-    """What the fault leads to, within a second, and the pool that it happened in."""
+    """Returns the exception that the fault leads to (within a second), and its pool."""
     pool = None
     begin = time.monotonic()
     with pytest.raises(WorkerError) as exc_info:  # noqa: PT012

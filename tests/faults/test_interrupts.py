@@ -1,4 +1,4 @@
-"""Ctrl-C at any point of a call: nothing hangs, and nothing of what was under way is taken for what comes later."""
+"""Ctrl-C at any point of a call: no call hangs, and replies to interrupted commands are not mistaken for later ones."""
 
 import gc
 import os
@@ -33,9 +33,9 @@ def _interrupt_soon(delay: float) -> None:
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """SIGALRM as Ctrl-C: a timer can send it within microseconds, wherever this process is then.
+    """Replaces Ctrl-C by SIGALRM, which a timer can send within microseconds at any point of this process.
 
-    But not within a callback of the garbage collector (Hypothesis has one), out of which Python lets nothing escape.
+    Not within a callback of the garbage collector (Hypothesis has one), since Python discards exceptions there.
     """
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     callbacks = gc.callbacks[:]
@@ -61,7 +61,7 @@ def _work(pool: Pool, rounds: int = 1000) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_reset_recovers_from_interrupts(backend: str) -> None:
     pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=10.0)
-    _work(pool, 1)  # what is imported on first use is imported
+    _work(pool, 1)  # modules that are imported on first use
     random = np.random.default_rng(1)
     for _ in range(150):
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -78,7 +78,8 @@ def test_reset_recovers_from_interrupts(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("to", ["send", "receive"])
 def test_interrupts_between_send_and_receive(to: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moments that are hard to hit: between two workers, and between an answer's coming and its being noted."""
+    """Covers rare moments: between the commands to two workers, and between the arrival and the recording of a
+    reply."""
     pool = make_pool([lambda i=i: Counting(i) for i in range(4)], backend, 2, step_timeout=5.0)
     pool.reset()
     sends, receives = pool._backend.send, pool._backend.receive
@@ -114,7 +115,7 @@ def test_interrupts_between_send_and_receive(to: str, backend: str, monkeypatch:
 
 @pytest.mark.parametrize("moment", ["start", "send", "gather"])
 def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time, and then not: the worker is as gone as it was, until another is there."""
+    """The interrupt comes at every point in turn. The worker counts as lost until its replacement exists."""
     makers = [lambda i=i: Counting(i) for i in range(4)]
     pool = make_pool(makers, "processes", 2, on_failure="restart")
     pool.reset(seeds=range(4))
@@ -137,7 +138,7 @@ def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.
             else:
                 patch.setattr(pool._pending, "wait_for", gather)
             with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-                for _ in range(50):  # its end may not be known at once
+                for _ in range(50):  # its exit may take a moment to be known
                     pool.step(ACTIONS)
     np.testing.assert_array_equal(pool.reset().obs[:, 2], 0)
     np.testing.assert_array_equal(pool.step(ACTIONS).reward, 1.0)

@@ -1,4 +1,4 @@
-"""An environment that answers, but with what it may not: found, named and told what was expected and what came."""
+"""Environments that return invalid values: the error names them, the expected value and the actual value."""
 
 import re
 import threading
@@ -32,7 +32,7 @@ def _step(obs: Any = GOOD, reward: Any = 1.0, terminated: Any = False, info: Any
 
 
 class Strange:
-    """An observation that raises something of its own."""
+    """An observation that raises its own exception."""
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise RuntimeError("no array for you")
@@ -71,7 +71,7 @@ MISFITS = {
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_invalid_step_results_raise(misfit: str, backend: str) -> None:
     fault, text = MISFITS[misfit]
-    for at in (1, 3):  # at the first step, which is looked at more closely, and at a later one
+    for at in (1, 3):  # at the first step, which is checked more closely, and at a later one
         pool = make_pool(env_fns_with_fault("step", fault, at), backend)
         pool.reset()
         for _ in range(at - 1):

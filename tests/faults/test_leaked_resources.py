@@ -1,4 +1,4 @@
-"""However a script ends, its workers, their children and the shared memory end with it."""
+"""However a script ends, its workers, their child processes and the shared memory end with it."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def say(text):  # in one piece, between those of others
 
 
 class Script:
-    """A script in a process of its own, which all that it starts can be known by."""
+    """A script in its own process, with a marker that identifies all processes that it starts."""
 
     def __init__(self, body: str, folder: Path):
         self.token = f"vecrl-test-{uuid.uuid4().hex}"
@@ -50,7 +50,7 @@ class Script:
         )
 
     def wait_for(self, line: str) -> None:
-        """Read its output up to a line."""
+        """Reads the script's output up to a line."""
         assert self.process.stdout is not None
         for actual in self.process.stdout:
             if actual.strip() == line:
@@ -58,12 +58,12 @@ class Script:
         raise AssertionError(f"ended before it said {line!r}: {self.process.communicate()}")
 
     def finish(self, seconds: float = 10.0) -> tuple[int, str, str]:
-        """Its exit status and what it said, once it and all that it started are gone."""
+        """Returns its exit status and output, after the script and all its processes have ended."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
     def others(self) -> list[psutil.Process]:
-        """The processes that it started, and those that they did."""
+        """Returns all direct and indirect child processes of the script."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             try:
@@ -77,7 +77,7 @@ class Script:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[type]:
-    """Starts scripts; in the end nothing of them may be left, within two seconds."""
+    """Starts scripts. Afterwards, checks that all their processes end within two seconds."""
     scripts: list[Script] = []
 
     def start(body: str) -> Script:
@@ -115,7 +115,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("backend", ["processes", "threads"])
-def test_finished_scripts(ending: str, backend: str, run: type) -> None:
+def test_finished_scripts_leave_no_processes(ending: str, backend: str, run: type) -> None:
     options, status, says = ENDINGS[ending]
     body = f"""
     envs = make(backend={backend!r})
@@ -132,7 +132,7 @@ def test_finished_scripts(ending: str, backend: str, run: type) -> None:
 
 
 @pytest.mark.parametrize("place", ["construct", "reset", "step", "close"])
-def test_a_killed_script_whose_worker_sleeps(place: str, run: type) -> None:
+def test_killed_script_with_a_sleeping_worker_leaves_no_processes(place: str, run: type) -> None:
     script = run(
         f"""
         from threading import Thread
@@ -146,11 +146,11 @@ def test_a_killed_script_whose_worker_sleeps(place: str, run: type) -> None:
         """
     )
     script.wait_for("asleep")
-    assert wait_until(lambda: len(script.others()) == 3), "a zygote and two workers"
+    assert wait_until(lambda: len(script.others()) == 3), "a fork server and two workers"
     script.process.kill()
 
 
-def test_a_killed_script_whose_workers_have_children(run: type) -> None:
+def test_killed_script_with_grandchildren_leaves_no_processes(run: type) -> None:
     script = run(
         """
         envs = make("reset", starts_children)
@@ -165,7 +165,7 @@ def test_a_killed_script_whose_workers_have_children(run: type) -> None:
     script.process.kill()
 
 
-def test_a_killed_script_with_a_surviving_fork(run: type) -> None:
+def test_killed_script_with_a_surviving_fork_leaves_no_workers(run: type) -> None:
     script = run(
         """
         envs = make("step", sleeps_forever)
@@ -187,7 +187,7 @@ def test_a_killed_script_with_a_surviving_fork(run: type) -> None:
     script.others()[0].kill()
 
 
-def test_ctrl_c_in_a_script_that_steps(run: type) -> None:
+def test_ctrl_c_during_steps_leaves_no_processes(run: type) -> None:
     script = run(
         """
         with make() as envs:
@@ -208,7 +208,7 @@ def test_ctrl_c_in_a_script_that_steps(run: type) -> None:
 
 
 @pytest.mark.parametrize("backend", ["processes", "threads", "serial"])
-def test_ctrl_c_in_a_script_that_continues(backend: str, run: type) -> None:
+def test_scripts_can_continue_after_ctrl_c(backend: str, run: type) -> None:
     script = run(
         f"""
         from tests.faults.fixture_envs import sleeps_once
@@ -231,7 +231,7 @@ def test_ctrl_c_in_a_script_that_continues(backend: str, run: type) -> None:
     assert message_text == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
 
 
-def test_ctrl_c_while_workers_import(run: type, tmp_path: Path) -> None:
+def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(
         "import os, time\nif 'SLOW' in os.environ:\n    os.write(1, b'importing\\n')\n    time.sleep(30)\n"
         "from tests.faults.fixture_envs import Counting\nclass Slow(Counting):\n    pass\n"
@@ -252,7 +252,7 @@ def test_ctrl_c_while_workers_import(run: type, tmp_path: Path) -> None:
     assert err.strip().endswith("KeyboardInterrupt")
 
 
-def test_a_script_without_a_main_guard(run: type) -> None:
+def test_scripts_need_no_main_guard(run: type) -> None:
     code, out, err = run(
         """
         class Mine(Counting):
@@ -269,7 +269,7 @@ def test_a_script_without_a_main_guard(run: type) -> None:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_script_that_registers_its_environment(start_method: str, run: type) -> None:
+def test_scripts_can_register_their_environment(start_method: str, run: type) -> None:
     code, out, err = run(
         f"""
         import gymnasium
@@ -286,7 +286,7 @@ def test_a_script_that_registers_its_environment(start_method: str, run: type) -
     assert (code, out, err) == (0, "(2, 3)\n", "")
 
 
-def test_garbage_collected_environments(run: type) -> None:
+def test_garbage_collected_environments_end_their_workers(run: type) -> None:
     code, out, err = run(
         """
         import gc, psutil
@@ -303,10 +303,10 @@ def test_garbage_collected_environments(run: type) -> None:
         """
     ).finish()
     assert (code, err) == (0, "")
-    assert out.strip() == "1 []", "the zygote alone is left"
+    assert out.strip() == "1 []", "only the fork server remains"
 
 
-def test_too_few_descriptors(run: type) -> None:
+def test_too_few_descriptors_raise(run: type) -> None:
     code, out, err = run(
         """
         import resource, psutil

@@ -1,4 +1,4 @@
-"""What goes wrong in an actor: told as everywhere else, and no actor is left."""
+"""Failures of Ray actors: reported as on other backends, and no actor remains."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ ACTIONS = np.zeros(4, int)
 
 
 def use(pool: Pool, place: str) -> Any:
-    """Do what leads to `place`."""
+    """Calls the methods that lead to `place`."""
     if place in ("reset", "close"):
         return getattr(pool, place)()
     if place == "step":
@@ -48,7 +48,7 @@ def use(pool: Pool, place: str) -> Any:
 
 @pytest.mark.parametrize("fault", RAISING, ids=lambda f: f.__name__)
 def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
-    """Environment i raises in the i-th place; a constructor that does would leave no pool."""
+    """Environment i raises at the i-th place. Failing constructors are tested separately, since they leave no pool."""
     places = [place for place in PLACES if place != "construct"]
     pool = make_pool([partial(Counting, i, places[i], fault) for i in range(5)], "ray")
     actions = np.zeros(5, int)
@@ -112,7 +112,7 @@ def test_crashes_between_and_during_commands_are_reported() -> None:
     assert time.monotonic() - begin < 1.0
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 3.0, "a second for those who are busy, no more"
+    assert time.monotonic() - begin < 3.0, "waits at most a second for busy workers"
 
 
 def test_late_replies_are_not_mistaken_for_the_next() -> None:
@@ -121,7 +121,7 @@ def test_late_replies_are_not_mistaken_for_the_next() -> None:
     pool.step(np.zeros(3, int))
     with pytest.raises(StepTimeout, match=r"environment 2 .* in 'step'.*no reply within 0\.2 s") as exc_info:
         pool.step(np.zeros(3, int))
-    assert exc_info.value.env_ids == (2,), "nobody else"
+    assert exc_info.value.env_ids == (2,), "no other environment"
     np.testing.assert_array_equal(pool.wait(5.0).obs, [[0, 0, 2], [1, 0, 2], [2, 0, 2]])
     np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [3, 3, 3])
     pool.close()

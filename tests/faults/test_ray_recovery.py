@@ -1,4 +1,4 @@
-"""`on_failure` and `cancel` on Ray: actors that raise, die or are late are made anew, and the others do not wait."""
+"""`on_failure` and `cancel` on Ray: failed, crashed or timed-out actors are replaced, and the others do not wait."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""`on_failure="restart"` and `"mask"`: who fails ends its episode and begins anew, or is left out, and nobody waits."""
+"""`on_failure="restart"` and `"mask"`: a failed environment's episode ends; it is restarted or excluded, and no other
+environment waits."""
 
 import gc
 import logging
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
 
 
-class Lasting(Counting):
-    """Commits its fault in its first life only: a file says that it has had one. Its info has its seed."""
+class FailsOnce(Counting):
+    """Commits its fault only in its first instance, which a file records. Its info has its seed."""
 
     def __init__(self, env_id: int, place: str = "", fault: Any = None, at: int = 0, mark: str = "", length: int = 0):
         if mark and os.path.exists(mark):
@@ -54,11 +55,11 @@ class Lasting(Counting):
 
 
 def _pool(backend: str, fault: Any, mark: Any, workers: int = 3, place: str = "step", **options: Any) -> Pool:
-    """Three environments, of which number 1 commits a fault at count 2 of its first life."""
+    """Returns a pool of three environments, of which number 1 commits a fault at count 2 of its first instance."""
     makers = [
-        (lambda i=i: Lasting(i, place, fault, 2 if place == "step" else 0, str(mark)))
+        (lambda i=i: FailsOnce(i, place, fault, 2 if place == "step" else 0, str(mark)))
         if i == 1
-        else (lambda i=i: Lasting(i))
+        else (lambda i=i: FailsOnce(i))
         for i in range(3)
     ]
     return make_pool(makers, backend, workers, on_failure=options.pop("on_failure", "restart"), **options)
@@ -301,7 +302,7 @@ def test_partially_written_rows_are_not_the_last_observation() -> None:
 
 
 def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> None:
-    pool = make_pool([lambda i=i: Lasting(i) for i in range(2)], "processes", on_failure="restart")
+    pool = make_pool([lambda i=i: FailsOnce(i) for i in range(2)], "processes", on_failure="restart")
     pool.reset([3, 4])
     pid = pool.invoke("get", "pid")[1]
     os.kill(pid, signal.SIGKILL)
@@ -311,9 +312,9 @@ def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> No
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerCrash):
         pool.invoke("get", "pid")
-    assert pool.invoke("get", "env_id") == [0, 1], "the next command finds it made anew"
+    assert pool.invoke("get", "env_id") == [0, 1], "the next command finds it restarted"
     t = pool.step(ACTIONS[:2])
-    assert t.truncated.tolist() == [False, True], "and who was not asked is told that its episode ended"
+    assert t.truncated.tolist() == [False, True], "the environment outside the command reports a truncated episode"
     pool.close()
 
 
@@ -322,7 +323,9 @@ def test_crashes_between_steps_are_handled_by_the_next_step(tmp_path: Any) -> No
 
 def test_cancelled_environments_are_rebuilt_and_others_continue(tmp_path: Any) -> None:
     makers = [
-        (lambda: Lasting(1, "step", sleeps_forever, 1, str(tmp_path / "mark"))) if i == 1 else (lambda i=i: Lasting(i))
+        (lambda: FailsOnce(1, "step", sleeps_forever, 1, str(tmp_path / "mark")))
+        if i == 1
+        else (lambda i=i: FailsOnce(i))
         for i in range(4)
     ]
     pool = make_pool(makers, "processes", 2)
@@ -330,7 +333,7 @@ def test_cancelled_environments_are_rebuilt_and_others_continue(tmp_path: Any) -
     pool.send([0, 1, 2, 3], np.zeros(4, int))
     assert sorted(pool.recv(at_least=2).ids.tolist()) == [2, 3]
     assert wait_until((tmp_path / "mark").exists)
-    assert pool.cancel([2]).tolist() == [], "of which nothing is under way"
+    assert pool.cancel([2]).tolist() == [], "environment 2 has no pending command"
     begin = time.monotonic()
     assert pool.cancel([1]).tolist() == [0, 1]
     assert time.monotonic() - begin < 1.0
@@ -358,7 +361,7 @@ def test_full_steps_continue_without_cancelled_rows(tmp_path: Any) -> None:
     pool.close()
 
 
-def test_a_thread_cannot_be_cancelled() -> None:
+def test_threads_cannot_be_cancelled() -> None:
     pool = make_pool(env_fns_with_fault("step", lambda env: time.sleep(0.3)), "threads", 3)
     pool.reset()
     pool.send([1], [0])
@@ -444,7 +447,7 @@ def test_exclusions_are_reported_once(tmp_path: Any) -> None:
         partial(Counting, 1, "step", is_killed, 4),
         partial(Counting, 2),
     ]
-    pool = make_pool(makers, "processes", 2, on_failure="mask")  # the first two share a worker, or the last two do
+    pool = make_pool(makers, "processes", 2, on_failure="mask")  # environments 0 and 1 share a worker, or 1 and 2 do
     pool.reset()
     ends = np.array([pool.step(ACTIONS).truncated for _ in range(6)])
     assert ends[1, 0]

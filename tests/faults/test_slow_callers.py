@@ -1,4 +1,4 @@
-"""A caller that is busy for longer than the timeout: replies that have arrived are read before workers are judged."""
+"""A caller that is busy for longer than the timeout: replies that have arrived are read before timeouts are checked."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ ACTIONS = np.zeros(4, int)
 
 
 def _late_by(pool: Pool, seconds: float) -> None:
-    """Have time go by for the workers that owe a reply."""
+    """Lets time pass for the workers with pending replies."""
     since = pool._pending._busy_since
     since |= {worker: asked - seconds for worker, asked in since.items()}
 
@@ -49,8 +49,8 @@ def test_no_transition_is_lost(backend: Any, policy: Any) -> None:
 
 
 @POLICIES
-def test_only_a_worker_that_is_stuck_is_judged(policy: Any) -> None:
-    """The others have answered, and the time is over for all."""
+def test_only_stuck_workers_time_out(policy: Any) -> None:
+    """The others have replied, although the timeout has passed for all."""
     bad = env_fns_with_fault("step", sleeps_forever, bad=1, count=3)
     pool = make_pool(bad, "processes", 3, step_timeout=30.0, on_failure=policy)
     pool.reset()
@@ -71,7 +71,7 @@ def test_only_a_worker_that_is_stuck_is_judged(policy: Any) -> None:
     pool.close()
 
 
-def test_a_serial_command_that_was_late_is_not_judged_twice() -> None:
+def test_late_serial_commands_time_out_once() -> None:
     pool = make_pool(env_fns_with_fault("step", sleeps, bad=1, count=2), "serial", step_timeout=0.1)
     pool.reset()
     pool.send([0, 1], ACTIONS[:2])
@@ -83,7 +83,7 @@ def test_a_serial_command_that_was_late_is_not_judged_twice() -> None:
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes", RAY])
-def test_a_reply_that_has_arrived_is_not_cancelled(backend: Any) -> None:
+def test_arrived_replies_are_not_cancelled(backend: Any) -> None:
     pool = make_pool([partial(Counting, i) for i in range(2)], backend)
     pool.reset()
     pool.send([0, 1], ACTIONS[:2])
@@ -94,7 +94,7 @@ def test_a_reply_that_has_arrived_is_not_cancelled(backend: Any) -> None:
 
 
 class Scripted:
-    """A backend with replies that come at given times, by a clock that stands still otherwise."""
+    """A backend with replies at given times, on a simulated clock."""
 
     runs_inline = False
     num_workers = 2
@@ -121,9 +121,7 @@ class Scripted:
         pytest.param([(0.9, 1, 3), (1.7, 0, 2)], True, id="another worker's"),
     ],
 )
-def test_a_worker_with_several_commands_is_judged_by_each(
-    replies: Any, late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_pending_command_has_its_own_timeout(replies: Any, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = Scripted([*replies, (100.0, 0, 9)])
     monkeypatch.setattr(flights_module, "time", SimpleNamespace(monotonic=lambda: backend.now))
     flights = PendingCommands(backend, np.array([0, 2, 3]))

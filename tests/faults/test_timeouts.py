@@ -1,4 +1,4 @@
-"""An environment that is late: `StepTimeout` names it, and its answer is never taken for a later one's."""
+"""Environments that are late: `StepTimeout` names them, and a late reply is never taken for a later command's."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ACTIONS = np.zeros(3, int)
 
 
 def _late_pool(backend: str, place: str = "step", at: int = 2) -> Pool:
-    """A pool whose environment 2, alone in its worker, is late once."""
+    """Returns a pool in which environment 2, alone in its worker, is late once."""
     pool = make_pool(env_fns_with_fault(place, sleeps, at, bad=2), backend, 3, step_timeout=0.1)
     pool.step_timeout = None
     pool.reset()
@@ -64,7 +64,7 @@ def test_other_environments_of_a_partial_step_do_not_wait(backend: str) -> None:
     pool = _late_pool(backend, at=1)
     pool.send([0, 2, 1], ACTIONS)
     actual = pool.recv(at_least=1, timeout=5.0).ids.tolist()
-    if backend != "serial":  # which does what is asked in the order in which it was asked
+    if backend != "serial":  # which executes its commands in order
         while len(actual) < 2:
             actual += pool.recv(at_least=1, timeout=5.0).ids.tolist()
         assert sorted(actual) == [0, 1]

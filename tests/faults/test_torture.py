@@ -1,7 +1,7 @@
-"""Workers are killed, stopped, delayed and made to crash at random, while a consumer counts what comes.
+"""Workers are killed, stopped, delayed and crashed at random, while a consumer checks every result.
 
-Whatever happens: every command to an environment has one answer, an episode's steps come in order and without a gap,
-and whoever loses its life is said to have.
+Every command to an environment has one reply, the steps of an episode arrive in order and without a gap, and every
+crash is reported.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ STEP, RAISE, EXIT, DAWDLE, HANG = range(5)
 
 
 class Ledger(gymnasium.Env):
-    """Observes `[env_id, life, episode, count, pid]` and does as its action says; an episode has seven steps."""
+    """Observes `[env_id, life, episode, count, pid]` and does what its action says; an episode has seven steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
     action_space = spaces.Discrete(5)
@@ -42,7 +42,7 @@ class Ledger(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         if action == RAISE:
-            raise ArithmeticError("as it was told to")
+            raise ArithmeticError("requested failure")
         if action == EXIT:
             os._exit(7)
         if action in (DAWDLE, HANG):
@@ -55,7 +55,7 @@ class Ledger(gymnasium.Env):
 
 
 class Auditor:
-    """Holds each row of one environment against the one before."""
+    """Compares each row of one environment with the row before."""
 
     def __init__(self, env_id: int):
         self.env_id = env_id
@@ -67,12 +67,14 @@ class Auditor:
         assert not self.asked, "asked twice without an answer"
         self.asked = what
 
-    def take(self, obs: np.ndarray, next_obs: np.ndarray, reward: float, done: bool, begun: bool, failed: bool) -> None:
+    def take(
+        self, obs: np.ndarray, next_obs: np.ndarray, reward: float, done: bool, was_reset: bool, failed: bool
+    ) -> None:
         asked, self.asked = self.asked, ""
-        assert asked, "an answer that nobody asked for"
+        assert asked, "a reply without a command"
         assert obs[0] == next_obs[0] == self.env_id
         if asked == "reset":
-            assert (begun, done, obs[3]) == (True, False, 0)
+            assert (was_reset, done, obs[3]) == (True, False, 0)
         elif failed:
             self.failures += 1
             assert done
@@ -83,14 +85,14 @@ class Auditor:
             np.testing.assert_array_equal(next_obs, self.last + np.array([0, 0, 0, 1, 0]))
             assert reward == next_obs[3]
             assert done == (next_obs[3] == 7)
-        if begun:
+        if was_reset:
             assert obs[3] == 0
         self.last = obs
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_no_transition_is_lost_doubled_or_out_of_order(backend: str, seed: int) -> None:
+def test_no_transition_is_lost_repeated_or_out_of_order(backend: str, seed: int) -> None:
     rng = random.Random(seed)
     reset_done = seed % 2 == 0
     in_processes = backend in ("processes", "ray")
@@ -108,7 +110,7 @@ def test_no_transition_is_lost_doubled_or_out_of_order(backend: str, seed: int) 
     stops = 2 if backend == "processes" else int(in_processes)
     ready, is_over = set(range(N)), set(range(N))
     count = 0
-    while count < transitions or not sum(auditor.failures for auditor in auditors):  # however slow the machine
+    while count < transitions or not sum(auditor.failures for auditor in auditors):  # however slow the machine is
         resets = [i for i in sorted(ready) if i in is_over or rng.random() < 0.02]
         steps = [i for i in sorted(ready) if i not in resets and rng.random() < 0.8]
         rng.shuffle(steps)
@@ -123,12 +125,14 @@ def test_no_transition_is_lost_doubled_or_out_of_order(backend: str, seed: int) 
             pool.send(steps, actions, reset_done=reset_done)
         ready -= {*resets, *steps}
         if in_processes and rng.random() < 0.04 * often:
-            stops -= _strike(rng, stops > 0, {int(auditor.last[4]) for auditor in auditors if auditor.last is not None})
+            stops -= _kill_or_stop(
+                rng, stops > 0, {int(auditor.last[4]) for auditor in auditors if auditor.last is not None}
+            )
         if len(ready) == N:
             continue
         try:
             t = pool.recv(at_least=rng.choice([1, 2, 3, None]), timeout=rng.choice([None, 0.01]))
-        except StepTimeout:  # of the second kind: nothing is lost
+        except StepTimeout:  # environments of the second kind lose no transition
             continue
         failed = {i for i, info in [*t.infos.items(), *t.final_infos.items()] if info.get("failed")}
         assert failed == {int(t.ids[row]) for row in t.failed}
@@ -141,7 +145,7 @@ def test_no_transition_is_lost_doubled_or_out_of_order(backend: str, seed: int) 
                 is_over.add(i)
         count += len(t.ids)
         assert set(pool.pending.tolist()) == set(range(N)) - ready
-    with contextlib.suppress(StepTimeout):  # one that was stopped just now is ended by force
+    with contextlib.suppress(StepTimeout):  # a stopped process must be killed
         pool.close()
 
 
@@ -150,12 +154,12 @@ def _ask(auditors: list[Auditor], ids: list[int], what: str) -> None:
         auditors[i].ask(what)
 
 
-def _strike(rng: random.Random, stop: bool, pids: set[int]) -> bool:
-    """Kill or stop one of these workers, whatever it is doing; whether it was stopped."""
+def _kill_or_stop(rng: random.Random, stop: bool, pids: set[int]) -> bool:
+    """Kills or stops one of these workers at any point, and returns whether it was stopped."""
     stop = stop and rng.random() < 0.3
     pid = rng.choice(sorted(pids) or [0])
-    actual = {process.pid for process in psutil.Process().children(recursive=True)}  # those of Ray's nodes, too
-    if pid not in actual:  # it is gone
+    actual = {process.pid for process in psutil.Process().children(recursive=True)}  # on the nodes of Ray too
+    if pid not in actual:  # it has ended already
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP if stop else signal.SIGKILL)

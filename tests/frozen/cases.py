@@ -1,7 +1,7 @@
 """The table of frozen trajectories.
 
-A case is one trajectory, and the ways of recording it that must all give the same: backends, classes, and calls that
-mean the same thing. The first of them is the one that is written down.
+A case is one trajectory and the ways of recording it that must give equal values: backends, classes, and calls that
+mean the same. The first way is the one that is written to the file.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Case:
     """A trajectory.
 
     Attributes:
-        ways: functions that record it, by what tells them apart. Those that begin with "ray" need Ray.
-        exact: whether its floats are the same on every CPU once they are float32.
+        ways: functions that record it, by name. Names that start with "ray" need Ray.
+        exact: whether its floats are equal on every CPU after conversion to float32.
     """
 
     ways: Ways
@@ -70,7 +70,7 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """All cases by their names."""
+    """Returns all cases by name."""
     found: dict[str, Case] = {}
     for part in (_vector, _native, _venv, _classic, _workers, _single, _batches, _transformed):
         for key, case in part():
@@ -80,7 +80,7 @@ def cases() -> dict[str, Case]:
 
 
 def _over(places: dict[str, dict[str, Any]], record: Callable[..., Trace], *args: Any, ray: bool = False) -> Ways:
-    """A way for each place; on Ray only if `ray`, since its actors take seconds to start."""
+    """Returns a way for each place; on Ray only if `ray`, since its actors take seconds to start."""
     return {
         place: partial(record, *args, **options)
         for place, options in places.items()
@@ -170,7 +170,7 @@ def _batches() -> Iterator[tuple[str, Case]]:
 
 
 def _transformed() -> Iterator[tuple[str, Case]]:
-    """A batch under transforms, and a batch of environments each under its own."""
+    """Returns a batch under transforms, or a batch of environments that each have transforms."""
     for name in EXACT:
         places = {place: {"inside": False, **options} for place, options in BATCHES.items()}
         places |= {f"{place}, inside": {"inside": True, **options} for place, options in BATCHES.items()}

@@ -1,9 +1,9 @@
-"""What a recorded trajectory comes to: a short text for each of its streams.
+"""Digests of recorded trajectories: a short text for each stream.
 
-A stream ("obs", "reward", ...) is hashed with its structure, dtypes and shapes. Floats enter the hash as float32, so
-that NumPy's float64 functions, which differ in the last bits between CPUs, do not change it. Trajectories that come
-from float32 arithmetic or from MuJoCo differ in more than that. Of those the floats are not hashed: their norm and
-their products with fixed weights are kept instead, and compared within a tolerance.
+A stream ("obs", "reward", ...) is hashed with its structure, dtypes and shapes. Floats are hashed as float32, since the
+last bits of NumPy's float64 functions differ between CPUs. Trajectories from float32 arithmetic or from MuJoCo differ
+in more bits. Their floats are not hashed: the norm and products with fixed weights are kept instead, and compared
+within a tolerance.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ TOLERANCE = 1e-4
 
 
 class Trace:
-    """What was seen, stream by stream."""
+    """The recorded values of each stream."""
 
     def __init__(self) -> None:
         self.streams: dict[str, list[Any]] = {}
 
     def add(self, **values: Any) -> None:
-        """Appends a value to each of the streams that are named."""
+        """Appends a value to each named stream."""
         for name, value in values.items():
             self.streams.setdefault(name, []).append(value)
 
     def add_step(self, result: tuple[Any, ...]) -> None:
-        """Appends what gymnasium's `step` returns."""
+        """Appends the results of gymnasium's `step`."""
         obs, reward, terminated, truncated, info = result
         self.add(obs=obs, reward=reward, terminated=terminated, truncated=truncated, info=info)
 
@@ -74,12 +74,12 @@ def digest(trace: Trace) -> Digest:
 
 
 def written(digests: Digest, exact: bool) -> dict[str, Any]:
-    """What is kept of a trajectory."""
+    """Returns the text that is kept of a trajectory."""
     return dict(digests.exact if exact else digests.loose)
 
 
 def differences(frozen: Mapping[str, Any], found: Digest, exact: bool) -> list[str]:
-    """The streams that differ from what was kept, and how."""
+    """Returns the streams that differ from the kept ones, and how."""
     actual = written(found, exact)
     message_text = [f"{name}: only frozen" for name in frozen.keys() - actual.keys()]
     message_text += [f"{name}: new" for name in actual.keys() - frozen.keys()]
@@ -90,7 +90,7 @@ def differences(frozen: Mapping[str, Any], found: Digest, exact: bool) -> list[s
 
 
 def text(entries: Mapping[str, Any]) -> str:
-    """Entries as JSON, a stream a line."""
+    """Returns entries as JSON, one line per stream."""
     lines = []
     for key in sorted(entries):
         streams = [f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(entries[key].items())]
@@ -109,14 +109,14 @@ def _difference(frozen: Any, found: Any) -> str | None:
 
 
 def _products(floats: np.ndarray) -> list[float]:
-    """The norm, and the products with three rows of fixed weights."""
+    """Returns the norm, and the products with three rows of fixed weights."""
     places = np.arange(1, len(floats) + 1)
     weights = [np.cos(places * step) for step in (1.0, 0.37, 2.1)]
     return [float(f"{value:.9g}") for value in (np.linalg.norm(floats), *(floats @ row for row in weights))]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The arrays and tensors in a tree, each with its path; numbers, texts and None as arrays of one value."""
+    """Returns the arrays and tensors in a tree with their paths; numbers, strings and None as arrays of one value."""
     if isinstance(value, Mapping):
         for key in sorted(value):
             yield from _leaves(value[key], f"{path}/{key}")
@@ -131,6 +131,6 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _bytes(array: np.ndarray) -> bytes:
     if array.dtype.kind == "f":
-        array = array.astype(np.float32) + np.float32(0)  # no negative zeros
+        array = array.astype(np.float32) + np.float32(0)  # turns negative zeros into zeros
         array = np.where(np.isnan(array), np.float32(np.nan), array)
     return np.ascontiguousarray(array).tobytes()

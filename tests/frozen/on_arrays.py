@@ -24,29 +24,29 @@ NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"
 
 
 def vector(name: str, mode: str, kind: type[VectorEnv] = VectorEnv, **place: Any) -> Trace:
-    """Steps of `VectorEnv`; where resets are the caller's, those that ended are reset by a mask."""
+    """Records steps of `VectorEnv`; if resets are the caller's, ended rows are reset by a mask."""
     return _stepped(kind(makers(name), autoreset_mode=mode, **place), actions(name), mode)
 
 
 def asynchronous(name: str, mode: str, **place: Any) -> Trace:
-    """The same by `AsyncVectorEnv`."""
+    """Records the same steps from `AsyncVectorEnv`."""
     return vector(name, mode, AsyncVectorEnv, **place)
 
 
 def counted(name: str, num_episodes: int | None, device: str | None, **place: Any) -> Trace:
-    """Steps of `SyncVectorEnv`, in arrays or tensors."""
+    """Records steps of `SyncVectorEnv`, as arrays or tensors."""
     env = SyncVectorEnv(makers(name), num_episodes=num_episodes, device=device, **place)
     return _stepped(env, actions(name), "same_step")
 
 
 def wrapped(name: str) -> Trace:
-    """Steps of what `make_vector_env` makes of a gymnasium environment: tensors in and out."""
+    """Records steps of a gymnasium environment from `make_vector_env`, with tensors as inputs and outputs."""
     env = make_vector_env(f"gym::{name}", num_envs=N, **LIMITS[name])
     return _stepped(env, torch.from_numpy(actions(name)), "same_step")
 
 
 def native(name: str, mode: str, **options: Any) -> Trace:
-    """Steps of a native task, with episodes of at most 13 steps."""
+    """Records steps of a native task, with episodes of at most 13 steps."""
     env = BatchedVectorEnv(make_native(name, N, max_episode_steps=13), autoreset_mode=mode, **options)
     tensors = SimpleNamespace(reset=env.tensor_reset, step=env.tensor_step, close=env.close)
     return _stepped(tensors, torch.from_numpy(actions(name, 24)), mode)
@@ -73,7 +73,7 @@ def _stepped(env: Any, rows: Any, mode: str) -> Trace:
 
 
 def ids(name: str, kind: str, **place: Any) -> Trace:
-    """Steps of all and of some, and resets of those that ended, by ids."""
+    """Records steps of all and of some environments, and resets of those that ended, by ids."""
     trace, rows, rng = Trace(), actions(name), np.random.default_rng(3)
     with getattr(venv, kind)(makers(name), **place) as env:
         env.seed(5)
@@ -89,7 +89,8 @@ def ids(name: str, kind: str, **place: Any) -> Trace:
 
 
 def waiting(name: str, kind: str, **place: Any) -> Trace:
-    """What each environment yields, whichever is ready first: its own actions, and a reset where an episode ended."""
+    """Records the results of each environment in any finishing order: its own actions, and a reset after each
+    episode."""
     rows, seen = actions(name), [Trace() for _ in range(N)]
     used, is_over = [0] * N, set[int]()
     with getattr(venv, kind)(makers(name), **place) as env:
@@ -113,7 +114,7 @@ def waiting(name: str, kind: str, **place: Any) -> Trace:
 
 
 def normalized(name: str) -> Trace:
-    """Observations that a wrapper normalises by what it has seen."""
+    """Records observations that a wrapper normalizes by running statistics."""
     trace = Trace()
     env = venv.VectorEnvNormObs(venv.DummyVectorEnv(makers(name)))
     env.seed(5)
@@ -131,7 +132,7 @@ def normalized(name: str) -> Trace:
 
 
 def single(name: str, **options: Any) -> Trace:
-    """A classic environment; the caller resets it at the end of an episode."""
+    """Records a classic environment; the caller resets it at the end of an episode."""
     trace = Trace()
     with classic.GymEnv(name, seed=3, **LIMITS[name], **options) as env:
         trace.add(reset=env.reset())
@@ -144,7 +145,7 @@ def single(name: str, **options: Any) -> Trace:
 
 
 def converted(name: str) -> Trace:
-    """A classic environment over TensorDicts."""
+    """Records a classic environment over TensorDicts."""
     trace, env = Trace(), from_classic(classic.GymEnv(name, **LIMITS[name]))
     env.set_seed(4)
     rows = torch.stack([env.action_spec.encode(action) for action in actions(name)[:, 0]])
@@ -153,11 +154,11 @@ def converted(name: str) -> Trace:
     return trace
 
 
-# -- policies where the environments are -----------------------------------------------------------
+# -- policies in workers ---------------------------------------------------------------------------
 
 
 def rollouts(name: str, **place: Any) -> Trace:
-    """Two rollouts of workers that have the policy, one after the other."""
+    """Records two successive rollouts of workers that have the policy."""
     trace = Trace()
     with RolloutWorkers(makers(name), STEERING[name], **place) as workers:
         workers.reset(seed=21)
@@ -169,7 +170,7 @@ def rollouts(name: str, **place: Any) -> Trace:
 
 
 def population(name: str, **place: Any) -> Trace:
-    """Fitness, returns and lengths of a population, twice."""
+    """Records fitness, returns and lengths of a population, twice."""
     env: Any = name if "::" in name else partial(gymnasium.make, name, **LIMITS[name])
     rules = {"seed": 2, "num_episodes": 2, "max_steps": 60, "subbatch_size": 3}
     trace = Trace()

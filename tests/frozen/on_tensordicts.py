@@ -27,12 +27,12 @@ INDICES = {"categorical_action_encoding": True}
 
 
 def gym_env(name: str) -> GymEnv:
-    """One environment, its discrete actions as indices."""
+    """Returns one environment with discrete actions as indices."""
     return GymEnv(name, **(INDICES if name == "CartPole-v1" else {}), **LIMITS[name])
 
 
 def transforms() -> Compose:
-    """Transforms that treat each row by itself; scales are powers of 2, so that no CPU rounds otherwise."""
+    """Returns transforms of independent rows; scales are powers of 2, so that rounding is equal on every CPU."""
     return Compose(
         InitTracker(),
         StepCounter(max_steps=9),
@@ -45,12 +45,12 @@ def transforms() -> Compose:
 
 
 def transformed(name: str) -> TransformedEnv:
-    """One environment under transforms."""
+    """Returns one environment under transforms."""
     return TransformedEnv(gym_env(name), transforms())
 
 
 def batch(name: str, kind: str, inside: bool | None = None, **place: Any) -> EnvBase:
-    """N environments as one; under transforms, or each of them under its own where `inside`."""
+    """Returns a batch of N environments, under transforms, or each under its own if `inside`."""
     make = partial(transformed if inside else gym_env, name)
     env = {"serial": SerialEnv, "parallel": ParallelEnv}[kind](N, make, **place)
     return TransformedEnv(env, transforms()) if inside is False else env
@@ -60,48 +60,48 @@ def batch(name: str, kind: str, inside: bool | None = None, **place: Any) -> Env
 
 
 def single(name: str, way: str, break_when_any_done: bool) -> Trace:
-    """A rollout of one `GymEnv`, the same actions given in advance or by a policy, or step by step."""
+    """Records a rollout of one `GymEnv`: equal actions given in advance, by a policy, or step by step."""
     return _rolled(gym_env(name), torch.from_numpy(actions(name)[:, 0]), way, break_when_any_done)
 
 
 def rolled_batch(name: str, *, way: str = "actions", **place: Any) -> Trace:
-    """A rollout of a batch past ends, by one of the same three ways."""
+    """Records a rollout of a batch over several episodes, in one of the same three ways."""
     return _rolled(batch(name, **place), torch.from_numpy(actions(name)).transpose(0, 1), way, False)
 
 
 def rolled_vector(name: str) -> Trace:
-    """The same of a `GymEnv` with several rows."""
+    """Records the same rollout of a `GymEnv` with several rows."""
     env = GymEnv(name, num_envs=N, **(INDICES if name == "CartPole-v1" else {}), **LIMITS[name])
     return _rolled(env, torch.from_numpy(actions(name)).transpose(0, 1), "actions", False)
 
 
 def steered(name: str, options: dict[str, bool], **place: Any) -> Trace:
-    """A rollout of a batch under a policy that acts on what it sees."""
+    """Records a rollout of a batch under a policy that depends on observations."""
     env = batch(name, **place)
     rule = act(name)
     return _closing(env, lambda: env.rollout(len(actions(name)), rule, **options))
 
 
 def drawn_batch(name: str, **place: Any) -> Trace:
-    """A rollout of a batch with random actions."""
+    """Records a rollout of a batch with random actions."""
     return drawn(batch(name, **place))
 
 
 def drawn(env: EnvBase) -> Trace:
-    """A rollout past ends with random actions from torch's seed."""
+    """Records a rollout over several episodes with random actions from torch's seed."""
     torch.manual_seed(9)
     return _closing(env, lambda: env.rollout(20, break_when_any_done=False))
 
 
 def native(name: str) -> Trace:
-    """A rollout of a native task past ends."""
+    """Records a rollout of a native task over several episodes."""
     env = NativeEnv(name, num_envs=N, max_episode_steps=13, categorical_action_encoding=True)
     rows = torch.from_numpy(actions(name, 24)).transpose(0, 1)
     return _closing(env, lambda: env.rollout(24, actions=rows, break_when_any_done=False))
 
 
 def pendulums() -> Trace:
-    """The stateless Pendulum over a batch."""
+    """Records the stateless Pendulum over a batch."""
     env = PendulumEnv(seed=0)
     trace = Trace()
     env.set_seed(3)
@@ -114,7 +114,7 @@ def pendulums() -> Trace:
 
 
 def games() -> Trace:
-    """Games of TicTacToe with random moves."""
+    """Records games of TicTacToe with random moves."""
     return drawn(TicTacToeEnv())
 
 
@@ -155,7 +155,7 @@ def _rolled(env: EnvBase, rows: Any, way: str, stop: bool) -> Trace:
 
 
 def partly(name: str, **place: Any) -> Trace:
-    """Steps of some rows (`_step`), and resets of those that ended and of some others (`_reset`)."""
+    """Records steps of some rows (`_step`), and resets of ended rows and some others (`_reset`)."""
     trace, rng, env = Trace(), np.random.default_rng(8), batch(name, **place)
     env.set_seed(5)
     root = env.reset()
@@ -177,6 +177,6 @@ def partly(name: str, **place: Any) -> Trace:
 
 
 def learnt(name: str) -> Trace:
-    """A rollout under statistics over the batch."""
+    """Records a rollout under statistics over the batch."""
     env = TransformedEnv(batch(name, "serial"), VecNorm(in_keys=["observation"]))
     return _rolled(env, torch.from_numpy(actions(name)).transpose(0, 1), "actions", False)

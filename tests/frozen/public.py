@@ -1,8 +1,8 @@
-"""The public names of vecrl and how they are called, as text.
+"""The public names and signatures of vecrl, as text.
 
-Of each class: its constructor, and the methods, properties and attributes of vecrl's own that it does not share,
-called alike, with a public base class. So a definition may move up or down a hierarchy, and a base class may be split,
-without a change to the text. Annotations are not part of it: they say the same in different ways.
+For each class: its constructor, and the methods, properties and attributes that vecrl defines and that do not equal
+those of a public base class. So a definition may move within a class hierarchy, and a base class may be split, without
+a change to the text. Annotations are omitted, since different annotations may mean the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 EMPTY = inspect.Parameter.empty
-IGNORED = ("vecrl", "typing", "abc")  # modules with classes that say nothing as bases, unless they are public
+IGNORED = ("vecrl", "typing", "abc")  # modules with base classes that are omitted unless they are public
 
 # Where a name is in several modules, the first of them describes it and the others refer to that one. A module without
 # an `__all__` has its names here.
@@ -54,7 +54,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "classic": None,
     "convert": ("to_tensordict", "to_vector", "to_venv"),
     "checkpoint": None,
-    "_utils": ("implement_for",),  # which TorchRL's users import from a module of this name
+    "_utils": ("implement_for",),  # TorchRL's users import from a module of this name
 }
 SPECIAL = {
     f"__{name}__"
@@ -66,7 +66,7 @@ SPECIAL = {
 
 
 def names_of(module: str) -> tuple[str, ...]:
-    """The public names of a module, sorted."""
+    """Returns the public names of a module, sorted."""
     listed = PUBLIC[module]
     return tuple(sorted(import_module(f"vecrl.{module}").__all__ if listed is None else listed))
 
@@ -89,7 +89,7 @@ def described() -> str:
 
 
 def _wrapped(line: str, width: int = 120) -> list[str]:
-    """A line that is too long as several, a parameter each, so that a difference shows one parameter."""
+    """Splits a line that is too long into one line per parameter, so that a difference shows one parameter."""
     if len(line) <= width or "(" not in line:
         return [line]
     head, _, remaining = line.partition("(")
@@ -122,7 +122,7 @@ def _entry(place: str, value: Any, homes: Mapping[Any, str]) -> list[str]:
 
 
 def _below(value: type, homes: Mapping[Any, str]) -> str:
-    """The nearest base classes that are public or another library's."""
+    """Returns the nearest base classes that are public or from another library."""
     known = {
         base: homes.get(base) or f"{base.__module__.partition('.')[0]}.{base.__name__}".removeprefix("builtins.")
         for base in value.__mro__[1:]
@@ -133,7 +133,7 @@ def _below(value: type, homes: Mapping[Any, str]) -> str:
 
 
 def _members(kind: type) -> set[str]:
-    """Public members that vecrl defines, as text."""
+    """Returns the public members that vecrl defines, as text."""
     return set(_own_members(kind))
 
 
@@ -164,7 +164,7 @@ def _member(name: str, value: Any) -> str:
 def _signature(value: Any) -> str:
     try:
         found = inspect.signature(value)
-    except ValueError:  # what a base class in C does not say
+    except ValueError:  # a base class implemented in C has no signature
         return "(...)"
     parameters = [
         parameter.replace(
@@ -176,7 +176,7 @@ def _signature(value: Any) -> str:
 
 
 class _Shown:
-    """A default, written without addresses and modules, which are no part of an interface."""
+    """A default value, written without addresses and modules, which are not part of an interface."""
 
     def __init__(self, value: Any):
         self._text = value.__name__ if inspect.isclass(value) or inspect.isfunction(value) else repr(value)

@@ -1,4 +1,4 @@
-"""The environments, actions and policies of the frozen trajectories."""
+"""Environments, actions and policies of the frozen trajectories."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NATIVE = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-
 
 
 def makers(name: str, n: int = N) -> list[Callable[[], Any]]:
-    """Functions that make gymnasium environments, with episodes short enough to end more than once."""
+    """Returns factories of gymnasium environments, with episodes that end several times."""
     return [partial(gymnasium.make, name, **LIMITS[name])] * n
 
 
 def actions(name: str, steps: int | None = None, n: int = N) -> np.ndarray:
-    """`[steps, n, ...]` actions."""
+    """Returns `[steps, n, ...]` actions."""
     rng, steps = np.random.default_rng(7), steps or STEPS[name]
     if name == "Pendulum-v1":
         return rng.uniform(-2, 2, (steps, n, 1)).astype(np.float32)
@@ -40,17 +40,17 @@ def actions(name: str, steps: int | None = None, n: int = N) -> np.ndarray:
 
 
 def steer_cartpole(obs: Any) -> Any:
-    """Actions for a batch of observations `[k, 4]`, each from its own row."""
+    """Returns actions for a batch of observations `[k, 4]`, each from its own row."""
     return (obs[:, 2] > 0.02).astype(np.int64)
 
 
 def steer_pendulum(obs: Any) -> Any:
-    """Actions for a batch of observations `[k, 3]`."""
+    """Returns actions for a batch of observations `[k, 3]`."""
     return np.clip(-obs[:, 1:2] - obs[:, 2:3], -2, 2)
 
 
 def steer_cheetah(obs: Any) -> Any:
-    """Actions for a batch of observations `[k, 17]`."""
+    """Returns actions for a batch of observations `[k, 17]`."""
     return np.clip(obs[:, 2:8], -1, 1).astype(np.float32)
 
 
@@ -62,7 +62,7 @@ STEERING: dict[str, Callable[[Any], Any]] = {
 
 
 def act(name: str) -> Callable[[Any], Any]:
-    """A policy over TensorDicts, from observations alone."""
+    """Returns a policy over TensorDicts that depends only on observations."""
     steer = STEERING[name]
 
     def policy(data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The public names of all dialects and how they are called stay the same, unless a change is on purpose."""
+"""Public names and signatures of all dialects change only on purpose."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_public_signatures_equal_the_frozen_ones() -> None:
         pytest.fail("\n".join([*message, HOW.format("signatures")]), pytrace=False)
 
 
-def test_a_changed_default_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_defaults_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeding.seed_for, "__defaults__", (1,))
     assert "+seeding.seed_for(root, env_id, episode=1)" in differences()

@@ -1,4 +1,4 @@
-"""The same seeds and actions give the same trajectories as they did, in every dialect, on every backend and mode."""
+"""Equal seeds and actions give the recorded trajectories, in every dialect, backend and auto-reset mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = [
 
 @lru_cache
 def first(key: str) -> Digest:
-    """The digest of the way that is written down, as this machine records it."""
+    """Returns the digest of the way that is written to the file, as recorded on this machine."""
     return digest(next(iter(CASES[key].ways.values()))())
 
 
@@ -38,7 +38,7 @@ def test_trajectories_equal_the_frozen_ones(key: str, way: str) -> None:
     assert found.exact == first(key).exact, "Expected every way of one case to give the same bits on one machine."
 
 
-def test_no_frozen_trajectory_is_without_a_case() -> None:
+def test_every_frozen_trajectory_has_a_case() -> None:
     assert FROZEN.keys() <= CASES.keys()
 
 
@@ -52,7 +52,7 @@ def recorded(reward: float = 1.5, done: bool = False, name: str = "obs", scale: 
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_digest_differs_where_values_flags_or_streams_do(exact: bool) -> None:
+def test_digests_differ_if_values_flags_or_streams_differ(exact: bool) -> None:
     frozen = written(recorded(), exact)
     assert differences(frozen, recorded(), exact) == []
     assert [text.split(":")[0] for text in differences(frozen, recorded(reward=1.6), exact)] == ["reward"]
@@ -61,8 +61,8 @@ def test_a_digest_differs_where_values_flags_or_streams_do(exact: bool) -> None:
     assert [text.split(":")[0] for text in differences(frozen, recorded(scale=1.001), exact)] == ["obs"]
 
 
-def test_rounding_is_no_difference() -> None:
-    """The last bits of a float64 where floats are hashed, those of a float32 where they are compared."""
+def test_rounding_does_not_change_digests() -> None:
+    """Ignored are the last bits of a float64 in hashed floats, and of a float32 in compared floats."""
     assert differences(written(recorded(), True), recorded(scale=1 + 1e-15), True) == []
     assert differences(written(recorded(), False), recorded(scale=1 + 1e-6), False) == []
 

@@ -1,6 +1,6 @@
-"""Writes the frozen files: `python -m tests.frozen.write`, then look at `git diff tests/frozen`.
+"""Writes the frozen files: `python -m tests.frozen.write`, then check `git diff tests/frozen`.
 
-Write them only after a change that is on purpose, and say in the commit what changed and why.
+Write them only after a change that is on purpose, and explain the change in the commit message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOW = "If this change is on purpose, run `python -m tests.frozen.write {}` and s
 
 
 def write_signatures() -> None:
-    """Writes the public names and how they are called."""
+    """Writes the public names and signatures."""
     SIGNATURES.write_text(described())
 
 

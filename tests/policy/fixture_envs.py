@@ -1,4 +1,4 @@
-"""Environments that tell what was done to them, for populations to play in."""
+"""Environments that record their calls, for the tests of populations."""
 
 import gymnasium
 import numpy as np
@@ -7,11 +7,11 @@ from gymnasium.spaces import Box, Discrete
 
 from vecrl.engine.simulator import BatchStep
 
-LOG: list[tuple[str, int]] = []  # what serial environments were asked, and the step of the episode
+LOG: list[tuple[str, int]] = []  # the calls of serial environments, with the step of the episode
 
 
 class Walk(gymnasium.Env):
-    """Ends after 3 to 12 steps, as its seed will have it; the reward is the action, the observation seed and step."""
+    """Ends after 3 to 12 steps, depending on its seed. The reward is the action; the observation is seed and step."""
 
     observation_space = Box(-1e6, 1e6, (2,), np.float64)
     action_space = Box(-2.0, 2.0, (1,), np.float32)
@@ -42,13 +42,13 @@ class FailingWalk(Walk):
 
 
 class Pictures(Walk):
-    """Sees what no network takes."""
+    """Has observations that no network accepts."""
 
     observation_space = gymnasium.spaces.Dict({"image": Box(0, 255, (4, 4), np.uint8)})
 
 
 class RoomIdWalk(Walk):
-    """A number to see, a number from 5 on to do; the reward says what was done."""
+    """Observes a number and takes actions that start at 5. The reward is the action."""
 
     observation_space = Discrete(3, start=1)
     action_space = Discrete(2, start=5)
@@ -63,7 +63,7 @@ class RoomIdWalk(Walk):
 
 
 class WalkBatch:
-    """`Walk` as a batch of fixed size, where rows that are over yield nan."""
+    """Runs `Walk` as a batch of fixed size, in which ended rows return nan."""
 
     observation_space, action_space = Walk.observation_space, Walk.action_space
     metadata: dict = {"render_modes": []}

@@ -1,4 +1,4 @@
-"""Batched kernels: whatever the layer and the sizes, member i must get what its own module would give it."""
+"""Batched kernels: for every layer and size, member i gets the result of its own module."""
 
 import pytest
 import torch
@@ -27,14 +27,14 @@ from vecrl.policy import batched_kernels as kernels
 
 
 class Doubled(nn.Linear):
-    """A subclass that computes something else than its base."""
+    """A subclass with another forward pass than its base class."""
 
     def forward(self, x):
         return 2 * super().forward(x)
 
 
 class Own(nn.Module):
-    """A user's module, with a hidden state and a layer of ours in it."""
+    """A user's module with a hidden state that contains a layer of vecrl."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ NETS = {
 
 
 def check(net, members, steps=3, dtype=torch.float32):
-    """A policy of `members` against `members` modules, for some steps of their hidden states."""
+    """Compares a policy of `members` with `members` modules over some steps of their hidden states."""
     policy = Policy(net)
     flat = torch.randn(members, policy.parameter_length, dtype=dtype)
     policy.set_parameters(flat)
@@ -119,7 +119,7 @@ def check(net, members, steps=3, dtype=torch.float32):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("members", [1, 5, 40])
 def test_members_equal_their_own_modules(name, members):
-    """Row Policy: each row through its own network; recurrent modules keep their state inside."""
+    """Each row goes through its own network; recurrent modules keep their state."""
     torch.manual_seed(1)
     check(NETS[name](), members)
 
@@ -138,7 +138,7 @@ def test_members_equal_their_own_modules_in_double():
     seed=st.integers(0, 2**16),
 )
 def test_random_networks_equal_their_own_modules(sizes, members, bias, recurrent, seed):
-    """Row Policy: property test over layer sizes, so that every kernel has its turn.
+    """Property test over layer sizes, so that every kernel has its turn.
 
     In double, so that what is left is the kernels' difference rather than that of two orders of a long sum.
     """

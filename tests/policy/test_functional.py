@@ -15,7 +15,7 @@ from vecrl.policy import (
 
 
 class Tied(nn.Module):
-    """Two layers with one weight."""
+    """Has two layers that share one weight."""
 
     def __init__(self):
         super().__init__()
@@ -32,7 +32,7 @@ def mlp():
 
 @pytest.mark.parametrize("make", [mlp, Tied, nn.Tanh])
 def test_vector_fill_and_count_agree(make):
-    """Row `parameter_vector(net)`, `fill_parameters(net, vector)`, `count_parameters(net)`."""
+    """Covers `parameter_vector(net)`, `fill_parameters(net, vector)` and `count_parameters(net)`."""
     net, other = make(), make()
     vector = parameter_vector(net)
     assert vector.shape == (count_parameters(net),) == (sum(p.numel() for p in set(net.parameters())),)
@@ -66,7 +66,7 @@ def test_parameter_vector_is_differentiable_and_a_copy():
 
 @pytest.mark.parametrize("make", [mlp, Tied])
 def test_functional_module_equals_the_module(make):
-    """Row `make_functional_module`: `f(flat_parameters, x, h=None)`, with `parameter_length`."""
+    """Covers `f(flat_parameters, x, h=None)` and `parameter_length`."""
     net, other = make(), make()
     f = make_functional_module(net)
     assert f.parameter_length == count_parameters(net)
@@ -87,7 +87,7 @@ def test_functional_module_copies_the_net():
 
 
 def test_functional_module_threads_hidden_states():
-    """Row `make_functional_module`: the `h` of `f(flat_parameters, x, h=None)`."""
+    """Covers the `h` of `f(flat_parameters, x, h=None)`."""
     net = MultiLayered(nn.Linear(3, 4), RNN(4, 5), nn.Linear(5, 2))
     f, vector, x = make_functional_module(net), parameter_vector(net), torch.randn(3)
     y, h = f(vector, x)
@@ -96,9 +96,9 @@ def test_functional_module_threads_hidden_states():
     torch.testing.assert_close(f(vector, x, h), net(x, state))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own forward mode warns of torch
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # a warning of torch's own forward mode
 def test_functional_module_is_differentiable_and_works_under_torch_func():
-    """Row `make_functional_module`: differentiable and usable under torch.func's transforms (vmap, grad, jvp)."""
+    """Covers torch.func's transforms vmap, grad and jvp."""
     net = mlp()
     f = make_functional_module(net, disable_autograd_tracking=True)
     x = torch.randn(3)
@@ -121,7 +121,7 @@ def test_functional_module_is_differentiable_and_works_under_torch_func():
 
 
 def test_functional_module_maps_over_hidden_states():
-    """Row `make_functional_module`: usable under torch.func's transforms, the hidden state included."""
+    """Covers torch.func's transforms over the hidden state."""
     f = make_functional_module(MultiLayered(nn.Linear(3, 4), RNN(4, 5), nn.Linear(5, 2)))
     vectors, x = torch.randn(6, f.parameter_length), torch.randn(6, 3)
     _, h = torch.func.vmap(f)(vectors, x)
@@ -131,7 +131,7 @@ def test_functional_module_maps_over_hidden_states():
 
 
 def test_functional_module_is_differentiable_in_its_input():
-    """Row `make_functional_module`: differentiable, with respect to `x` too."""
+    """Covers gradients with respect to `x`."""
     net, x = mlp(), torch.randn(3, requires_grad=True)
     f = make_functional_module(net)
     (actual,) = torch.autograd.grad(f(parameter_vector(net).detach(), x).sum(), x)
@@ -139,8 +139,8 @@ def test_functional_module_is_differentiable_in_its_input():
     torch.testing.assert_close(actual, reference)
 
 
-def test_buffers_and_moves():
-    """Row `make_functional_module`: `buffers`."""
+def test_buffers_move_with_the_module():
+    """Covers `buffers` and moves between devices and dtypes."""
     f = make_functional_module(nn.BatchNorm1d(3))
     assert [tuple(b.shape) for b in f.buffers] == [(3,), (3,), ()]
     assert f.to("cpu") is f

@@ -42,7 +42,7 @@ from vecrl.policy import (
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_layers_without_parameters(layer, x, y, dtype):
-    """Row Layers: Clip, Bin, Slice, Round, Apply."""
+    """Covers Clip, Bin, Slice, Round and Apply."""
     x, y = torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=dtype)
     torch.testing.assert_close(layer(x), y)
     torch.testing.assert_close(layer(x.expand(3, 2, -1)), y.expand(3, 2, -1))
@@ -63,7 +63,7 @@ def test_apply_names_its_operators():
     ids=["rnn", "rnn-relu", "lstm"],
 )
 def test_recurrent_layers_equal_torchs_cells(own, torchs):
-    """Row Layers: RNN(input_size, hidden_size, nonlinearity), LSTM; both take (x, h=None) and return (y, h)."""
+    """RNN(input_size, hidden_size, nonlinearity) and LSTM take (x, h=None) and return (y, h)."""
     torchs.load_state_dict(own.state_dict())
     h = state = None
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_recurrent_layers_accept_dtype_and_device_and_reject_unknown_names():
 
 
 def test_multi_layered_is_a_sequence_that_threads_states():
-    """Row str_to_net: MultiLayered is indexable, has a length, threads hidden states through recurrent layers."""
+    """MultiLayered can be indexed, has a length, and passes hidden states through recurrent layers."""
     net = MultiLayered(nn.Linear(3, 4), LSTM(4, 5), nn.Tanh(), RNN(5, 6))
     assert (len(net), net[1].hidden_size, [type(layer) for layer in net][2]) == (4, 5, nn.Tanh)
     assert len(net[-2:]) == 2
@@ -96,8 +96,8 @@ def test_multi_layered_is_a_sequence_that_threads_states():
     assert isinstance(MultiLayered(nn.Linear(3, 2), nn.Tanh())(x), torch.Tensor)
 
 
-def test_feed_forward_net():
-    """Row Layers: FeedForwardNet(input_size, [(size, nonlinearity), (size, nonlinearity, bias)])."""
+def test_feed_forward_net_equals_its_layers():
+    """Covers FeedForwardNet(input_size, [(size, nonlinearity), (size, nonlinearity, bias)])."""
     net = FeedForwardNet(3, [(5, "tanh"), (4, torch.relu), [2, None, False]])
     assert count_parameters(net) == 3 * 5 + 5 + 5 * 4 + 4 + 4 * 2
     x = torch.randn(6, 3)
@@ -111,7 +111,7 @@ def test_feed_forward_net():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_structured_control_net(bias):
-    """Row Layers: StructuredControlNet; the bias is that of the linear part."""
+    """In a StructuredControlNet, the bias is that of the linear part."""
     net = StructuredControlNet(in_features=3, out_features=2, num_layers=2, hidden_size=5, bias=bias)
     assert count_parameters(net) == (6 + 2 * bias) + (15 + 5) + (25 + 5) + (10 + 2)
     x = torch.randn(4, 3)
@@ -120,7 +120,7 @@ def test_structured_control_net(bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_locomotor_net(bias):
-    """Row Layers: LocomotorNet; its time is the state, so that an episode begins at t = 0."""
+    """A LocomotorNet keeps its time in the state, so an episode starts at t = 0."""
     net = LocomotorNet(in_features=3, out_features=2, bias=bias, num_sinusoids=4)
     assert count_parameters(net) == 6 + 2 * bias + 3 * 4 * 2
     coefficients = torch.stack([net.amplitudes, net.frequencies, net.phases]).permute(2, 0, 1).tolist()
@@ -135,7 +135,7 @@ def test_locomotor_net(bias):
     assert (y.shape, h.shape) == ((7, 2), (7,))
 
 
-def test_layers_copy_and_describe_themselves():
+def test_layers_can_be_copied_and_have_a_repr():
     net = MultiLayered(Clip(0, 1), Bin(0, 1), Slice(0, 1), Round(1), Apply("*", 2), RNN(1, 2), LSTM(2, 3))
     text = repr(copy.deepcopy(net))
     for part in ("lb=0.0, ub=1.0", "from_index=0, to_index=1", "ndigits=1", "operator='*', argument=2.0", "1, 2"):

@@ -1,4 +1,4 @@
-"""A population that loses workers is worth what it would have been worth without that, to the bit."""
+"""A population that loses workers has bit-identical results to one that does not."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ RULES: dict[str, Any] = {"num_episodes": 3, "obs_norm": True, "action_noise": 0.
 
 
 class Mortal(Walk):
-    """Kills its process at the given moments of its life, each once: a file says which of them came."""
+    """Kills its process at the given moments, each once. Files record which moments have come."""
 
     def __init__(self, folder: str, deaths: dict[str, int]):
         self.folder, self.deaths, self.ages = Path(folder), deaths, {"reset": 0, "step": 0}
@@ -49,7 +49,7 @@ class Mortal(Walk):
 
 
 def evaluated(env: Any, subbatch_size: int = 128, **place: Any) -> list[Any]:
-    """What two populations are worth, and the statistics afterwards."""
+    """Returns the fitness of two populations and the final statistics."""
     with PopulationEvaluator(env, NET, 6, **RULES, subbatch_size=subbatch_size, **place) as evaluate:
         size = (8, evaluate.parameter_length)
         populations = [torch.randn(size, generator=torch.Generator().manual_seed(i)) for i in range(2)]
@@ -67,7 +67,7 @@ def evaluated(env: Any, subbatch_size: int = 128, **place: Any) -> list[Any]:
 def test_killed_workers_do_not_change_results(
     deaths: dict[str, int], workers: int, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stepped from here (the first four), and where workers play whole subbatches."""
+    """Covers environments stepped by this process (the first four cases) and workers that evaluate whole subbatches."""
     mortal = partial(Mortal, str(tmp_path), deaths)
     with caplog.at_level(logging.WARNING, "vecrl"):
         found = evaluated(mortal, size, backend="processes", num_workers=workers)
@@ -127,7 +127,7 @@ def interrupted(*_: Any) -> None:
 
 
 def test_exceptions_together_with_crashes_raise(tmp_path: Path) -> None:
-    """Two members, one a worker: whoever comes first raises, the other is killed."""
+    """Two members, each in its own worker: the first to reach the step raises, the other is killed."""
 
     class Either(Mortal):
         def step(self, action: Any) -> Any:
@@ -160,7 +160,8 @@ def test_closing_crashed_workers_does_not_raise(tmp_path: Path, caplog: pytest.L
 
 
 def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> None:
-    """Each environment notes its steps in a file of its process: whatever the killed one did not, others did once."""
+    """Each environment records its steps in a file of its process. Other workers repeat only the steps of the killed
+    one."""
 
     class Noted(Mortal):
         def step(self, action: Any) -> Any:
@@ -178,7 +179,7 @@ def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> Non
 
 
 def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
-    """The third of three subbatches of two, which one of one to three workers plays."""
+    """The failing member is in the third of three subbatches of two, with one to three workers."""
 
     class Failing(Walk):
         def step(self, action: Any) -> Any:
@@ -199,7 +200,7 @@ def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
 
 
 def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) -> None:
-    """Ten members, in five subbatches of two since four of three would not divide them better."""
+    """Ten members in five subbatches of two, since four subbatches of three would not divide better."""
 
     class Counted(Walk):
         def __init__(self) -> None:
@@ -252,11 +253,11 @@ def test_interrupted_evaluations_stop_immediately() -> None:
         with pytest.raises(KeyboardInterrupt):
             evaluate(torch.tensor([0.0, 0.0, 1.0]).expand(4, 3))
         assert torch.equal(evaluate(torch.zeros(4, 3)).returns, expected)
-        assert time.monotonic() - began < 50.0, "nobody waited for the minute to end"
+        assert time.monotonic() - began < 50.0, "no call waited for the full minute"
 
 
 class Waiting(Walk):
-    """Touches a file as it first steps, and waits there until another is there."""
+    """Creates a file at its first step and waits there until a second file exists."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The network language: what it takes, and where it says that something is wrong."""
+"""The network language: accepted input, and the position in error messages."""
 
 import random
 import string
@@ -27,20 +27,20 @@ from vecrl.policy import (
 )
 
 
-def test_the_contract_example():
-    """Row str_to_net: `Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)`."""
+def test_contract_example_parses():
+    """Covers `Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)`."""
     net = str_to_net("Linear(obs_length, 16) >> Tanh() >> Linear(16, act_length)", obs_length=4, act_length=2)
     assert isinstance(net, MultiLayered)
     assert [type(layer) for layer in net] == [nn.Linear, nn.Tanh, nn.Linear]
     assert net(torch.zeros(4)).shape == (2,)
 
 
-def test_a_single_layer_is_itself():
+def test_a_single_layer_is_returned_unwrapped():
     assert isinstance(str_to_net(" Linear(3, 2) "), nn.Linear)
 
 
 def test_vecrl_layers_take_precedence_over_torch():
-    """Row str_to_net: modules from torch.nn and from the list of layers."""
+    """Names are looked up in vecrl's layers first, then in torch.nn."""
     text = """Clip(0, 1) >> Bin(0, 1) >> Slice(0, 1) >> Round(2) >> Apply("+", 1) >> RNN(1, 2, nonlinearity="relu")
               >> LSTM(2, 3) >> FeedForwardNet(3, [(4, "tanh"), (2, None, False)])
               >> StructuredControlNet(in_features=2, out_features=2, num_layers=1, hidden_size=3)
@@ -51,8 +51,8 @@ def test_vecrl_layers_take_precedence_over_torch():
     assert net(torch.zeros(5))[0].shape == (1,)
 
 
-def test_values():
-    """Row str_to_net: positional and keyword arguments, literals, arithmetic on constants, indexing into constants."""
+def test_arguments_may_be_constant_expressions():
+    """Covers positional and keyword arguments, literals, arithmetic on constants and indexing into constants."""
     net = str_to_net(
         "Linear(shape[0] + 2 * n - 1, sizes['out'] // -2, bias=False) >> Clip(lb=-1e-1, ub=+(3 % 2) / 2 ** 1)",
         shape=(4, 3),
@@ -65,8 +65,8 @@ def test_values():
     assert str_to_net("Unflatten(0, (2, 3))").unflattened_size == (2, 3)
 
 
-def test_numbers_of_spaces():
-    """Row str_to_net: arithmetic on constants, which spaces give as NumPy's numbers."""
+def test_numpy_numbers_may_be_constants():
+    """Covers arithmetic on constants from spaces, which are NumPy numbers."""
     net = str_to_net("Linear(2 * n, n ** 2 - 1) >> Clip(-high, high)", n=np.int64(3), high=np.float32(0.5))
     assert (net[0].in_features, net[0].out_features, net[1].lb, net[1].ub) == (6, 8, -0.5, 0.5)
     with pytest.raises(NetParsingError, match="beyond 256"):
@@ -75,8 +75,7 @@ def test_numbers_of_spaces():
         str_to_net("Linear(1, flag + 1)", flag=np.bool_(True))
 
 
-def test_comments_and_line_breaks_are_free():
-    """Row str_to_net: comments and line breaks."""
+def test_comments_and_line_breaks_are_ignored():
     net = str_to_net("""
         # the observation comes in
         Linear(4,
@@ -86,7 +85,7 @@ def test_comments_and_line_breaks_are_free():
     assert len(net) == 3
 
 
-def test_networks_within_networks():
+def test_networks_can_be_nested():
     net = str_to_net(
         "Linear(2, 3) >> (Tanh() >> Sequential(Linear(3, 3), ReLU())) >> Sequential(Tanh() >> Linear(3, 1))"
     )
@@ -134,14 +133,14 @@ def test_networks_within_networks():
     ],
 )
 def test_syntax_errors_have_a_position(text, line, column, words):
-    """Row str_to_net: parsed, never evaluated; what is not in the grammar is a NetParsingError with line and column."""
+    """Text is parsed, never evaluated. Text outside the grammar is a NetParsingError with line and column."""
     with pytest.raises(NetParsingError, match=words) as exc_info:
         str_to_net(text, obs_length=4)
     assert (exc_info.value.line, exc_info.value.column) == (line, column)
 
 
 def test_null_bytes_have_a_position():
-    """Row str_to_net: what is not in the grammar is a NetParsingError with line and column."""
+    """Text outside the grammar is a NetParsingError with line and column."""
     with pytest.raises(NetParsingError) as exc_info:
         str_to_net("Tanh()\n>> Tanh()\0")
     assert (exc_info.value.line, exc_info.value.column) == (2, 10)
@@ -158,7 +157,7 @@ def test_null_bytes_have_a_position():
     ids=["brackets", "signs", "sums", "items"],
 )
 def test_deep_nesting_is_a_parsing_error(text):
-    """Row str_to_net: parsed and never evaluated; what is nested beyond reach is an error with line and column."""
+    """Nesting that is too deep is a NetParsingError with line and column."""
     with pytest.raises(NetParsingError) as exc_info:
         str_to_net(text, n=())
     assert exc_info.value.line == 1

@@ -1,4 +1,4 @@
-"""Observation normalisation: RunningNorm, RunningStat and the layer of either."""
+"""Observation normalization: RunningNorm, RunningStat and their layers."""
 
 import pickle
 
@@ -23,8 +23,7 @@ def expected(rows, x, clip=None):
     return y if clip is None else y.clamp(-clip, clip)
 
 
-def test_running_norm_updates_and_normalises():
-    """Row RunningNorm (tensor): running observation statistics."""
+def test_running_norm_updates_and_normalizes():
     norm, x = RunningNorm(shape=3, clip=1.0), observations()
     torch.testing.assert_close(norm.update_and_normalize(x[:5]), expected(x[:5], x[:5], 1).float())
     norm.update(x[5:])
@@ -42,7 +41,7 @@ def test_running_norm_updates_and_normalises():
 @settings(max_examples=30, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=8, max_size=8), cut=st.integers(0, 8))
 def test_masks_and_merging_equal_one_pass(mask, cut):
-    """Row RunningNorm: masks, merging of two of them (for workers and Ray)."""
+    """Covers masks and merging of two statistics, as workers and Ray do."""
     x, keep = observations(), torch.tensor(mask)
     remaining, right = RunningNorm(shape=3), RunningNorm(shape=3)
     remaining.update(x[:cut], keep[:cut])
@@ -78,7 +77,7 @@ def test_small_variances_are_clamped():
 
 
 @pytest.mark.parametrize("make", [lambda: RunningNorm(shape=3), RunningStat])
-def test_normalising_without_data_raises(make):
+def test_normalizing_without_data_raises(make):
     for use in (lambda n: n.normalize(torch.zeros(3)), lambda n: n.to_layer()):
         with pytest.raises(ValueError, match="call update first"):
             use(make())
@@ -103,7 +102,6 @@ def test_freezing_stops_updates():
 
 @pytest.mark.parametrize("clip", [None, 0.5, (-0.1, 2.0)])
 def test_to_layer_is_a_module_for_deployment(clip):
-    """Row RunningNorm: to_layer() as a module for deployment."""
     norm, x = RunningNorm(shape=3, clip=clip), observations()
     norm.update(x)
     layer = norm.to_layer()
@@ -120,7 +118,7 @@ def test_to_layer_is_a_module_for_deployment(clip):
 
 
 def test_state_dict_and_moves():
-    """Row RunningNorm: state_dict, moves between devices."""
+    """Covers state_dict and moves between devices."""
     norm, x = RunningNorm(shape=3, clip=2.0), observations()
     norm.update(x)
     other = RunningNorm(shape=3, clip=2.0)
@@ -133,7 +131,7 @@ def test_state_dict_and_moves():
 
 
 def test_running_stat_accepts_single_observations():
-    """Row RunningStat: running observation statistics, masks, merging, state_dict."""
+    """Covers single observations, masks, merging and state_dict."""
     stat, x = RunningStat(), observations().numpy()
     for row in x[:3]:
         stat.update(row)
@@ -172,7 +170,7 @@ def test_masks_mark_the_first_batch():
 
 @pytest.mark.parametrize("make", [lambda **o: RunningNorm(shape=2, dtype="float64", **o), RunningStat])
 def test_long_runs_with_a_large_mean_and_a_small_variance(make):
-    """Row RunningNorm: numerically stable on long runs, after merging and as a layer too."""
+    """Covers numerical stability on long runs, also after merging and as a layer."""
     x = 1e6 + 1e-3 * np.random.default_rng(0).standard_normal((4000, 16, 2))
     parts = [make(min_variance=1e-12) for _ in range(2)]
     for part, batches in zip(parts, np.split(x, 2), strict=True):

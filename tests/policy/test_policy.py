@@ -1,4 +1,4 @@
-"""`Policy`: parameters in, actions out, and nothing of the caller's touched."""
+"""`Policy`: parameters, actions and hidden states. The caller's tensors are not changed."""
 
 import copy
 import pickle
@@ -43,15 +43,14 @@ def leaves(state):
     ids=["string", "module", "class", "function"],
 )
 def test_nets_may_be_strings_modules_or_callables(net, kwargs):
-    """Row Policy(net, **kwargs)."""
     policy = Policy(net, **kwargs)
     assert isinstance(policy.wrapped_module, nn.Linear)
     assert policy.parameter_length == 8
     assert "Linear" in repr(policy)
 
 
-def test_wrong_nets():
-    """Row Policy(net, **kwargs): a ready module with kwargs is a ValueError, anything else a TypeError."""
+def test_invalid_nets_raise():
+    """A ready module with kwargs is a ValueError, any other type a TypeError."""
     with pytest.raises(ValueError, match="colour"):
         Policy(nn.Linear(3, 2), colour=1)
     with pytest.raises(TypeError, match="got int"):
@@ -64,7 +63,7 @@ def test_wrong_nets():
 
 
 def test_use_before_set_parameters_raises():
-    """Row policy(x): before set_parameters, ValueError; row set_parameters: indices before any batch, ValueError."""
+    """Calling it before set_parameters and setting indices before any batch are ValueErrors."""
     policy = Policy(nn.Linear(3, 2))
     for use in (lambda: policy(torch.zeros(3)), lambda: policy.parameters):
         with pytest.raises(ValueError, match="call set_parameters first"):
@@ -80,8 +79,8 @@ def test_use_before_set_parameters_raises():
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 9), (2, 2, 8), ()])
-def test_parameters_of_a_wrong_shape(shape):
-    """Row set_parameters: one vector or a batch (n, length)."""
+def test_parameters_of_a_wrong_shape_raise(shape):
+    """Parameters are one vector or a batch (n, length)."""
     with pytest.raises(ValueError, match=r"\(8,\) or \(n, 8\)"):
         Policy(nn.Linear(3, 2)).set_parameters(torch.zeros(shape))
 
@@ -89,7 +88,7 @@ def test_parameters_of_a_wrong_shape(shape):
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 6), data=st.data(), kind=st.sampled_from(["list", "array", "tensor", "slice", "int"]))
 def test_indices_replace_rows(n, data, kind):
-    """Row set_parameters: indices (ints or mask) replace rows of an earlier batch."""
+    """Indices (ints or a mask) replace rows of an earlier batch."""
     mask = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
     rows = [i for i, hit in enumerate(mask) if hit]
     as_mask = kind != "int" and data.draw(st.booleans())
@@ -129,7 +128,7 @@ def test_indices_replace_rows(n, data, kind):
         ([0, 1], "Expected 2 parameter vectors, one per index, got 3"),
     ],
 )
-def test_wrong_indices(indices, words):
+def test_invalid_indices_raise(indices, words):
     policy = policy_of(nn.Linear(3, 2), 3)
     before = policy.parameters
     with pytest.raises(ValueError, match=words):
@@ -138,7 +137,6 @@ def test_wrong_indices(indices, words):
 
 
 def test_the_callers_tensors_are_copied():
-    """Row set_parameters: the caller's tensor is not written to."""
     policy = Policy(nn.Linear(3, 2))
     own_value = torch.randn(4, 8)
     saved = own_value.clone()
@@ -177,7 +175,6 @@ def test_parameters_may_be_arrays():
 
 
 def test_one_vector_acts_on_one_or_many_observations():
-    """Row policy(x): one observation with one vector."""
     for net in (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), RNN(3, 2)):
         policy = policy_of(net)
         module = policy.to_torch_module(policy.parameters)
@@ -188,8 +185,8 @@ def test_one_vector_acts_on_one_or_many_observations():
 
 
 @pytest.mark.parametrize("n", [None, 4])
-def test_more_than_two_dimensions(n):
-    """Row policy(x): more than two dimensions, ValueError."""
+def test_more_than_two_dimensions_raise(n):
+    """Raises ValueError."""
     with pytest.raises(ValueError, match=r"\(4, 3, 3\)"):
         policy_of(nn.Linear(3, 2), n)(torch.zeros(4, 3, 3))
 
@@ -200,7 +197,7 @@ def test_a_batch_of_parameters_needs_as_many_rows(shape):
         policy_of(nn.Linear(3, 2), 4)(torch.zeros(shape))
 
 
-def test_grad_modes():
+def test_actions_follow_the_grad_mode():
     policy = policy_of(RECURRENT, 40)
     with torch.no_grad():
         assert not policy(torch.randn(40, 3)).requires_grad
@@ -210,7 +207,7 @@ def test_grad_modes():
 
 @pytest.mark.parametrize("net", ["Linear(3, 8) >> Tanh() >> Linear(8, 2)", RECURRENT])
 def test_callable_within_a_compiled_function(net):
-    """Row policy(x): usable under torch.compile, without graph breaks; new parameters need no new compilation."""
+    """Runs under torch.compile without graph breaks; new parameters need no new compilation."""
     torch.compiler.reset()
     policy, plain = policy_of(net, 40), policy_of(net, 40)
 
@@ -251,7 +248,7 @@ def test_compile_is_for_large_batches():
 
 
 def test_hidden_states_are_kept_and_cleared_on_reset():
-    """Row policy(x): recurrent modules keep their state inside, in `h`; row reset: forget all hidden states."""
+    """Recurrent modules keep their state in `h`; reset clears all hidden states."""
     policy = policy_of(RECURRENT, 4)
     assert policy.h is None
     x = torch.randn(4, 3)
@@ -278,8 +275,8 @@ def test_hidden_states_are_kept_and_cleared_on_reset():
     ids=repr,
 )
 @pytest.mark.parametrize("copy", [True, False])
-def test_reset_of_some_rows(indices, copy):
-    """Row reset(indices, copy=True): zero those rows; an action that shares memory is not touched."""
+def test_reset_clears_the_selected_rows(indices, copy):
+    """`reset(indices, copy=True)` zeroes those rows and does not change an action that shares memory."""
     policy = policy_of(RNN(3, 5), 4)
     action = policy(torch.randn(4, 3))
     saved = action.clone()
@@ -300,7 +297,7 @@ def test_reset_clears_the_state_of_every_layer():
         assert torch.equal(leaf, old)
 
 
-def test_reset_with_wrong_indices():
+def test_reset_with_invalid_indices_raises():
     policy = policy_of(RNN(3, 5), 4)
     policy.reset([0])
     policy(torch.randn(4, 3))
@@ -313,7 +310,7 @@ def test_reset_with_wrong_indices():
 
 
 def test_set_parameters_resets_what_changed():
-    """Row set_parameters: the hidden states of what changed are reset unless reset=False."""
+    """Resets the hidden states of changed rows unless reset=False."""
     policy = policy_of(RNN(3, 5), 4)
     x, new = torch.randn(4, 3), torch.randn(4, policy.parameter_length)
     policy(x)
@@ -352,7 +349,7 @@ def test_select_keeps_the_states_of_members(chosen):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_to_torch_module(dtype):
-    """Row `to_torch_module(vector)`: a copy of the module with these parameters, on their device."""
+    """Returns a copy of the module with these parameters, on their device."""
     net = MultiLayered(nn.Linear(3, 2), nn.Tanh())
     policy = Policy(net)
     before = parameter_vector(net).detach().clone()

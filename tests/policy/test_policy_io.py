@@ -1,4 +1,4 @@
-"""What networks see and do, space by space."""
+"""Network inputs and outputs for each space."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Populations are judged as one member after another would be, wherever and by however many workers."""
+"""The evaluation of a population equals evaluating one member after another, on every backend and number of workers."""
 
 import math
 import threading
@@ -33,7 +33,7 @@ PLACES = [
 
 @pytest.fixture
 def walks():
-    """The prefix `walks::`, a batch of fixed size: a list of those that were made."""
+    """Registers the prefix `walks::`, a batch of fixed size, and returns a list of those that were made."""
     made = []
 
     def make(name, *, num_envs, **kwargs):
@@ -50,7 +50,7 @@ def members(evaluator, count=9, seed=0):
 
 
 def one_by_one(net, population, seeds, *, episodes=1, max_steps=math.inf, shape=None, layer=None):
-    """The plainest form of an evaluation of `Walk`: `[3, P]` fitness, returns and lengths, and all that was seen."""
+    """Evaluates `Walk` in the simplest way. Returns `[3, P]` fitness, returns and lengths, and all observations."""
     env, policy, rows, seen = Walk(), Policy(net), [], []
     for member, vector in enumerate(population):
         policy.set_parameters(vector)
@@ -84,7 +84,7 @@ def same(a, b):
     assert a.interactions == b.interactions
 
 
-# ---------------------------------------------------------------------- what members are worth
+# ---------------------------------------------------------------------- fitness of members
 
 
 @pytest.mark.parametrize("net", [NET, RECURRENT])
@@ -101,10 +101,10 @@ def same(a, b):
     ids=str,
 )
 def test_population_equals_sequential_evaluation(rules, net, batched, walks):
-    """Row Population evaluation: num_episodes, step budget, shaping; per-member mean returns, lengths, interactions."""
+    """Covers num_episodes, step budget and shaping: per-member mean returns, lengths and interactions."""
 
     def seeds(member, episode):
-        later = batched and episode  # there the row's own stream goes on
+        later = batched and episode  # from there on, the row's own random stream continues
         return None if later else seed_for(4, member, episode)
 
     def shape(reward, age, terminated):
@@ -123,7 +123,6 @@ def test_population_equals_sequential_evaluation(rules, net, batched, walks):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_norm_statistics_apply_from_the_next_call(batched, walks):
-    """Row Population evaluation: with observation normalisation."""
     norm = RunningNorm(shape=2, clip=3.0)
     env = "walks::walk" if batched else Walk
     with PopulationEvaluator(env, NET, 9, seed=4, obs_norm=norm) as evaluator:
@@ -159,14 +158,14 @@ def test_discrete_spaces_are_one_hot_and_arg_max():
     assert result.returns[1] == sum(6 if 1 + t % 3 == 2 else 5 for t in range(int(second)))
 
 
-# ---------------------------------------------------------------------- nothing else matters
+# ---------------------------------------------------------------------- what must not change results
 
 
 @pytest.mark.parametrize(("backend", "num_workers"), PLACES)
 @pytest.mark.parametrize("size", [128, 4, 1])
 @pytest.mark.parametrize("net", [NET, RECURRENT])
 def test_results_do_not_depend_on_backend_and_workers(backend, num_workers, net, size):
-    """Row Population evaluation: in this process or over worker processes, which play subbatches by themselves."""
+    """Runs in this process or in worker processes that evaluate whole subbatches."""
 
     def run(**place):
         options = {"num_episodes": 2, "obs_norm": True, "action_noise": 0.3, "seed": 5, "subbatch_size": size}
@@ -196,7 +195,7 @@ def test_subbatches_do_not_depend_on_each_other():
     with PopulationEvaluator(Walk, RECURRENT, 9, **options) as evaluator:
         population = members(evaluator)
         complete = evaluator(population)
-        last = torch.arange(9) % 3 == 2  # members are dealt like cards
+        last = torch.arange(9) % 3 == 2  # members are dealt out in turn
         changed = population * last[:, None]
         evaluator.calls = 0
         repeated = evaluator(changed)
@@ -225,8 +224,6 @@ def test_networks_use_one_thread_on_every_backend():
 
 
 def test_noise_is_per_member_and_seeded():
-    """Row Population evaluation: with action noise."""
-
     def run(seed, stdev):
         with PopulationEvaluator(Walk, NET, 9, seed=seed, action_noise=stdev) as evaluator:
             return [evaluator(members(evaluator).mul(0)).returns for _ in range(2)]
@@ -298,16 +295,16 @@ def test_state_dict_restores_the_evaluator():
         same(complete(population), resumed(population))
 
 
-# ---------------------------------------------------------------------- in one batched simulator
+# ---------------------------------------------------------------------- one batched simulator
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
 def test_native_rows_are_independent(episodes):
-    """Row Population evaluation: fused on one device with a batched environment."""
+    """Fused on one device with a batched environment."""
     with PopulationEvaluator("native::CartPole-v1", NET, 40, seed=7, num_episodes=episodes, max_steps=300) as evaluator:
         population = members(evaluator, 40, seed=1) * 2
         result = evaluator(population)
-    assert len(result.lengths.unique()) > 5  # so the batch shrinks on the way
+    assert len(result.lengths.unique()) > 5  # so the batch becomes smaller during the run
     for i in (0, 7, 39):
         simulator, policy = make_native("CartPole-v1", 1), Policy(evaluator.policy.wrapped_module)
         policy.set_parameters(population[i : i + 1])
@@ -321,7 +318,7 @@ def test_native_rows_are_independent(episodes):
         assert result.lengths[i] == result.returns[i] == steps / rollout
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_compiled_results_equal_eager_results(env, monkeypatch):
     monkeypatch.setattr(compiled_loop, "STEPS_PER_REGION", 2)  # compiles faster
@@ -343,7 +340,7 @@ def test_compiled_results_equal_eager_results(env, monkeypatch):
         torch.testing.assert_close(plain.fitness, fast.fitness, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
 def test_noise_is_compiled_too(monkeypatch):
     monkeypatch.setattr(compiled_loop, "STEPS_PER_REGION", 2)
     options = {"action_noise": 1.0, "max_steps": 20, "seed": 3, "compile": True}
@@ -361,7 +358,7 @@ def test_unsupported_compilation_raises():
         PopulationEvaluator(Walk, NET, 3, compile=True)
 
 
-def test_a_batch_of_fixed_size_is_made_once(walks):
+def test_batches_of_fixed_size_are_made_once(walks):
     with PopulationEvaluator("walks::walk", NET, 9, seed=1) as evaluator:
         nine = evaluator(members(evaluator))
         evaluator.calls = 0
@@ -391,7 +388,7 @@ def test_tests_are_repeatable_and_do_not_update_statistics():
             evaluator.test(vector[None])
 
 
-# ---------------------------------------------------------------------- what does not fit
+# ---------------------------------------------------------------------- errors
 
 
 def test_failing_environments_are_named_and_the_evaluator_stays_usable():
@@ -409,7 +406,7 @@ def test_parameters_of_a_wrong_shape_raise(wrong):
         evaluator(wrong)
 
 
-def test_after_close():
+def test_use_after_close_raises():
     evaluator = PopulationEvaluator(Walk, NET, 3)
     evaluator.close()
     evaluator.close()

@@ -11,7 +11,7 @@ from vecrl.policy import AliveBonus, alive_bonus
 
 @given(t=st.integers(0, 300), t0=st.integers(0, 200), ramp=st.integers(0, 100), bonus=st.floats(-10, 10))
 def test_none_before_linear_between_full_after(t, t0, ramp, bonus):
-    """Row Reward shaping: alive-bonus schedule (t0, t1, bonus), none before t0, linear to t1, full after."""
+    """The alive bonus (t0, t1, bonus) is zero before t0, linear up to t1 and full afterwards."""
     actual = alive_bonus(t, (t0, t0 + ramp, bonus))
     if t < t0:
         assert actual == 0
@@ -25,14 +25,14 @@ def test_none_before_linear_between_full_after(t, t0, ramp, bonus):
         np.testing.assert_allclose(np.asarray(result), [actual, actual], rtol=1e-5, atol=1e-6)
 
 
-def test_short_forms():
+def test_short_forms_of_the_schedule():
     assert AliveBonus.from_schedule((5, 2.0)) == AliveBonus(5, 5, 2.0)
     assert [alive_bonus(t, (5, 2.0)) for t in (4, 5)] == [0.0, 2.0]
     assert alive_bonus(99, None) == 0.0
     assert AliveBonus.from_schedule(AliveBonus(1, 2, 3)) == AliveBonus(1, 2, 3)
 
 
-def test_wrong_schedules():
+def test_invalid_schedules_raise():
     with pytest.raises(ValueError, match="t0 <= t1"):
         AliveBonus(2, 1, 1.0)
     with pytest.raises(ValueError, match=r"\(t0, t1, bonus\)"):

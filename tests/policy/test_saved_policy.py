@@ -1,4 +1,4 @@
-"""Policies come out of their files as they went in, and as nothing else."""
+"""Policies are loaded from files as they were saved; any other file raises."""
 
 from dataclasses import asdict
 
@@ -53,7 +53,7 @@ def test_failed_saves_keep_the_old_file(tmp_path):
 
 
 class Malicious:
-    """Runs, where a file is unpickled without care."""
+    """Runs code if it is unpickled."""
 
     def __reduce__(self):
         return exec, ("raise SystemExit('it ran')",)

@@ -1,4 +1,4 @@
-"""The search climbs, repeats itself from a seed and from a saved state, and says what it was given wrongly."""
+"""The search improves, repeats itself from a seed or a saved state, and rejects invalid arguments."""
 
 import io
 
@@ -120,7 +120,7 @@ def test_states_of_another_size_raise():
         ((torch.zeros(3), 0), "even"),
     ],
 )
-def test_arguments_out_of_range(arguments, text):
+def test_arguments_out_of_range_raise(arguments, text):
     with pytest.raises(ValueError, match=text):
         PopulationSearch(*arguments)
     with pytest.raises(ValueError, match="stdev"):

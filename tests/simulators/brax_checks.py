@@ -1,7 +1,7 @@
-"""What holds for Brax and for brax.v1 alike: `test_brax.py` and `test_brax_v1.py` inherit it, each in its environment.
+"""Tests for Brax and brax.v1: `test_brax.py` and `test_brax_v1.py` inherit them, each in its own Python environment.
 
-Most of it runs on a toy task registered with Brax, whose every value can be told by hand and which compiles in no
-time; what Brax's own physics must show runs on its inverted pendulum.
+Most tests run on a toy task registered with Brax, which has values that can be computed by hand and compiles quickly.
+Tests of Brax's physics run on its inverted pendulum.
 """
 
 import gymnasium
@@ -19,7 +19,7 @@ from vecrl.vector.torch_wrapper import TorchWrapper
 
 
 def register_toy(old: bool) -> None:
-    """A point that moves by its action, from a random place in [0, 1); over when it is beyond 3."""
+    """Registers a point that moves by its action, from a random place in [0, 1); an episode ends beyond 3."""
     import importlib
 
     import jax
@@ -63,7 +63,7 @@ class BraxChecks:
     @pytest.fixture(scope="class")
     @classmethod
     def compiled(cls):
-        """One simulator of each kind, compiled once."""
+        """Returns one compiled simulator of each kind."""
         return {
             "toy": BraxSimulator("toy", 3, old=cls.old, episode_length=3),
             "inverted_pendulum": BraxSimulator(
@@ -82,7 +82,7 @@ class BraxChecks:
     # -- the simulator --------------------------------------------------------------------------------
 
     def test_attributes(self, toy, cart):
-        """BatchSimulator: its attributes."""
+        """Covers the attributes of `BatchSimulator`."""
         for simulator, size in ((toy, 1), (cart, 4)):
             assert isinstance(simulator, BatchSimulator)
             assert simulator.num_envs == 3
@@ -93,7 +93,7 @@ class BraxChecks:
         assert cart.metadata == {"render_modes": ["rgb_array"], "render_fps": 25.0}
 
     def test_steps_equal_brax(self, cart):
-        """make_brax_env: the same seeds and actions give what Brax gives, step by step."""
+        """Equal seeds and actions give the values of Brax, step by step."""
         import jax
 
         seeds = [3, 2**31, 2**32 - 1]
@@ -110,7 +110,7 @@ class BraxChecks:
             assert actual.next_obs.dtype == actual.reward.dtype == torch.float32
 
     def test_terminated_is_not_truncated(self, cart):
-        """make_brax_env: a fallen pole is terminated, a standing one goes on, and time that runs out is truncated."""
+        """A fallen pole is terminated, an upright one continues, and reaching the time limit is truncated."""
         cart.reset([0, 1, 2])
         actions = torch.tensor([[1.0], [0.0], [-1.0]])
         seen = [(step.terminated.tolist(), step.truncated.tolist()) for step in (cart.step(actions) for _ in range(50))]
@@ -120,8 +120,8 @@ class BraxChecks:
         assert [a or b for a, b in zip(terminated, truncated, strict=True)] == [True] * 3
         assert not any(a and b for a, b in zip(terminated, truncated, strict=True))
 
-    def test_rows_have_streams_of_their_own(self, toy):
-        """make_brax_env: per-row seeds; a row without one goes on with its stream, whatever the others do."""
+    def test_rows_have_separate_random_streams(self, toy):
+        """Seeds are per row. A row without a new seed continues its stream, whatever the other rows do."""
         first = toy.reset([7, 8, 9])
         second = toy.reset()
         assert len({*first.flatten().tolist(), *second.flatten().tolist()}) == 6
@@ -132,12 +132,12 @@ class BraxChecks:
         assert torch.equal(toy.reset_where(torch.tensor([False, True, False]))[1], second[1])
         assert torch.equal(toy.reset_where(torch.tensor([True, False, True]))[::2], second[::2])
 
-    def test_two_of_them_without_seeds_differ(self, toy):
-        """No hidden default seed."""
+    def test_unseeded_simulators_differ(self, toy):
+        """There is no hidden default seed."""
         assert not torch.equal(toy.reset(), BraxSimulator("toy", 3, old=self.old).reset())
 
     def test_only_masked_rows_are_reset(self, toy):
-        """reset_where: begins the masked rows and returns the obs of all; clocks are per row."""
+        """`reset_where` resets the masked rows and returns the observations of all; step counts are per row."""
         toy.reset([1, 2, 3])
         before = toy.step(0 * ones()).next_obs
         after = toy.reset_where(torch.tensor([False, True, False]))
@@ -147,7 +147,7 @@ class BraxChecks:
         assert toy.step(0 * ones()).truncated.tolist() == [True, False, True]
 
     def test_terminated_takes_precedence_over_truncated(self, toy):
-        """make_brax_env: truncation is reported as truncation; an end on the last step is a termination."""
+        """A termination on the last step is a termination; other ends at the limit are truncations."""
         start = toy.reset([1, 2, 3])
         assert (start < 1).all()
         actions = torch.tensor([[0.0], [1.1], [9.0]])
@@ -159,7 +159,7 @@ class BraxChecks:
         torch.testing.assert_close(last.next_obs, start + 3 * actions)
 
     def test_metrics_are_the_info(self, toy):
-        """BatchStep: info holds arrays of leading size n; `metrics=False` leaves them where they are."""
+        """The info of a `BatchStep` has arrays of leading size n; `metrics=False` omits Brax's metrics."""
         toy.reset([1, 2, 3])
         step = toy.step(ones())
         assert torch.equal(step.info["distance"], step.next_obs[:, 0])
@@ -168,7 +168,7 @@ class BraxChecks:
         assert bare.step(ones()).info == {}
 
     def test_results_and_actions_are_copies(self, toy):
-        """What is returned may be written to, and so may the actions afterwards."""
+        """Results may be written to, and so may actions after the call."""
         toy.reset([1, 2, 3])
         expected = toy.step(ones()).next_obs.clone()
         observation = toy.reset([1, 2, 3])
@@ -181,7 +181,8 @@ class BraxChecks:
         assert torch.equal(toy.reset_where(torch.zeros(3, dtype=torch.bool)), expected)
 
     def test_states_restore_exactly(self, cart, toy):
-        """get_state, set_state: tensors of leading size n, from which it goes on bit for bit, random numbers too."""
+        """States are tensors of leading size n, from which the simulator continues bit-identically, with equal random
+        numbers."""
         for simulator in (cart, toy):
             simulator.reset([4, 5, 6])
             simulator.step(ones())
@@ -195,7 +196,7 @@ class BraxChecks:
             assert torch.equal(runs[0][1], runs[1][1])
 
     def test_compiles_once(self, cart, toy):
-        """Neither begin nor step compiles a second time, whatever was done with them."""
+        """Neither reset nor step compiles a second time, whatever calls came before."""
         for simulator in (cart, toy):
             simulator.reset([1, None, 3])
             simulator.set_state(simulator.get_state())
@@ -205,7 +206,7 @@ class BraxChecks:
             assert simulator._reset_where._cache_size() == simulator._step_compiled._cache_size() == 1
 
     def test_renders(self, cart):
-        """render: a frame [height, width, 3] uint8 of one row."""
+        """`render` returns a frame [height, width, 3] uint8 of one row."""
         cart.reset([1, 2, 3])
         upright = cart.render(0)
         assert upright.shape == (240, 320, 3)
@@ -217,8 +218,8 @@ class BraxChecks:
         cart.close()
         cart.close()
 
-    def test_wrong_arguments(self, toy):
-        """Errors say what was expected."""
+    def test_invalid_arguments_raise(self, toy):
+        """Messages have the expected value."""
         with pytest.raises(SpaceError, match=r"\[3, 1\]"):
             toy.step(torch.ones(2, 1))
         with pytest.raises(ValueError, match="options"):
@@ -233,10 +234,10 @@ class BraxChecks:
             BraxSimulator("toy", 2, old=self.old, vector=False)
         assert toy.render(0) is None
 
-    # -- in the makers --------------------------------------------------------------------------------
+    # -- factories ------------------------------------------------------------------------------------
 
-    def test_vectorised(self):
-        """make_brax_env: the gymnasium vector API in a TorchWrapper, final observations kept, keywords reach Brax."""
+    def test_vector_environments_match_the_contract(self):
+        """Returns a gymnasium vector environment in a TorchWrapper, with final observations; keywords reach Brax."""
         env = make_vector_env(self.prefix + "toy", num_envs=3, brax_kwargs={"episode_length": 2, "scale": 0.5})
         with env:
             assert isinstance(env, TorchWrapper)
@@ -253,17 +254,17 @@ class BraxChecks:
             torch.testing.assert_close(reward, (start + 1)[:, 0])
             torch.testing.assert_close(info["distance"], reward)
             assert (observation < 1).all()
-            assert not torch.equal(observation, start)  # a new episode, not the first one over again
+            assert not torch.equal(observation, start)  # a new episode, not a repetition of the first
 
-    def test_spellings(self):
-        """make_brax_env: num_envs or batch_size, auto_reset or autoreset."""
+    def test_argument_spellings_are_accepted(self):
+        """Accepts num_envs or batch_size, auto_reset or autoreset."""
         name = ("old::" if self.old else "") + "toy"
         for arguments in ({"batch_size": 2}, {"num_envs": 2, "auto_reset": True}, {"batch_size": 2, "autoreset": True}):
             with make_brax_env(name, **arguments) as env:
                 assert env.reset()[0].shape == (2, 1)
 
     def test_num_episodes_and_empty_info(self):
-        """make_vector_env: num_episodes, empty_info and device reach Brax environments."""
+        """num_episodes, empty_info and device reach Brax environments."""
         env = make_vector_env(
             self.prefix + "toy", num_envs=2, num_episodes=2, empty_info=True, device="cpu", episode_length=1
         )
@@ -276,8 +277,8 @@ class BraxChecks:
                 assert info == {}
             assert rewards == [[False] * 2, [False] * 2, [True] * 2]
 
-    def test_single(self):
-        """make_brax_env: num_envs=None is one environment without a batch axis."""
+    def test_single_environments_have_no_batch_dimension(self):
+        """num_envs=None gives one environment without a batch dimension."""
         with make_brax_env(("old::" if self.old else "") + "toy", clip_actions=True, force_classic_api=True) as env:
             start = env.reset(seed=1)
             assert start.shape == (1,)
@@ -286,8 +287,8 @@ class BraxChecks:
             assert (reward.shape, done.shape, info["distance"].shape) == ((), (), ())
             assert done.dtype == torch.bool
 
-    def test_names(self):
-        """Registry: the names that Brax can make here."""
+    def test_names_are_registered(self):
+        """The registry lists the names that Brax can make here."""
         found = available(self.prefix.removesuffix("::"))
         assert found.missing is None
         assert {"ant", "inverted_pendulum"} <= set(found.names)

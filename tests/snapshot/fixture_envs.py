@@ -1,4 +1,4 @@
-"""Environments that keep their state in every way that there is."""
+"""Environments that keep state in every supported way."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Herd(set):
 
 
 class Window:
-    """What nobody can save: it must stay the one that is there."""
+    """Cannot be saved: a restore must keep the existing object."""
 
 
 class RichStateEnv(gymnasium.Env[Any, Any]):
-    """Every kind of attribute, all of which its steps change and its observations hang on."""
+    """Has attributes of every kind. Its steps change them, and its observations depend on them."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (4,))
@@ -139,13 +139,13 @@ class RichStateEnv(gymnasium.Env[Any, Any]):
 
 
 class OwnStateEnv(gymnasium.Env[Any, Any]):
-    """One that says its state itself, and not its generator's."""
+    """Saves its own state, without that of its generator."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(2)
 
     def __init__(self) -> None:
-        self.hidden = iter(())  # what cannot be held
+        self.hidden = iter(())  # cannot be saved
         self.x = 0.0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -168,13 +168,13 @@ class OwnStateEnv(gymnasium.Env[Any, Any]):
 
 
 class HiddenStateEnv(OwnStateEnv):
-    """One whose iterator is part of what it does."""
+    """Has an iterator that affects its results."""
 
     get_state = set_state = None  # type: ignore[assignment]
 
 
 def play(env: Any, steps: int = 30) -> list[Any]:
-    """What an environment does, action for action of its own space."""
+    """Returns the results of an environment under actions sampled from its own space."""
     seen: list[Any] = []
     for _ in range(steps):
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())

@@ -1,4 +1,4 @@
-"""A file is the old one or the new one whenever its writer is killed, and drafts do not stay for ever."""
+"""If a writer is killed, the file has the old or the new content, and temporary files are removed later."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What simulators keep outside Python: MuJoCo's data and model, and an emulator with sticky actions."""
+"""State that simulators keep outside Python: MuJoCo's data and model, and an emulator with sticky actions."""
 
 import random
 
@@ -13,7 +13,7 @@ from vecrl.snapshot import capture, restore
 
 
 class Randomised(gymnasium.Wrapper):
-    """Draws masses and gravity anew for every episode."""
+    """Draws new masses and gravity in every episode."""
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
@@ -25,7 +25,7 @@ class Randomised(gymnasium.Wrapper):
 
 
 @pytest.mark.parametrize("name", ["Hopper-v5", "InvertedDoublePendulum-v5"])
-def test_a_randomised_model_is_part_of_the_state(name):
+def test_a_randomized_model_is_part_of_the_state(name):
     env, other = (Randomised(gymnasium.make(name)) for _ in range(2))
     env.reset(seed=1)
     env.action_space.seed(1)
@@ -85,7 +85,7 @@ class ALEState:
 
 
 class ALEInterface:
-    """As the emulator's: the action of the frame before, which sticky actions repeat, is not in what it writes down."""
+    """Imitates the emulator: its saved state lacks the previous frame's action, which sticky actions repeat."""
 
     def __init__(self, sticky=0.25):
         self.memory, self.rng, self.before, self.sticky = 1, random.Random(0), 0, sticky

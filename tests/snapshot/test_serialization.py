@@ -1,4 +1,4 @@
-"""Bytes of plain data: all of it comes back, nothing else goes in, and damaged bytes are told from whole ones."""
+"""Plain data as bytes: supported data round-trips, other data raises, and damaged bytes are detected."""
 
 import struct
 

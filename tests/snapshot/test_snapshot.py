@@ -1,5 +1,5 @@
-"""`capture` and `restore`: everything comes back, what cannot be held stays or is named, nothing runs that a state
-names."""
+"""`capture` and `restore`: supported state is restored, unsupported objects are kept or raise, and a state cannot run
+code by naming it."""
 
 import datetime
 import random
@@ -135,7 +135,7 @@ def test_existing_objects_are_updated_in_place():
     assert not hasattr(thing, "extra")
 
 
-def test_values_of_the_standard_library():
+def test_standard_library_values_are_restored():
     day = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
     values = [Decimal("1.10"), Fraction(1, 3), uuid.UUID(int=5), day, day.date(), day.time()]
     values += [datetime.timedelta(1, 2, 3)]
@@ -163,7 +163,7 @@ def test_generators_and_their_children_are_restored(name):
         assert (other.rng.random(5).tolist(), other.rng.spawn(1)[0].random(), other.draw()) == expected
 
 
-def test_torch_and_tensordict():
+def test_torch_and_tensordict_objects_are_restored():
     def make():
         module = torch.nn.BatchNorm1d(2)
         data = TensorDict({"a": torch.ones(2), "b": {"c": torch.zeros(2, 3)}, "n": NonTensorData("x", [2])}, [2])
@@ -233,7 +233,7 @@ def test_objects_with_hidden_state_raise(value):
         capture(env)
 
 
-def test_excluded_from_state():
+def test_excluded_attributes_are_kept():
     class Odd(Thing):
         excluded_from_state = ("socket",)
 
@@ -252,7 +252,7 @@ def test_environments_with_hidden_state_raise():
         capture(reset_env(HiddenStateEnv))
 
 
-# -- states that do not fit, or mean harm
+# -- states that do not fit, or are malicious
 
 
 def test_unknown_classes_raise_and_change_nothing():
@@ -325,7 +325,7 @@ def test_states_of_other_objects_raise():
 
 
 def mangled(state, draw):
-    """The state with one thing in it changed to something silly."""
+    """Returns the state with one random change."""
     nodes = [dict(node) for node in state["nodes"]]
     node = draw.choice(nodes)
     key = draw.choice(list(node))
@@ -337,6 +337,6 @@ def mangled(state, draw):
 def test_damaged_states_raise_or_are_harmless(seed):
     env = reset_env(RichStateEnv, 1)
     state = mangled(capture(env), random.Random(seed))
-    with suppress(StateError):  # and nothing else
+    with suppress(StateError):  # and no other exception
         assert restore(env, state) is env
     env.close()

@@ -1,4 +1,4 @@
-"""Specs of every kind, and strategies that draw them, for the tests of all of them alike."""
+"""Specs of every kind and Hypothesis strategies for them, for the tests of rules that hold for all."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def shapes(max_dims: int = 3) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def leaves(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> TensorSpec:
-    """A leaf of any class, whose batch shape (all but the dimension of a choice) is `shape`."""
+    """Draws a leaf of any class, with the batch shape `shape` (all dimensions except that of a choice)."""
     if shape is None:
         shape = draw(shapes())
     n = draw(st.integers(1, 4))
@@ -117,7 +117,7 @@ def leaves(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> TensorSpec:
 
 @st.composite
 def composites(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 2) -> Composite:
-    """A Composite, nested up to `depth`, of the batch shape `shape`."""
+    """Draws a Composite of batch shape `shape`, nested up to `depth`."""
     if shape is None:
         shape = draw(shapes(2))
     spec = Composite(shape=shape)

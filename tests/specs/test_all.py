@@ -1,4 +1,5 @@
-"""What holds of every spec alike: values are in, come back in, follow shapes; specs compare, copy and travel."""
+"""Rules for every spec: values are in the spec, round-trip and follow its shape; specs can be compared, copied and
+moved."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def test_fixture_specs_are_distinct() -> None:
 
 
 @each
-def test_a_spec_is_not_equal_to_something_else(name: str) -> None:
+def test_specs_do_not_equal_other_objects(name: str) -> None:
     assert ALL[name] != 3
     with pytest.raises(TypeError, match="unhashable"):
         hash(ALL[name])
@@ -236,7 +237,7 @@ def test_indexing_agrees_with_values(data: st.DataObject, spec: TensorSpec) -> N
     value = spec.rand()
     try:
         expected = value[index]
-    except (IndexError, RuntimeError):  # masks of which different numbers are set
+    except (IndexError, RuntimeError):  # masks with different numbers of true values
         with pytest.raises((IndexError, SpaceError)):
             spec[index]
         return
@@ -281,7 +282,7 @@ def test_stacking_agrees_with_values(data: st.DataObject, spec: TensorSpec, coun
 
 @given(st.data(), leaves())
 def test_a_dynamic_dimension_takes_any_size(data: st.DataObject, spec: TensorSpec) -> None:
-    own = isinstance(spec, MultiCategorical)  # along its last dimension the numbers of options differ
+    own = isinstance(spec, MultiCategorical)  # the numbers of options differ along its last dimension
     if len(_batch(spec)) <= own or (isinstance(spec, Bounded) and not _uniform(spec)):
         return
     dim = data.draw(st.integers(0, len(_batch(spec)) - 1 - own))

@@ -1,4 +1,4 @@
-"""Bounded and Unbounded: their arguments, what they draw, and what they make of what they are given."""
+"""Bounded and Unbounded: arguments, samples, projection, encoding and casts."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_cardinality_and_enumeration_raise() -> None:
         Unbounded().index(0, torch.zeros(3))
 
 
-def test_reprs() -> None:
+def test_repr_shows_the_arguments() -> None:
     assert repr(Bounded(-1, 1, (2,))) == "Bounded(low=-1, high=1, shape=(2,), dtype=torch.float32, device=cpu)"
     assert "high=[1…2]" in repr(Bounded(0, [1, 2]))
     assert repr(Unbounded(2)) == "Unbounded(shape=(2,), dtype=torch.float32, device=cpu)"
@@ -221,4 +221,4 @@ def test_dynamic_bounds() -> None:
 def test_bounds_outside_the_dtype_raise(low: Any, high: Any, dtype: torch.dtype, said: str) -> None:
     with pytest.raises(SpaceError, match=said):
         Bounded(low, high, (2,), dtype=dtype)
-    assert Bounded(-INF, INF, (2,), dtype=dtype).domain in ("continuous", "discrete")  # none at all are for any
+    assert Bounded(-INF, INF, (2,), dtype=dtype).domain in ("continuous", "discrete")  # no bound is allowed

@@ -1,4 +1,4 @@
-"""Choices: as indices, as rows, several side by side, and as bits; masks, offsets, encodings."""
+"""Choices: as indices, one-hot rows, several at once, and bits; masks, offsets, encodings."""
 
 from __future__ import annotations
 

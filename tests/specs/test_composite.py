@@ -301,7 +301,7 @@ def test_derived_composites_are_unlocked() -> None:
         assert not other.is_locked
 
 
-def test_a_nested_composite_is_the_one_that_was_put_in() -> None:
+def test_nested_composites_are_not_copied() -> None:
     inner = Composite(x=Unbounded((2,)))
     outer = Composite(n=inner)
     assert outer["n"] is inner
@@ -336,7 +336,7 @@ def test_a_nested_composite_of_another_batch_shape_or_device_is_copied() -> None
     assert inner.device is None
 
 
-def test_methods_that_return_a_composite_share_no_nested_one() -> None:
+def test_derived_composites_share_no_nested_composites() -> None:
     spec = make()
     for other in (spec.clone(), spec.to("cpu"), spec.expand(2), spec.select("n"), spec.exclude("a")):
         other["n"].pop("x")
@@ -344,7 +344,7 @@ def test_methods_that_return_a_composite_share_no_nested_one() -> None:
     assert spec == make()
 
 
-def test_unlock_leaves_alone_what_was_locked_before_it_came_in() -> None:
+def test_unlock_keeps_entries_locked_that_were_locked_before() -> None:
     inner = Composite(x=Unbounded()).lock_()
     outer = Composite(n=inner).unlock_()
     assert outer["n"].is_locked
@@ -352,7 +352,7 @@ def test_unlock_leaves_alone_what_was_locked_before_it_came_in() -> None:
     assert not inner.is_locked
 
 
-def test_a_composite_cannot_hold_itself() -> None:
+def test_composites_cannot_contain_themselves() -> None:
     inner = Composite(x=Unbounded())
     outer = Composite(n=inner)
     for spec in (outer, inner):

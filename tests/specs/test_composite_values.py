@@ -1,4 +1,4 @@
-"""The TensorDicts under a Composite: drawing, checking, projecting, encoding, counting them."""
+"""The TensorDicts of a Composite: sampling, checking, projecting, encoding and counting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_project_writes_into_the_tensordict_and_returns_it() -> None:
     assert spec.project(value) is value
     assert value["n", "y"] == 1
     assert value["more"] is more
-    assert wrong == 9  # an entry is replaced: another holder of the tensor keeps its values
+    assert wrong == 9  # the entry is replaced: other references to the tensor keep its values
     plain = value.set(("n", "y"), wrong).to_dict()
     assert spec.is_in(spec.project(plain))
     assert plain["n"]["y"] == 9

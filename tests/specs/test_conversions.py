@@ -1,4 +1,4 @@
-"""Specs from gymnasium's spaces and back, and from what dm_env, Jumanji, gymnax and JAX say of arrays."""
+"""Conversions between specs and gymnasium's spaces, and from array specs of dm_env, Jumanji, gymnax and JAX."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def nested_spaces() -> st.SearchStrategy[Any]:
 
 
 def _as_dicts(element: Any, space: Any) -> Any:
-    """An element with dicts in the place of tuples, as `encode` takes it."""
+    """Returns an element with dicts instead of tuples, as `encode` expects it."""
     if isinstance(space, spaces.Tuple):
         return {str(i): _as_dicts(part, space.spaces[i]) for i, part in enumerate(element)}
     if isinstance(space, spaces.Dict):
@@ -156,7 +156,7 @@ class Odd(spaces.Space[Any]):
 
 
 class Round(Odd):
-    """A space with a rule of its own."""
+    """A space with a registered conversion."""
 
 
 def test_custom_spaces() -> None:
@@ -171,7 +171,7 @@ def test_custom_spaces() -> None:
         spec_from_gym(3)
 
 
-def test_old_gyms_spaces_by_their_names() -> None:
+def test_old_gym_spaces_are_recognized_by_name() -> None:
     old = type("Discrete", (), {"__module__": "gym.spaces.discrete", "n": 3, "dtype": np.dtype(np.int64)})
     assert spec_from_gym(old()) == OneHot(3, dtype=torch.int64)
 
@@ -199,7 +199,7 @@ def test_spaces_of_specs() -> None:
         ALL["choice of specs"],
     ],
 )
-def test_specs_without_a_space(spec: TensorSpec) -> None:
+def test_specs_without_a_space_raise(spec: TensorSpec) -> None:
     with pytest.raises(SpaceError):
         space_from_spec(spec)
 

@@ -1,4 +1,4 @@
-"""What is told of specs whose arguments will not do."""
+"""Error messages about invalid arguments of specs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 
-TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sizes side by side": (lambda: Unbounded(2, 3), SpaceError, "A shape of several dimensions is a tuple"),
     "half a size": (lambda: Unbounded(3.5), SpaceError, "Expected a shape: .* got 3.5"),
     "half a size among others": (lambda: Unbounded((2, 3.5)), SpaceError, r"Expected a shape: .*\(2, 3.5\)"),
@@ -32,8 +32,8 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = TOLD[case]
+    call, kind, message_text = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){message_text}"):
         call()

@@ -1,4 +1,4 @@
-"""Objects that are no tensors, and values of which there are a few."""
+"""Specs of objects that are not tensors, and of choices among a few values."""
 
 from __future__ import annotations
 

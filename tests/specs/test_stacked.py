@@ -1,4 +1,4 @@
-"""Lazy stacks: what they look like, what they yield, and how their dimensions move."""
+"""Lazy stacks of specs: shapes, values, and changes of their dimensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples: actions that are not always available, for a policy of one's own and for the default one."""
+"""Examples: actions that are not always available, for a user's policy and for the default one."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class MaskedCategorical(torch.distributions.Categorical):
 
 
 class Grid(EnvBase):
-    """A walk on four cells: to step off either end is not available."""
+    """A walk on four cells; a step off either end is not available."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def available(rollout: Any) -> Any:
     return rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1)).all()
 
 
-def test_custom_policy() -> None:
+def test_custom_policies_obey_the_mask() -> None:
     module = TensorDictModule(nn.Linear(1, 2), in_keys=["observation"], out_keys=["logits"])
     dist = ProbabilisticTensorDictModule(
         in_keys={"logits": "logits", "mask": "action_mask"},
@@ -56,7 +56,7 @@ def test_custom_policy() -> None:
     assert available(rollout)
 
 
-def test_the_default_policy() -> None:
+def test_random_actions_obey_the_mask() -> None:
     env = TransformedEnv(Grid(), ActionMask(action_key="action", mask_key="action_mask"))
     rollout = env.rollout(30)
     assert available(rollout)

@@ -1,4 +1,4 @@
-"""Examples: an environment that resets itself, and one whose observations grow."""
+"""Examples: an environment that resets itself, and one with growing observations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Examples: rollouts by hand, partial resets, agents in groups, and a policy that obeys a mask."""
+"""Examples: manual rollouts, partial resets, groups of agents, and a policy that obeys a mask."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_step_and_maybe_reset() -> None:
 
 
 class Zeros(EnvBase):
-    """Gives zeros after a reset."""
+    """Returns zeros after a reset."""
 
     def __init__(self, places: list[Any], rows: int):
         super().__init__()
@@ -89,7 +89,7 @@ def test_the_mask_is_eliminated() -> None:
 
 
 def test_specs_of_agents() -> None:
-    """Actions, observations and rewards are each agent's own, and only the done flag is shared."""
+    """Actions, observations and rewards are per agent; the done flag is shared."""
 
     class Balance(EnvBase):
         n_agents = 5

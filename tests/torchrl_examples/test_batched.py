@@ -1,4 +1,4 @@
-"""The seed page's examples on vectorized environments, partial resets and dynamic specs, with one import changed."""
+"""TorchRL's examples of vectorized environments, partial resets and dynamic specs, with one import changed."""
 
 from typing import Any
 

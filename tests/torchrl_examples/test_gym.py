@@ -1,4 +1,4 @@
-"""Examples: which gym library, and functions in several versions."""
+"""Examples: selecting the gym library, and functions in several versions."""
 
 import importlib.util
 import sys
@@ -49,7 +49,7 @@ def test_implement_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def fun() -> int:
         return 1
 
-    existing = ModuleType("gym")  # the example has it installed
+    existing = ModuleType("gym")  # the example assumes that it is installed
     existing.__version__ = "0.26.2"  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "gym", existing)
     assert fun() == 1

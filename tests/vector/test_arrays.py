@@ -1,4 +1,4 @@
-"""Arrays between torch and NumPy; those of JAX are in `test_arrays_jax.py`, which has an environment of its own."""
+"""Arrays between torch and NumPy. Tests with JAX are in `test_arrays_jax.py`, which has its own Python environment."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from vecrl.vector.arrays import array_type, convert_from_torch, convert_to_torch
 
 
 def test_array_type_knows_torch_and_numpy():
-    """array_type: "torch" or "numpy"; NumPy's scalars are NumPy's."""
+    """array_type: "torch" or "numpy"; NumPy scalars count as "numpy"."""
     assert array_type(torch.zeros(())) == "torch"
     assert array_type(np.zeros(3)) == "numpy"
     assert array_type(np.float32(1)) == "numpy"
@@ -25,7 +25,7 @@ def test_array_type_knows_torch_and_numpy():
 
 
 def test_array_type_of_other_objects():
-    """array_type: otherwise the fallback if it is given, else a TypeError that names the type."""
+    """array_type: otherwise the fallback if given, else a TypeError that names the type."""
     assert array_type([1, 2], fallback="numpy") == "numpy"
     assert array_type(None, "whatever") == "whatever"
     with pytest.raises(TypeError, match="list"):
@@ -33,7 +33,7 @@ def test_array_type_of_other_objects():
 
 
 def test_jax_is_not_imported_for_other_arrays():
-    """Arrays: JAX is imported only when a JAX array can exist or is asked for."""
+    """Arrays: JAX is imported only if a JAX array can exist or is requested."""
     code = (
         "import sys, numpy as np, torch; from vecrl.vector import arrays as a;"
         "a.array_type(3, 'x'); a.convert_to_torch(np.ones(2)); a.convert_to_torch([1]); a.convert_to_torch_bool(1.0);"
@@ -46,8 +46,8 @@ def test_jax_is_not_imported_for_other_arrays():
 # ---------------------------------------------------------------- convert_to_torch
 
 
-def test_a_tensor_comes_back_as_itself():
-    """convert_to_torch: a tensor comes back as itself, gradient and all."""
+def test_tensors_are_returned_unchanged():
+    """convert_to_torch: a tensor is returned unchanged, with its gradient."""
     x = torch.ones(2, requires_grad=True)
     assert convert_to_torch(x) is x
 
@@ -98,10 +98,10 @@ def test_unsupported_layouts_are_copied(x):
         ([np.float32(1), np.float32(2)], torch.tensor([1.0, 2.0])),
         ([], torch.tensor([])),
     ],
-    ids=lambda value: type(value).__name__,  # the same in every test process
+    ids=lambda value: type(value).__name__,  # equal in every test process
 )
 def test_iterables_and_numbers(x, expected):
-    """convert_to_torch: any other iterable or number, as torch.as_tensor has it."""
+    """convert_to_torch: any other iterable or number is converted like torch.as_tensor does."""
     y = convert_to_torch(x)
     assert y.dtype == expected.dtype
     assert torch.equal(y, expected)
@@ -117,8 +117,8 @@ def test_unsupported_dtypes_raise_type_error(x):
 # ---------------------------------------------------------------- convert_from_torch
 
 
-def test_to_torch_is_itself_and_to_numpy_shares_memory():
-    """convert_from_torch: "torch" is itself; "numpy" is on the CPU, sharing memory where it can."""
+def test_to_torch_returns_the_tensor_and_to_numpy_shares_memory():
+    """convert_from_torch: "torch" returns the tensor; "numpy" is on the CPU and shares memory if possible."""
     x = torch.zeros(3)
     assert convert_from_torch(x, "torch") is x
     y = convert_from_torch(x, "numpy")
@@ -145,7 +145,7 @@ def test_an_unknown_array_type_is_a_value_error():
 
 
 def test_missing_jax_raises_with_the_extra(monkeypatch):
-    """convert_from_torch: "jax" without JAX says what to install."""
+    """convert_from_torch: "jax" without JAX raises with the extra to install."""
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"vecrl\[brax\]"):
         convert_from_torch(torch.zeros(1), "jax")
@@ -178,15 +178,15 @@ def test_round_trip_through_numpy(shape, dtype):
     ],
     ids=repr,
 )
-def test_truth_of_numbers(x, expected):
+def test_numbers_become_bools(x, expected):
     """convert_to_torch_bool: floats by abs(x) > 1e-4, integers by non-zero; always a bool tensor."""
     y = convert_to_torch_bool(x)
     assert y.dtype == torch.bool
     assert y.tolist() == expected
 
 
-def test_bools_come_back_untouched():
-    """convert_to_torch_bool: bools untouched."""
+def test_bools_are_returned_unchanged():
+    """convert_to_torch_bool: bools are returned unchanged."""
     x = torch.tensor([True, False])
     assert convert_to_torch_bool(x) is x
 
@@ -221,8 +221,8 @@ def test_reset_zeroes_the_rows_in_place(indices, rows):
 
 
 @given(mask=st.lists(st.booleans(), min_size=1, max_size=8))
-def test_a_mask_and_its_indices_do_the_same(mask):
-    """reset_tensors: a mask is the rows where it holds."""
+def test_masks_and_indices_are_equivalent(mask):
+    """reset_tensors: a mask selects the rows where it is true."""
     by_mask = torch.rand(len(mask), 2)
     by_rows = by_mask.clone()
     reset_tensors(by_mask, mask)
@@ -230,8 +230,8 @@ def test_a_mask_and_its_indices_do_the_same(mask):
     assert torch.equal(by_mask, by_rows)
 
 
-def test_reset_walks_mappings_and_iterables_only():
-    """reset_tensors: any nesting of mappings and iterables; str, bytes, bytearray and everything else left alone."""
+def test_reset_changes_mappings_and_iterables_only():
+    """reset_tensors: walks nested mappings and iterables; str, bytes, bytearray and other types are not changed."""
     pair = namedtuple("pair", "h c")
     tensors = [torch.ones(2, 3) for _ in range(5)]
     array, text, raw = np.ones(2), "ab", bytearray(b"ab")
@@ -249,7 +249,7 @@ def test_reset_walks_mappings_and_iterables_only():
 
 
 def test_reset_counts_tensordicts_as_mappings():
-    """reset_tensors: TensorDicts count as mappings, whatever their batch size; non-tensor data is left alone."""
+    """reset_tensors: TensorDicts count as mappings, whatever their batch size; non-tensor data are not changed."""
     td = TensorDict(a=torch.ones(3, 2), b=TensorDict(c=torch.ones(3)), n=NonTensorData("text"))
     reset_tensors(td, [0, 2])
     assert td["a"][:, 0].tolist() == td["b", "c"].tolist() == [0, 1, 0]
@@ -267,7 +267,7 @@ def test_reset_reaches_lazily_stacked_tensordicts(stack_dim, indices):
 
 
 def test_reset_of_tensors_that_require_grad():
-    """reset_tensors: in place, without a trace in autograd."""
+    """reset_tensors: writes in place and is not recorded by autograd."""
     x = torch.ones(2, requires_grad=True)
     reset_tensors(x, 0)
     assert x.tolist() == [0, 1]
@@ -276,6 +276,6 @@ def test_reset_of_tensors_that_require_grad():
 
 @pytest.mark.parametrize("indices", [5, [True, False]], ids=repr)
 def test_reset_of_missing_rows_raises(indices):
-    """reset_tensors: a row that is not there, or a mask of another length, is an IndexError."""
+    """reset_tensors: a missing row or a mask of another length is an IndexError."""
     with pytest.raises(IndexError):
         reset_tensors(torch.ones(3), indices)

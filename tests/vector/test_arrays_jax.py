@@ -1,4 +1,4 @@
-"""JAX arrays, in the environment that has JAX (`make test-brax`): conversions, and `TorchWrapper` around JAX."""
+"""JAX arrays, in the Python environment with JAX (`make test-brax`): conversions, and `TorchWrapper` around JAX."""
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.brax
 
 @pytest.fixture(scope="module")
 def jax():
-    import jax  # here, so that collecting this file needs no JAX
+    import jax  # imported here, so that collecting this file needs no JAX
 
     return jax
 
@@ -39,7 +39,7 @@ def test_array_type_knows_jax(jax, jnp):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int8", "uint8", "uint32", "bool"])
 def test_jax_to_torch_shares_memory(jnp, dtype):
-    """convert_to_torch: a JAX array through DLPack, sharing memory where it can."""
+    """convert_to_torch: a JAX array is converted through DLPack and shares memory if possible."""
     x = jnp.ones((2, 3), dtype)
     y = convert_to_torch(x)
     assert str(y.dtype) == f"torch.{dtype}"
@@ -72,7 +72,7 @@ def test_torch_to_jax_shares_memory(dtype):
     ids=["strided", "expanded", "transposed", "unaligned", "graph", "leaf", "empty", "scalar", "conjugate"],
 )
 def test_layouts_unsupported_by_dlpack_are_converted(make):
-    """convert_from_torch: gaps, repeats, misalignment, gradients: the values arrive."""
+    """convert_from_torch: gaps, repeats, misalignment and gradients keep their values."""
     x = make(torch.arange(12.0).reshape(3, 4))
     y = convert_from_torch(x, "jax")
     np.testing.assert_array_equal(np.asarray(y), x.detach().resolve_conj().numpy())
@@ -86,16 +86,16 @@ def test_64_bits_become_32(dtype, expected):
     assert y.tolist() == [1, 2]
 
 
-def test_typed_keys_are_a_type_error_that_says_what_to_do(jax):
-    """convert_to_torch: JAX's typed PRNG keys have no counterpart; their data and raw keys do."""
+def test_typed_keys_raise_with_advice(jax):
+    """convert_to_torch: JAX's typed PRNG keys are a TypeError; their key data and raw keys are accepted."""
     with pytest.raises(TypeError, match="key_data"):
         convert_to_torch(jax.random.key(3))
     assert convert_to_torch(jax.random.key_data(jax.random.key(3))).tolist() == [0, 3]
     assert convert_to_torch(jax.random.PRNGKey(3)).dtype == torch.uint32
 
 
-def test_lists_of_jax_arrays_and_numpys_bfloat16(jnp):
-    """convert_to_torch: iterables of JAX arrays are stacked; what JAX gives to NumPy comes back."""
+def test_lists_of_jax_arrays_and_numpy_bfloat16(jnp):
+    """convert_to_torch: iterables of JAX arrays are stacked; NumPy arrays with JAX dtypes are accepted."""
     assert convert_to_torch([jnp.zeros(2), jnp.ones(2)]).tolist() == [[0, 0], [1, 1]]
     half = np.asarray(jnp.array([1.5, -2.0], "bfloat16"))
     y = convert_to_torch(half)
@@ -110,22 +110,22 @@ def test_dtypes_missing_in_torch(jax, jnp):
 
 
 def test_pending_computations_are_awaited(jax, jnp):
-    """convert_to_torch: JAX computes later; the tensor holds the result."""
+    """convert_to_torch: JAX computes asynchronously; the tensor holds the result."""
     work = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda _, y: jnp.tanh(y @ y) * 0.5 + x, x))
     x = jnp.ones((256, 256)) / 256
     expected = np.asarray(work(x))
     np.testing.assert_array_equal(convert_to_torch(work(x)).numpy(), expected)
 
 
-def test_truth_of_jax_arrays(jnp):
+def test_jax_arrays_become_bools(jnp):
     """convert_to_torch_bool: JAX's floats by abs(x) > 1e-4, integers by non-zero."""
     assert convert_to_torch_bool(jnp.array([0.0, 1e-5, -1.0])).tolist() == [False, False, True]
     assert convert_to_torch_bool(jnp.array([0, 2], "uint32")).tolist() == [False, True]
     assert convert_to_torch_bool(jnp.array([True, False])).tolist() == [True, False]
 
 
-def test_reset_takes_jax_indices_and_leaves_jax_arrays_alone(jnp):
-    """reset_tensors: a mask may be a JAX array; JAX arrays in the nesting are left alone."""
+def test_reset_accepts_jax_masks_and_does_not_change_jax_arrays(jnp):
+    """reset_tensors: a mask may be a JAX array; JAX arrays in the nesting are not changed."""
     x, y = torch.ones(3), jnp.ones(3)
     reset_tensors([x, y], jnp.array([True, False, True]))
     assert x.tolist() == [0, 1, 0]
@@ -138,7 +138,7 @@ def test_reset_takes_jax_indices_and_leaves_jax_arrays_alone(jnp):
 
 
 class Single(gymnasium.Env):
-    """Keeps the JAX arrays that it hands out and is handed."""
+    """Keeps the JAX arrays that it returns and receives."""
 
     observation_space, action_space = Box(-1, 1, (2,)), Box(-1, 1, (2,))
 
@@ -170,7 +170,7 @@ class Batch(BaseVectorEnv):
 
 
 def test_jax_environments_exchange_jax_arrays(jax, jnp):
-    """TorchWrapper: an environment that speaks JAX arrays gets JAX arrays and gives tensors."""
+    """TorchWrapper: an environment of JAX arrays receives JAX arrays, and the wrapper returns tensors."""
     env = Single(jnp)
     wrapped = TorchWrapper(env)
     observation, _ = wrapped.reset()
@@ -186,7 +186,7 @@ def test_jax_environments_exchange_jax_arrays(jax, jnp):
 
 
 def test_neither_side_can_write_into_the_other(jnp):
-    """TorchWrapper: a tensor that is written to changes no JAX array that the environment holds, nor the reverse."""
+    """TorchWrapper: writing to a tensor changes no JAX array of the environment, and vice versa."""
     env = Single(jnp)
     wrapped = TorchWrapper(env)
     observation, _ = wrapped.reset()
@@ -207,8 +207,8 @@ def test_neither_side_can_write_into_the_other(jnp):
     ],
     ids=["discrete", "scores", "clipped"],
 )
-def test_vectorised_jax_environments(jax, jnp, space, options, action, arrives):
-    """TorchWrapper: the same for vectorised ones, with discrete_to_continuous_act and clip_actions."""
+def test_vectorized_jax_environments(jax, jnp, space, options, action, arrives):
+    """TorchWrapper: vectorized JAX environments, with discrete_to_continuous_act and clip_actions."""
     env = Batch(jnp, space)
     wrapped = TorchWrapper(env, **options)
     wrapped.reset()

@@ -1,4 +1,4 @@
-"""`AsyncVectorEnv`: gymnasium's names, errors and ways of waiting."""
+"""`AsyncVectorEnv`: gymnasium's names, errors and asynchronous calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Slow(Counting):
 
 
 def slow(delay: float = 0.25, on_close: bool = False, **kwargs: Any) -> AsyncVectorEnv:
-    """Two environments, of which the second may be slow."""
+    """Returns a factory of two environments, of which the second may be slow."""
     makers = [partial(Slow, 0, 9), partial(Slow, 1, 9, delay=delay, on_close=on_close)]
     return AsyncVectorEnv(makers, num_workers=2, **{"backend": "threads"} | kwargs)
 
@@ -79,7 +79,7 @@ def test_accepts_gymnasiums_positional_arguments():
 
 
 @pytest.mark.parametrize("context", [None, "fork", "forkserver", "spawn"])
-def test_contexts(context):
+def test_start_methods_are_accepted(context):
     with AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, context=context) as envs:
         assert envs.reset(seed=1)[0].shape == (2, 4)
 
@@ -104,7 +104,7 @@ def test_async_and_wait_calls(envs):
     envs.reset_async(seed=3, options={"easy": True})
     obs, info = envs.reset_wait(timeout=5)
     assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
-    assert info["begun"].tolist() == [0, 0]
+    assert info["episode_index"].tolist() == [0, 0]
     envs.step_async([1, 2])
     reward = envs.step_wait(timeout=5)[1]
     assert reward.tolist() == [2, 3]
@@ -126,7 +126,7 @@ def test_masked_reset_async(envs):
         envs.step_async(STAY)
     obs, info = envs.reset_wait()
     assert obs.tolist() == [[0, 0, 1], [1, 1, 0]]
-    assert info["_begun"].tolist() == [False, True]
+    assert info["_episode_index"].tolist() == [False, True]
     assert list(options) == ["reset_mask"]
 
 
@@ -136,7 +136,7 @@ def asked(envs: AsyncVectorEnv, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_one_call_at_a_time(envs, name):
-    """Whatever is asked while another call is under way is refused by name, and what was asked still arrives."""
+    """A call while another call is pending raises with the name of the pending call, which still completes."""
     envs.reset()
     asked(envs, name)
     for repeated in ("reset", "step", "call"):
@@ -170,7 +170,7 @@ def test_call_rejects_reserved_names(envs, name):
     assert envs.reset()[0].shape == (2, 3)
 
 
-def test_closed(envs):
+def test_use_after_close_raises(envs):
     envs.reset()
     envs.close()
     envs.close()
@@ -184,7 +184,7 @@ def test_closed(envs):
 
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 def test_timed_out_steps_are_not_mistaken_for_the_next(backend):
-    """gymnasium is one step behind for ever after a timeout: here the late step is waited for again."""
+    """gymnasium stays one step behind after a timeout. Here the late step is received by the next wait."""
     with slow(0.5, backend=backend) as envs:
         envs.reset()
         envs.step_async([0, 3])
@@ -203,7 +203,7 @@ def test_timed_out_steps_are_not_mistaken_for_the_next(backend):
 
 @pytest.mark.parametrize("name", ["reset", "step", "call"])
 def test_reset_after_a_timeout(name):
-    """A `reset` waits for the late call and drops it: code that caught gymnasium's timeout goes on."""
+    """A `reset` waits for the late call and drops its result, so code that catches gymnasium's timeout continues."""
     with slow(0.15) as envs:
         envs.reset()
         if name == "reset":
@@ -245,7 +245,7 @@ def test_masked_resets_keep_timed_out_steps():
 
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 def test_exceptions_leave_no_pending_call(backend):
-    """gymnasium stays in waiting for ever; here the named environment is reset and all go on."""
+    """gymnasium stays in the waiting state. Here the failed environment is named, and continues after a reset."""
     makers = [Echo, partial(Echo, fault_at=1)]
     with AsyncVectorEnv(makers, num_workers=2, backend=backend) as envs:
         envs.reset()
@@ -271,7 +271,7 @@ def test_close_waits_for_the_pending_call():
 
 @pytest.mark.parametrize("arguments", [{"terminate": True}, {"timeout": 0.1}])
 def test_close_by_force(arguments):
-    """Workers that do not end are ended: at once, or after the timeout."""
+    """Workers that do not end are killed: at once, or after the timeout."""
     envs = slow(30.0, backend="processes")
     envs.reset()
     envs.step_async([0, 1])
@@ -288,7 +288,7 @@ def test_slow_closes_time_out():
     assert isinstance(exc_info.value, StepTimeout)
 
 
-def test_wrapped_like_gymnasiums():
+def test_gymnasium_wrappers_work():
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(AsyncVectorEnv(counting(2, 2)))
     envs.reset()
     envs.step(STAY)

@@ -27,7 +27,7 @@ def test_is_a_gymnasium_vector_env_with_all_attributes():
 
 
 def test_closes_once_and_shares_no_metadata():
-    """BaseVectorEnv: gymnasium's own close works, twice too, and metadata is not gymnasium's shared dict."""
+    """BaseVectorEnv: gymnasium's close works, also twice, and metadata is not gymnasium's shared dict."""
     env, other = BaseVectorEnv(1, UNIT, UNIT), BaseVectorEnv(1, UNIT, UNIT)
     env.metadata["autoreset_mode"] = "mine"
     assert "autoreset_mode" not in other.metadata
@@ -54,14 +54,14 @@ def test_other_spaces_raise_with_their_name(space, place):
 
 @pytest.mark.parametrize("num_envs", [0, -1, 1.5])
 def test_num_envs_is_a_positive_integer(num_envs):
-    """BaseVectorEnv: num_envs that is no positive integer is a ValueError."""
+    """BaseVectorEnv: a num_envs that is not a positive integer is a ValueError."""
     with pytest.raises(ValueError, match="num_envs"):
         BaseVectorEnv(num_envs, UNIT, UNIT)
 
 
 @pytest.mark.parametrize("start", [0, 5, -2])
 def test_discrete_start_survives_the_round_trip(start):
-    """BaseVectorEnv: a batched Discrete(n) is a MultiDiscrete of n repeated, whose start survives."""
+    """BaseVectorEnv: a batched Discrete(n) is a MultiDiscrete of n repeated, with the same start."""
     single = Discrete(3, start=start)
     batched = batch_space(single, 64)
     assert isinstance(batched, MultiDiscrete)
@@ -105,14 +105,15 @@ def test_box_without_dimensions_gets_one():
 
 
 def test_the_single_bounds_are_not_shared():
-    """BaseVectorEnv: writing to the batched bounds leaves the single space alone."""
+    """BaseVectorEnv: writing to the batched bounds does not change the single space."""
     single = Box(-1.0, 1.0, (2,))
     batch_space(single, 2).low[:] = -9
     assert (single.low == -1).all()
 
 
-def test_works_where_gymnasium_is_0_29():
-    """BaseVectorEnv: works with gymnasium 0.29, which knows no modes and asks for further attributes, and with 1.x."""
+def test_works_with_gymnasium_0_29():
+    """BaseVectorEnv: works with gymnasium 1.x and with 0.29, which has no auto-reset modes and needs further
+    attributes."""
     code = """
 import gymnasium, gymnasium.envs.classic_control, numpy as np
 gymnasium.__version__ = "0.29.1"

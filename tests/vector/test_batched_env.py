@@ -1,4 +1,4 @@
-"""`BatchedVectorEnv` against gymnasium's own vector environments over the same counting task, in all modes."""
+"""`BatchedVectorEnv` equals gymnasium's vector environments over the same counting task, in all auto-reset modes."""
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ SPACES = (Box(-1, np.inf, (3,), np.float32), Discrete(3, start=-1))
 
 
 class CountingEnv(gymnasium.Env):
-    """Observes (seed, episode, time). Episodes last 1 to 3 steps and end by turns terminated and truncated."""
+    """Observes (seed, episode, time). Episodes last 1 to 3 steps, alternately terminated and truncated."""
 
     observation_space, action_space = SPACES
     seed, episode = 0, -1
@@ -43,7 +43,7 @@ class CountingEnv(gymnasium.Env):
 
 
 class CountingBatch:
-    """The same as a `BatchSimulator`."""
+    """The same task as a `BatchSimulator`."""
 
     observation_space, action_space = SPACES
     device, metadata, render_mode = "cpu", {"render_modes": ["rgb_array"]}, None
@@ -107,7 +107,7 @@ moves = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(moves=moves)
 def test_any_call_sequence_equals_gymnasium(mode, tensors, moves):
-    """Steps, whole and partial resets, seeds and options in any order give what gymnasium's SyncVectorEnv gives."""
+    """Steps, full and partial resets, seeds and options in any order equal gymnasium's SyncVectorEnv."""
     actual = BatchedVectorEnv(CountingBatch(), autoreset_mode=mode)
     step, reset = (actual.tensor_step, actual.tensor_reset) if tensors else (actual.step, actual.reset)
     reference = SyncVectorEnv([CountingEnv] * N, autoreset_mode=mode)
@@ -122,7 +122,7 @@ def test_any_call_sequence_equals_gymnasium(mode, tensors, moves):
             assert tensors or [value.dtype for value in received[1:4]] == [value.dtype for value in expected[1:4]]
             check_final_obs(received[4], expected[4])
             done = np.asarray(received[2] | received[3])
-            if mode is AutoresetMode.DISABLED and done.any():  # gymnasium insists on it
+            if mode is AutoresetMode.DISABLED and done.any():  # required by gymnasium
                 repeated = reset(options={"reset_mask": done}), reference.reset(options={"reset_mask": done})
                 assert_same(*(result[:1] for result in repeated))
         elif isinstance(move, int):
@@ -151,7 +151,7 @@ def check_final_obs(received, expected):
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_num_episodes(mode, dtype):
-    """A row yields what it would without an end, up to its last observation; then nothing, until the next reset."""
+    """Until its last observation, a row equals one without an episode limit; then it is idle until the next reset."""
     actual = BatchedVectorEnv(CountingBatch(dtype=dtype), autoreset_mode=mode, num_episodes=2, episode_stats=True)
     unlimited = BatchedVectorEnv(CountingBatch(dtype=dtype), autoreset_mode=mode)
     actual.reset(seed=0)
@@ -174,7 +174,7 @@ def test_num_episodes(mode, dtype):
         assert (terminated & truncated)[is_over].all()
         assert (obs[is_over].isnan() if dtype == torch.float32 else obs[is_over] == 0).all()
     assert (ended == 2).all()
-    # Nobody began an episode beyond its number, however long it waited for the others.
+    # No row starts an episode beyond its number while it waits for the others.
     assert actual.reset()[0][:, 1].tolist() == [2] * N
 
 
@@ -223,14 +223,14 @@ def test_spaces_modes_and_seeds():
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
-def test_kinds_of_actions(kind):
+def test_actions_may_be_tensors_arrays_or_lists(kind):
     env = BatchedVectorEnv(CountingBatch())
     env.reset()
     assert env.step(kind([1, 0, -1, 1]))[1].tolist() == [2, 1, 0, 2]
 
 
 @pytest.mark.parametrize("actions", [1, [0, 0], np.zeros((1, N), int), torch.tensor(0)])
-def test_bad_actions(actions):
+def test_invalid_actions_raise(actions):
     env = BatchedVectorEnv(CountingBatch())
     env.reset()
     with pytest.raises(SpaceError, match="leftmost size 4"):
@@ -251,7 +251,7 @@ def test_invalid_use_raises():
         BatchedVectorEnv(CountingBatch(), num_episodes=1, autoreset_mode="disabled")
 
 
-def test_closing():
+def test_use_after_close_raises():
     with BatchedVectorEnv(CountingBatch()) as env:
         env.reset()
     env.close()
@@ -270,8 +270,8 @@ def test_rendering():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("counted", [{}, {"episode_stats": True}, {"num_episodes": 3}])
-def test_no_host_synchronisation(mode, counted):
-    """On the meta device, which has no data, asking for a value raises."""
+def test_no_host_synchronization(mode, counted):
+    """The meta device has no data, so reading a value there raises."""
     if "num_episodes" in counted and mode is AutoresetMode.DISABLED:
         counted = {}
     env = BatchedVectorEnv(make_native("CartPole-v1", N, device="meta"), autoreset_mode=mode, **counted)
@@ -283,7 +283,7 @@ def test_no_host_synchronisation(mode, counted):
 
 
 def test_one_compiled_graph_without_breaks():
-    """The caller may compile a whole step with its policy: `fullgraph` refuses any look at the data."""
+    """The caller may compile a whole step with its policy: `fullgraph` rejects any read of the data."""
     env = BatchedVectorEnv(make_native("CartPole-v1", N), empty_info=True)
     obs, _ = env.tensor_reset(seed=0)
 
@@ -299,7 +299,7 @@ def test_one_compiled_graph_without_breaks():
 
 
 def test_native_tasks_in_same_step_mode_equal_gymnasium():
-    """Fused and apart (by `num_episodes`) agree while nobody is over."""
+    """Fused and separate resets (by `num_episodes`) agree until the first row has finished its episodes."""
     fused = BatchedVectorEnv(make_native("CartPole-v1", 32))
     apart = BatchedVectorEnv(make_native("CartPole-v1", 32), num_episodes=1000)
     assert torch.equal(fused.tensor_reset(seed=1)[0], apart.tensor_reset(seed=1)[0])

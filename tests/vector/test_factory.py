@@ -1,4 +1,4 @@
-"""The makers and their registry. Those of Brax that need Brax are in `tests/simulators/test_brax*.py`."""
+"""The factories and their registry. Tests that need Brax are in `tests/simulators/test_brax*.py`."""
 
 import re
 import subprocess
@@ -18,8 +18,8 @@ MAKERS = [make_gym_env, make_native_env]
 
 
 @pytest.fixture
-def mine():
-    """A prefix of the user's own, gone again after the test."""
+def user_prefix():
+    """Registers a user's prefix and removes it after the test."""
     calls = []
     registry.register("mine", lambda name, **kwargs: calls.append((name, kwargs)) or name, "for a test")
     yield calls
@@ -28,7 +28,7 @@ def mine():
 
 @pytest.fixture
 def no_brax(monkeypatch):
-    """Brax is not installed, whether it is or not."""
+    """Hides Brax, whether it is installed or not."""
     for module in [m for m in sys.modules if m.partition(".")[0] == "brax"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "brax", None)
@@ -39,7 +39,7 @@ def no_brax(monkeypatch):
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_without_num_envs_there_is_one_environment(make):
-    """make_gym_env: with num_envs=None one environment, in a TorchWrapper."""
+    """make_gym_env: num_envs=None gives one environment in a TorchWrapper."""
     with make("CartPole-v1") as env:
         assert isinstance(env, TorchWrapper)
         assert not hasattr(env, "num_envs")
@@ -57,7 +57,7 @@ def test_without_num_envs_there_is_one_environment(make):
     "argument", [{"empty_info": True}, {"num_episodes": 2}, {"device": "cpu"}], ids=lambda a: next(iter(a))
 )
 def test_vector_only_arguments_raise(make, argument):
-    """make_gym_env: empty_info, num_episodes or device for a single environment is a ValueError that says so."""
+    """make_gym_env: empty_info, num_episodes or device for a single environment is a ValueError."""
     name = next(iter(argument))
     if make is make_native_env and name == "device":
         with make("CartPole-v1", **argument) as env:  # one row can be on a device too
@@ -68,7 +68,7 @@ def test_vector_only_arguments_raise(make, argument):
 
 
 def test_single_native_environment_equals_gymnasium():
-    """make_native_env: one environment, equal to gymnasium's step for step from the same state."""
+    """make_native_env: one environment equals gymnasium's step for step from the same state."""
     with make_native_env("CartPole-v1", dtype=torch.float64) as actual:
         expected = gymnasium.make("CartPole-v1").unwrapped
         observation, _ = actual.reset(seed=1)
@@ -83,7 +83,7 @@ def test_single_native_environment_equals_gymnasium():
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_num_envs_makes_a_vector(make):
-    """make_gym_env: otherwise a SyncVectorEnv, in a TorchWrapper; empty_info, num_episodes, device reach it."""
+    """make_gym_env: num_envs gives a SyncVectorEnv in a TorchWrapper; empty_info, num_episodes and device reach it."""
     with make("CartPole-v1", num_envs=3, empty_info=True, num_episodes=1, device="cpu") as env:
         assert env.num_envs == 3
         assert env.action_space == spaces.MultiDiscrete([2] * 3)
@@ -92,14 +92,14 @@ def test_num_envs_makes_a_vector(make):
         for _ in range(40):
             observation, reward, terminated, truncated, info = env.step(torch.ones(3, dtype=torch.int64))
         assert info == {}
-        assert terminated.all()  # a pole that is pushed one way falls: with num_episodes it stays down
+        assert terminated.all()  # with num_episodes, the row stays idle after its pole fell
         assert truncated.all()
         assert reward.isnan().all()
         assert observation.isnan().all()
 
 
 def test_gym_environments_equal_gymnasium():
-    """make_gym_env: kwargs go to gymnasium.make; the sub-environments are those that it makes."""
+    """make_gym_env: kwargs reach gymnasium.make, which makes the sub-environments."""
     from vecrl.vector.sync_env import SyncVectorEnv
 
     with make_gym_env("CartPole-v1", num_envs=2, max_episode_steps=3) as env:
@@ -113,7 +113,7 @@ def test_gym_environments_equal_gymnasium():
 
 
 @pytest.mark.parametrize("prefix", ["", "gym::", "native::"])
-def test_options_of_the_wrapper_reach_it(prefix):
+def test_wrapper_options_reach_the_wrapper(prefix):
     """make_vector_env: force_classic_api, discrete_to_continuous_act and clip_actions reach the TorchWrapper."""
     with make_vector_env(
         prefix + "CartPole-v1", num_envs=2, force_classic_api=True, discrete_to_continuous_act=True
@@ -126,7 +126,7 @@ def test_options_of_the_wrapper_reach_it(prefix):
         with make_vector_env(prefix + "MountainCarContinuous-v0", num_envs=1, clip_actions=clip) as env:
             env.reset(seed=0)
             rewards[clip] = env.step(torch.full((1, 1), 9.0))[1].item()
-    assert rewards == pytest.approx({False: -8.1, True: -0.1})  # a push costs its square as it came, before any bound
+    assert rewards == pytest.approx({False: -8.1, True: -0.1})  # the cost is the square of the action before clipping
 
 
 # ---------------------------------------------------------------- names
@@ -137,7 +137,7 @@ def test_options_of_the_wrapper_reach_it(prefix):
     [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_env")],
 )
 def test_the_prefix_chooses_the_simulator(name, kind):
-    """make_vector_env: gym::NAME or a bare NAME is gymnasium's, native::NAME vecrl's own."""
+    """make_vector_env: gym::NAME or a bare NAME selects gymnasium, native::NAME vecrl's native tasks."""
     with make_vector_env(name, num_envs=2) as env:
         assert type(env.env).__module__ == f"vecrl.vector.{kind}"
 
@@ -156,16 +156,16 @@ def test_gymnasium_environments_over_workers():
 
 
 @pytest.mark.parametrize("name", ["nope::CartPole-v1", "::CartPole-v1", "gymnasium::x", "old::ant"])
-def test_unknown_prefixes(name):
+def test_unknown_prefixes_raise(name):
     """make_vector_env: an unknown prefix is a ValueError that lists the known ones."""
     with pytest.raises(ValueError, match="gym::, brax::, brax::old::, native::"):
         make_vector_env(name)
 
 
-def test_prefixes_can_be_registered(mine):
-    """make_vector_env: the list is open; a registered maker gets the name and all arguments."""
+def test_prefixes_can_be_registered(user_prefix):
+    """make_vector_env: users can register prefixes; a registered factory gets the name and all arguments."""
     assert make_vector_env("mine::a::b", num_envs=3, clip_actions=True, device="cpu", gym_kwargs={"x": 1}) == "a::b"
-    (call,) = mine
+    (call,) = user_prefix
     assert call == (
         "a::b",
         {
@@ -180,14 +180,14 @@ def test_prefixes_can_be_registered(mine):
 
 
 @pytest.mark.parametrize("prefix", ["", "mine::", "::mine"])
-def test_a_prefix_is_registered_without_its_separator(prefix):
-    """make_vector_env: a prefix that no name could have is refused."""
+def test_empty_prefixes_and_separators_raise(prefix):
+    """make_vector_env: an empty prefix or one with the separator raises."""
     with pytest.raises(ValueError, match="prefix"):
         registry.register(prefix, print, "")
 
 
 def test_gym_kwargs_and_brax_kwargs(monkeypatch):
-    """make_vector_env: gym_kwargs reach gymnasium alone and brax_kwargs Brax alone; kwargs reach whichever it is."""
+    """make_vector_env: gym_kwargs reach only gymnasium, brax_kwargs only Brax, and kwargs the selected one."""
     seen = {}
     for prefix in ("gym", "brax", "brax::old", "native"):
         entry = registry.Entry(prefix, lambda name, prefix=prefix, **kwargs: seen.update({prefix: kwargs}), "")
@@ -203,7 +203,7 @@ def test_gym_kwargs_and_brax_kwargs(monkeypatch):
 
 
 def test_available_and_missing_simulators(no_brax):
-    """Registry: names that can be made, and what is missing with the extra to install."""
+    """Registry: available names, and missing simulators with the extra to install."""
     assert registry.known_prefixes()[:4] == ("gym", "brax", "brax::old", "native")
     gym = registry.available("gym")
     assert "CartPole-v1" in gym.names
@@ -220,7 +220,7 @@ def test_available_and_missing_simulators(no_brax):
 
 
 def test_simulators_are_imported_on_use():
-    """Makers: simulators are imported when they are asked for."""
+    """Factories: simulators are imported when they are requested."""
     code = (
         "import sys, vecrl.vector.factory;"
         "bad = {'brax', 'jax', 'ray', 'vecrl.simulators.native', 'vecrl.simulators.brax'} & set(sys.modules);"
@@ -229,7 +229,7 @@ def test_simulators_are_imported_on_use():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# ---------------------------------------------------------------- Brax, as far as it goes without it
+# ---------------------------------------------------------------- Brax, as far as testable without it
 
 
 @pytest.mark.parametrize(("name", "extra"), [("ant", "vecrl[brax]"), ("old::ant", "vecrl[brax-v1]")])
@@ -251,15 +251,15 @@ def test_missing_brax_raises(no_brax, name, extra, num_envs):
     ],
     ids=str,
 )
-def test_brax_in_both_spellings(no_brax, arguments):
-    """make_brax_env: num_envs and batch_size, auto_reset and autoreset: both at once is a ValueError."""
+def test_brax_accepts_both_spellings(no_brax, arguments):
+    """make_brax_env: accepts num_envs or batch_size, auto_reset or autoreset; both at once is a ValueError."""
     with pytest.raises(ValueError, match="one of them"):
         make_brax_env("ant", **arguments)
 
 
 @pytest.mark.parametrize("name", ["auto_reset", "autoreset"])
-def test_brax_without_auto_reset(no_brax, name):
-    """make_brax_env: auto-reset off is a ValueError; on is what there is."""
+def test_brax_without_autoreset_raises(no_brax, name):
+    """make_brax_env: disabled auto-reset is a ValueError; enabled is the default."""
     with pytest.raises(ValueError, match="auto-reset"):
         make_brax_env("ant", num_envs=2, **{name: False})
     with pytest.raises(ImportError):

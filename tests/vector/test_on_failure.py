@@ -1,4 +1,4 @@
-"""Failures made good, as each auto-reset mode shows them."""
+"""Restarted and masked environments, as each auto-reset mode shows them."""
 
 from functools import partial
 from pathlib import Path

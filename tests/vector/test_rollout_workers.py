@@ -1,4 +1,4 @@
-"""Rollouts that workers play under copies of a policy are those that the caller would have played itself."""
+"""Rollouts of workers with copies of a policy equal the caller's own rollouts."""
 
 import logging
 import os
@@ -36,12 +36,12 @@ def _cartpole() -> Any:
 
 
 def lean(obs: np.ndarray) -> np.ndarray:
-    """Pushes against the fall, late."""
+    """Pushes against the fall, with a delay."""
     return (obs[:, 3] > 0.2).astype(np.int64)
 
 
 class Mixed(gymnasium.Env[Any, Any]):
-    """Observes a count, and a word; its episodes have five steps."""
+    """Observes a count and a word; its episodes have five steps."""
 
     observation_space = spaces.Dict(count=spaces.Box(0, 9, (2,), np.float32), word=spaces.Text(9))
     action_space = spaces.Dict(go=spaces.Discrete(3), push=spaces.Box(-1, 1, (2,), np.float32))
@@ -117,7 +117,7 @@ def test_rollouts_of_nested_and_opaque_spaces() -> None:
 
 
 class Net(nn.Module):
-    """Linear scores of the two actions."""
+    """Computes linear scores of the two actions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def standstill(obs: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_errors_name_environment_ids(backend: Any) -> None:
-    """Five environments over two workers; the fourth fails as it is made, is reset, is stepped."""
+    """Five environments over two workers; the fourth fails in its constructor, its reset or its step."""
     for place in ("construct", "reset", "step"):
         makers = [partial(Counting, i, place if i == 3 else "", raises) for i in range(5)]
         failing = pytest.raises(WorkerError, match=f"environment 3 .*in '{place}'.*ArithmeticError")
@@ -170,7 +170,7 @@ def test_errors_name_environment_ids(backend: Any) -> None:
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("steps", [5, 40])
 def test_failed_environments_are_excluded(backend: Any, steps: int) -> None:
-    """One of three fails in the third step of each episode; the others, and then they alone, go on."""
+    """One of three fails in the third step of each episode; the others continue alone."""
     makers = [_cartpole, Fragile3, _cartpole]
     with RolloutWorkers(makers, lean3, backend=backend, num_workers=2, on_failure="mask") as workers:
         workers.reset(seed=1)
@@ -256,7 +256,7 @@ def test_failures_are_handled_in_their_worker(backend: Any) -> None:
 
 
 class Once(Counting):
-    """Does to itself what it is told, in its third step and only once: a file says whether it did."""
+    """Commits the given fault in its third step, once: a file records whether it did."""
 
     def __init__(self, file: str, env_id: int, fault: Any):
         super().__init__(env_id)
@@ -270,7 +270,7 @@ class Once(Counting):
 
 
 class Pushing:
-    """Gives the number that it was last told, and tells nobody what it is."""
+    """Acts by the number that it was last given, and does not expose it."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -338,7 +338,7 @@ def test_reset_recovers_from_interrupts_during_replacement(tmp_path: Path, monke
 
 def test_failed_restarts_raise_and_the_next_reset_retries(tmp_path: Path) -> None:
     class Fickle(Counting):
-        """Is killed in its first life, and comes back only when all is well."""
+        """Its first instance is killed, and it restarts only if allowed."""
 
         def __init__(self) -> None:
             if (tmp_path / "lived").exists() and not (tmp_path / "well").exists():
@@ -362,7 +362,7 @@ def interrupts(*_: Any) -> None:
 
 
 class Picky(Pushing):
-    """Takes even numbers, and others half."""
+    """Accepts even numbers; odd numbers raise after a partial change."""
 
     def set_parameters(self, number: int) -> None:
         self.number = number
@@ -381,11 +381,11 @@ def test_reset_restores_partially_loaded_parameters(backend: Any, first: int | N
             workers.set_parameters(3)
         workers.reset(seed=1)
         assert (workers.rollout(2).action == (first or 0)).all()
-    assert policy.number == 0, "the caller's own stays as it is"
+    assert policy.number == 0, "the caller's policy does not change"
 
 
 class Remembering:
-    """Acts on what it saw before too, of as many rows as it saw first."""
+    """Acts on its previous observations too, with the number of rows of the first."""
 
     def __init__(self) -> None:
         self.sum: Any = 0.0

@@ -1,4 +1,4 @@
-"""`SyncVectorEnv`: each sentence of its contract."""
+"""`SyncVectorEnv`: its constructor, resets, seeds, steps and errors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def ones(n: int) -> np.ndarray:
 # -- eager auto-reset ------------------------------------------------------------------------------
 
 
-def test_runs_one_after_another_in_this_process():
-    """Row 1: the sub-environments are run one after another in this process."""
+def test_environments_run_one_after_another_in_this_process():
     order: list[int] = []
 
     class Ordered(Echo):
@@ -44,7 +43,7 @@ def test_runs_one_after_another_in_this_process():
 
 
 def test_resets_within_the_same_step():
-    """Row 1: reset within the same step: observation and info of the new episode, flags and reward of the step."""
+    """Returns the observation and info of the new episode with the flags and reward of the step."""
     with SyncVectorEnv(counting(2, 2)) as env:
         env.reset()
         env.step(np.zeros(2, int))
@@ -52,14 +51,14 @@ def test_resets_within_the_same_step():
         assert obs.tolist() == [[0, 1, 0], [1, 0, 2]]
         assert reward.tolist() == [3, 3]
         assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, False])
-        assert info["begun"] == [1, None]
+        assert info["episode_index"] == [1, None]
         assert info["count"] == [None, 2]
         *_, terminated, truncated, _ = env.step(np.zeros(2, int))
         assert (terminated.tolist(), truncated.tolist()) == ([False, False], [False, True])
 
 
 def test_metadata_has_the_autoreset_mode():
-    """Row 1: `metadata["autoreset_mode"]` says SAME_STEP."""
+    """`metadata["autoreset_mode"]` is SAME_STEP."""
     with SyncVectorEnv(counting(1)) as env:
         assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
         assert env.metadata["render_fps"] == 7
@@ -70,14 +69,14 @@ def test_metadata_has_the_autoreset_mode():
 # -- what it takes ---------------------------------------------------------------------------------
 
 
-def test_no_makers():
-    """Row 2: no makers is a ValueError."""
+def test_no_factories_raise():
+    """An empty list of factories is a ValueError."""
     with pytest.raises(ValueError, match="at least one"):
         SyncVectorEnv([])
 
 
 def test_first_wrong_observation_space_is_named():
-    """Row 2: observation spaces must all be Box: the first one wrong is a TypeError."""
+    """Observation spaces must all be Box: the first other space is a TypeError."""
     with pytest.raises(TypeError, match=r"environment 0 has Discrete\(3\)"):
         SyncVectorEnv([lambda: Echo(spaces.Discrete(3))])
     with pytest.raises(TypeError, match=r"environment 1.*Discrete\(3\)"):
@@ -97,7 +96,7 @@ def test_first_wrong_observation_space_is_named():
 )
 @pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 3}], ids=["serial", "threads"])
 def test_differing_spaces_raise_with_their_index(first, other, place):
-    """Row 2: otherwise a ValueError or TypeError that names the two spaces and the index."""
+    """A ValueError or TypeError names the two spaces and the index."""
     with pytest.raises(SpaceError, match="environment 2") as exc_info:
         SyncVectorEnv([partial(Echo, **first), partial(Echo, **first), partial(Echo, **other)], **place)
     assert isinstance(exc_info.value, ValueError)
@@ -107,7 +106,7 @@ def test_differing_spaces_raise_with_their_index(first, other, place):
 
 
 def test_invalid_action_spaces_raise_and_close_environments():
-    """Row 2: actions are Box or Discrete (`BaseVectorEnv`); what was made is closed."""
+    """Actions are Box or Discrete (`BaseVectorEnv`). On an error, all environments made so far are closed."""
     envs, makers = echoes(2, action=spaces.MultiBinary(2))
     with pytest.raises(TypeError, match="MultiBinary"):
         SyncVectorEnv(makers)
@@ -115,7 +114,8 @@ def test_invalid_action_spaces_raise_and_close_environments():
 
 
 def test_bounds_may_differ_but_action_shapes_must_match():
-    """Row 2: shapes are compared, not bounds; of actions, the action shape (the source compares the observation's)."""
+    """Shapes are compared, not bounds. For actions, the action shape is compared (the source compares the
+    observation's)."""
     wide = spaces.Box(-9.0, 9.0, (2,), np.float32)
     with SyncVectorEnv([Echo, lambda: Echo(wide, wide)]) as env:
         env.reset()
@@ -127,12 +127,11 @@ def test_bounds_may_differ_but_action_shapes_must_match():
 
 
 def test_reset_returns_observation_and_info():
-    """Row 3: `reset` returns `(observation, info)`."""
     with SyncVectorEnv(counting(3)) as env:
         obs, info = env.reset()
     assert obs.dtype == np.float64
     assert obs[:, 0].tolist() == [0, 1, 2]
-    assert info["begun"].tolist() == [0, 0, 0]
+    assert info["episode_index"].tolist() == [0, 0, 0]
 
 
 def seeds_of(envs: list[Echo]) -> list[Any]:
@@ -140,7 +139,7 @@ def seeds_of(envs: list[Echo]) -> list[Any]:
 
 
 def test_sub_seeds_equal_the_source():
-    """Row 3: one 32-bit sub-seed each from RandomState(S).randint(0, 2**32, n), in this reset only."""
+    """Each environment gets a 32-bit seed from RandomState(S).randint(0, 2**32, n), for this reset only."""
     envs, makers = echoes(4)
     with SyncVectorEnv(makers) as env:
         env.reset(seed=7)
@@ -154,8 +153,8 @@ def test_sub_seeds_equal_the_source():
         assert all(type(seed) is int for seed in seeds_of(envs))
 
 
-def test_seed_before_reset():
-    """Row 3: `seed(S)` followed by `reset()` equals `reset(seed=S)`; `seed=None` drops an earlier `seed(...)`."""
+def test_seed_applies_to_the_next_reset():
+    """`seed(S)` followed by `reset()` equals `reset(seed=S)`; `seed=None` drops an earlier `seed(...)`."""
     envs, makers = echoes(3)
     with SyncVectorEnv(makers) as env:
         env.reset(seed=7)
@@ -178,7 +177,6 @@ def test_seed_before_reset():
 
 @pytest.mark.parametrize("place", [{}, {"backend": "threads", "num_workers": 2}], ids=["serial", "threads"])
 def test_other_keywords_are_passed_to_environments(place):
-    """Row 3: other keywords go to the sub-environments' `reset`."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers, **place) as env:
         env.reset(seed=1, options={"easy": True}, level=3)
@@ -193,14 +191,14 @@ def test_other_keywords_are_passed_to_environments(place):
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.tensor, list], ids=["array", "tensor", "list"])
 def test_actions_of_any_kind(convert):
-    """Row 4: an array or tensor, leftmost size `num_envs`."""
+    """Actions are an array or a tensor with leading size `num_envs`."""
     with SyncVectorEnv(counting(3)) as env:
         env.reset()
         assert env.step(convert([1, 2, 3]))[1].tolist() == [2, 3, 4]
 
 
-def test_tensors_that_require_grad():
-    """Row 4: a tensor as a policy yields it."""
+def test_actions_may_require_grad():
+    """A tensor as a policy returns it."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -212,7 +210,7 @@ def test_tensors_that_require_grad():
 @pytest.mark.parametrize("action", [1, np.array(1), torch.tensor(1), [0, 1], [0] * 4, [[0], [1], [2]], [0.5, 1.5, 2.5]])
 @pytest.mark.parametrize("num_episodes", [None, 2])
 def test_invalid_actions_raise(action, num_episodes):
-    """Row 4: a scalar or another leftmost size is a ValueError; nothing is stepped."""
+    """A scalar or another leading size is a ValueError, and no environment is stepped."""
     with SyncVectorEnv(counting(3), num_episodes=num_episodes) as env:
         env.reset()
         with pytest.raises(ValueError, match="Expected"):
@@ -221,8 +219,8 @@ def test_invalid_actions_raise(action, num_episodes):
 
 
 @pytest.mark.parametrize("space", [UNIT, INTEGERS, spaces.Box(0, 255, (2,), np.uint8)], ids=lambda s: s.dtype.name)
-def test_dtypes(space):
-    """Row 4: observations in the observation dtype, rewards float64, flags bool."""
+def test_result_dtypes(space):
+    """Observations have the space's dtype, rewards are float64, flags bool."""
     with SyncVectorEnv([lambda: Echo(space)] * 2) as env:
         assert env.reset()[0].dtype == space.dtype
         obs, reward, terminated, truncated, _ = env.step(ones(2))
@@ -231,7 +229,7 @@ def test_dtypes(space):
 
 
 def test_observations_are_cast_to_their_space():
-    """Row 4: observations in the observation dtype, of whatever precision the environment returns them."""
+    """Observations have the space's dtype, whatever precision the environment returns."""
 
     class Doubles(Echo):
         def observe(self):
@@ -242,8 +240,8 @@ def test_observations_are_cast_to_their_space():
         assert env.step(ones(2))[0].dtype == np.float32
 
 
-def test_bfloat16_tensors():
-    """Row 4: any tensor."""
+def test_actions_may_be_bfloat16_tensors():
+    """Actions may be tensors of any dtype."""
     envs, makers = echoes(1)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -258,7 +256,7 @@ def numbers(part: Any) -> np.ndarray:
 @pytest.mark.parametrize("num_episodes", [None, 3])
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_results_are_copies(device, num_episodes):
-    """Row 5: a later `step` never changes what was returned, nor do the caller's edits change a later one."""
+    """A later `step` never changes earlier results, and writing to results does not affect later ones."""
     with SyncVectorEnv(counting(2, 3), num_episodes=num_episodes, device=device) as env:
         saved = [env.reset()[0]]
         copies = [numbers(saved[0])]
@@ -277,8 +275,8 @@ def test_results_are_copies(device, num_episodes):
 # -- render, close, faults -------------------------------------------------------------------------
 
 
-def test_render():
-    """Row 9: a list of the sub-environments' renders when they were made with a render mode, else None."""
+def test_render_returns_one_frame_per_environment():
+    """Returns a list of the environments' frames if they were made with a render mode, else None."""
     with SyncVectorEnv(counting(2, render_mode="rgb_array")) as env:
         env.reset()
         frames = env.render()
@@ -289,8 +287,8 @@ def test_render():
         assert env.render() is None
 
 
-def test_close():
-    """Row 9: `close` closes each once, twice is harmless, using a closed one is an error; a context manager closes."""
+def test_close_closes_every_environment_once():
+    """`close` closes each environment once and may be called twice; later use raises. A context manager closes too."""
     envs, makers = echoes(2)
     with SyncVectorEnv(makers) as env:
         env.reset()
@@ -304,21 +302,21 @@ def test_close():
 
 
 def test_exceptions_have_index_and_traceback():
-    """Row 10: a sub-environment's exception says which index raised it and keeps its traceback; `reset` goes on."""
+    """The error has the index of the environment and its traceback; the batch continues after `reset`."""
     with SyncVectorEnv([Echo, Echo, lambda: Echo(fault_at=2), Echo]) as env:
         env.reset()
         env.step(ones(4))
         with pytest.raises(
-            WorkerError, match=r"environment 2 .*'step' number 2: ZeroDivisionError: told to"
+            WorkerError, match=r"environment 2 .*'step' number 2: ZeroDivisionError: requested failure"
         ) as exc_info:
             env.step(ones(4))
-        assert 'raise ZeroDivisionError("told to")' in str(exc_info.value)
+        assert 'raise ZeroDivisionError("requested failure")' in str(exc_info.value)
         assert env.reset()[0].shape == (4, 2)
         assert env.step(ones(4))[0].tolist() == [[1, 1]] * 4
 
 
-def test_a_maker_that_raises():
-    """Row 10: also where it is the making that fails; those that were made are closed."""
+def test_failing_factories_raise():
+    """The error names the factory, and environments made before are closed."""
     envs, makers = echoes(1)
 
     def broken():
@@ -330,7 +328,7 @@ def test_a_maker_that_raises():
 
 
 def test_step_timeout():
-    """The engine's options reach it: late environments are named."""
+    """Options of the engine are accepted: late environments are named."""
     slow = partial(Counting, 1, delay=0.0)
 
     class Slow(Counting):

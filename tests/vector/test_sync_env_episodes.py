@@ -1,4 +1,4 @@
-"""`SyncVectorEnv`: each sentence of its contract on counted episodes, infos and devices."""
+"""`SyncVectorEnv`: counted episodes, infos and devices."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def ones(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("number", [0, -1, 1.5])
 def test_num_episodes_is_positive(number):
-    """Row 6: positive, else ValueError."""
+    """Other values are a ValueError."""
     with pytest.raises(ValueError, match="num_episodes"):
         SyncVectorEnv(counting(1), num_episodes=number)
 
 
 def test_environments_stop_after_num_episodes():
-    """Row 6: n episodes, n-1 auto-resets, then both flags, reward nan and a dummy observation until `reset`."""
+    """After n episodes (n-1 auto-resets): both flags, reward nan and a dummy observation until `reset`."""
     envs, makers = echoes(1, length=2)
     late, late_makers = echoes(1, length=3)
     with SyncVectorEnv(makers + late_makers, num_episodes=2) as env:
-        for _ in range(2):  # twice: a `reset` begins the count anew
+        for _ in range(2):  # twice: a `reset` restarts the count
             for sub in envs + late:
                 sub.calls.clear()
             env.reset()
@@ -62,7 +62,7 @@ def test_environments_stop_after_num_episodes():
 
 
 def test_dummy_observation_of_integers_is_zero():
-    """Row 6: a dummy observation is nan for floats, 0 for integers."""
+    """A dummy observation is nan for floats, 0 for integers."""
     with SyncVectorEnv([lambda: Echo(INTEGERS, length=1)], num_episodes=1) as env:
         env.reset()
         assert env.step(ones(1))[0].tolist() == [[1, 1]]
@@ -73,7 +73,7 @@ def test_dummy_observation_of_integers_is_zero():
 
 
 def test_infos_of_the_last_step_are_kept():
-    """Row 6: on the step that ends its last episode the observation and info are the real last ones."""
+    """The step that ends the last episode returns the real observation and info."""
     with SyncVectorEnv(counting(2, 1), num_episodes=1) as env:
         env.reset()
         obs, *_, info = env.step([0, 0])
@@ -88,14 +88,14 @@ def test_infos_of_the_last_step_are_kept():
 
 @pytest.mark.parametrize("place", [{}, {"backend": "processes", "num_workers": 2}], ids=["serial", "processes"])
 def test_failures_do_not_lose_episode_counts(place):
-    """Row 6 with faults: environments that end while another raises have their episode counted."""
+    """Episodes that end while another environment raises are counted."""
     makers = [partial(Echo, length=1), partial(Echo, length=9, fault_at=1)]
     with SyncVectorEnv(makers, num_episodes=1, **place) as env:
         env.reset()
         with pytest.raises(WorkerError, match="environment 1 ") as exc_info:
             env.step(ones(2))
         assert exc_info.value.env_ids == (1,)
-        assert "told to" in str(exc_info.value)
+        assert "requested failure" in str(exc_info.value)
         assert "Traceback" in str(exc_info.value)
         assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
         assert env._episodes_left.tolist() == [0, 1]
@@ -106,19 +106,19 @@ def test_failures_do_not_lose_episode_counts(place):
 # -- infos -----------------------------------------------------------------------------------------
 
 
-def test_empty_info():
-    """Row 7: `empty_info=True`: infos are {}."""
+def test_empty_info_gives_empty_dicts():
+    """With `empty_info=True`, infos are {}."""
     with SyncVectorEnv(counting(2, 1), empty_info=True) as env:
         assert env.reset()[1] == {}
         assert env.step([0, 0])[-1] == {}
 
 
 def test_empty_info_does_not_read_infos():
-    """Row 7: `empty_info=True`: infos cost nothing."""
+    """With `empty_info=True`, the infos of environments are not read."""
 
     class Unread(dict):
         def values(self):
-            raise AssertionError("somebody looked")
+            raise AssertionError("values were read")
 
         items = keys = __iter__ = __getitem__ = values
 
@@ -128,11 +128,11 @@ def test_empty_info_does_not_read_infos():
         assert [env.step(ones(2))[-1] for _ in range(3)] == [{}] * 3
     with SyncVectorEnv(makers) as env:
         env.reset()
-        with pytest.raises((AssertionError, WorkerError), match="somebody looked"):
+        with pytest.raises((AssertionError, WorkerError), match="values were read"):
             env.step(ones(2))
 
 
-INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: what the two environments say, and what it is merged to
+INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: the values of the two environments, and the merged value
     "integers": (1, 2, np.array([1, 2])),
     "mixed numbers": (1, 0.5, np.array([1.0, 0.5])),
     "bools": (True, False, np.array([True, False])),
@@ -149,7 +149,7 @@ INFOS: dict[str, tuple[Any, Any, Any]] = {  # key: what the two environments say
 
 @pytest.mark.parametrize("key", INFOS)
 def test_infos_are_merged_key_by_key(key):
-    """Row 7: numbers or arrays of one shape in every environment become one array; any other key a list."""
+    """Numbers or arrays of one shape in every environment become one array; any other key becomes a list."""
     first, second, merged = INFOS[key]
     both = {"always": 1} if key == "none" else {"always": 1, "only first": 2}
     makers = [lambda: Echo(infos=[{key: first} | both]), lambda: Echo(infos=[{key: second, "always": 2}])]
@@ -162,8 +162,8 @@ def test_infos_are_merged_key_by_key(key):
     assert not any(name.startswith("_") for name in info)
 
 
-def test_final_observations_and_infos():
-    """Row 10: `final_obs`, `final_info` and their masks are in info, unless `empty_info`."""
+def test_info_has_final_observations_and_infos():
+    """`final_obs`, `final_info` and their masks are in info, unless `empty_info`."""
     with SyncVectorEnv(counting(3, 2)) as env:
         env.reset()
         assert "final_obs" not in env.step([0] * 3)[-1]
@@ -179,17 +179,17 @@ def test_final_observations_and_infos():
 # -- device ----------------------------------------------------------------------------------------
 
 
-def test_tensors_on_a_device():
-    """Row 8: observations, rewards, flags and numeric infos come back as tensors on that device."""
+def test_results_are_tensors_on_the_device():
+    """Observations, rewards, flags and numeric infos are tensors on the device."""
     with SyncVectorEnv(counting(2, 2), device="cpu") as env:
         obs, info = env.reset()
         assert obs.dtype == torch.float64
-        assert info["begun"].tolist() == [0, 0]
+        assert info["episode_index"].tolist() == [0, 0]
         env.step(torch.zeros(2, dtype=torch.int64))
         obs, reward, terminated, truncated, info = env.step(torch.tensor([0, 0]))
     assert [part.dtype for part in (obs, reward, terminated, truncated)] == [torch.float64] * 2 + [torch.bool] * 2
     assert obs.tolist() == [[0, 1, 0], [1, 0, 2]]
-    assert info["begun"] == [1, None]
+    assert info["episode_index"] == [1, None]
     assert isinstance(info["_final_obs"], torch.Tensor)
     assert info["final_obs"][0].tolist() == [0, 0, 2]
     assert isinstance(info["final_obs"][0], torch.Tensor)
@@ -197,7 +197,7 @@ def test_tensors_on_a_device():
 
 
 def test_results_are_transferred_in_one_copy():
-    """Row 8: moved in as few transfers as possible: one block, whose parts are the arrays."""
+    """All arrays are parts of one block, which is moved in one transfer."""
     arrays = [np.arange(5, dtype=dtype) for dtype in ("u1", "i2", "f4", "f8", "i8")] + [np.array([True, False])]
     arrays += [np.zeros((0, 3)), np.arange(6.0).reshape(2, 3).T]
     parts = copy_to_device(arrays, torch.device("cpu"))
@@ -216,7 +216,7 @@ def test_results_are_transferred_in_one_copy():
 
 
 def test_calls_use_one_transfer(monkeypatch):
-    """Row 8: as few transfers as possible: observations, rewards, flags and infos of a call go together."""
+    """The observations, rewards, flags and infos of a call are moved in one transfer."""
     changed = []
     monkeypatch.setattr(
         device_transfer,
@@ -232,7 +232,7 @@ def test_calls_use_one_transfer(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_results_equal_host_results():
-    """Row 8: on a real device, step after step, each result still right when later ones are there."""
+    """On a real device, each result stays correct after later steps."""
     with SyncVectorEnv(counting(3, 2), device="cuda") as existing, SyncVectorEnv(counting(3, 2)) as local_value:
         pairs = [(existing.reset()[0], local_value.reset()[0])]
         for _ in range(20):

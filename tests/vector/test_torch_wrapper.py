@@ -1,4 +1,4 @@
-"""`TorchWrapper` around single, vectorised, nested, torch-speaking and old-interface environments."""
+"""`TorchWrapper` around single, vectorized, nested, tensor-based and old-interface environments."""
 
 import contextlib
 import sys
@@ -20,7 +20,7 @@ BOX = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 2.0]), dtype=np.float64)
 
 
 class Echo(gymnasium.Env):
-    """Keeps the action it was given; its observation is one array that it goes on writing to."""
+    """Keeps the action it received; its observation is one array that it keeps writing to."""
 
     def __init__(self, action_space=BOX, observation_space=BOX):
         self.action_space, self.observation_space = action_space, observation_space
@@ -39,7 +39,7 @@ class Echo(gymnasium.Env):
 
 
 class EchoBatch(BaseVectorEnv):
-    """The same, vectorised; `make` decides the kind of array."""
+    """The same environment, vectorized; `make` sets the array type."""
 
     def __init__(self, action_space=BOX, make=np.asarray, n=3):
         super().__init__(n, BOX, action_space)
@@ -55,7 +55,7 @@ class EchoBatch(BaseVectorEnv):
 
 
 class Old:
-    """The interface of before gymnasium."""
+    """Has the interface from before gymnasium."""
 
     observation_space, action_space = BOX, spaces.Discrete(2)
 
@@ -90,8 +90,8 @@ def test_is_not_a_gymnasium_wrapper_and_exposes_the_environment():
     env.close()
 
 
-def test_vectorised_attributes():
-    """TorchWrapper: num_envs, single_observation_space, single_action_space for vectorised ones."""
+def test_vectorized_attributes():
+    """TorchWrapper: num_envs, single_observation_space, single_action_space of vectorized environments."""
     env = EchoBatch(spaces.Discrete(4))
     wrapped = TorchWrapper(env)
     assert wrapped.num_envs == 3
@@ -113,7 +113,7 @@ def test_vectorised_attributes():
     ids=["single", "batch", "tensors", "lists", "nested"],
 )
 def test_array_type_comes_from_the_first_observation(env, kind):
-    """TorchWrapper: array_type is None before the first reset; unknown kinds count as "numpy"."""
+    """TorchWrapper: array_type is None before the first reset; unknown types count as "numpy"."""
     wrapped = TorchWrapper(env())
     assert wrapped.array_type is None
     wrapped.reset()
@@ -121,8 +121,8 @@ def test_array_type_comes_from_the_first_observation(env, kind):
 
 
 @pytest.mark.parametrize("space", [spaces.Dict(a=BOX), spaces.Tuple((BOX,)), spaces.Text(3)])
-def test_unsupported_spaces(space):
-    """TorchWrapper: unsupported spaces, of single and of vectorised environments, are a TypeError."""
+def test_unsupported_spaces_raise(space):
+    """TorchWrapper: unsupported spaces of single and vectorized environments are a TypeError."""
     for env in (Echo(action_space=space), Echo(observation_space=space)):
         with pytest.raises(TypeError, match=type(space).__name__):
             TorchWrapper(env)
@@ -144,7 +144,7 @@ def test_unsupported_spaces(space):
     ids=str,
 )
 def test_sampled_actions_arrive_unchanged(space):
-    """TorchWrapper: actions go in as tensors and arrive in the environment's kind of array and dtype."""
+    """TorchWrapper: actions are given as tensors and arrive in the environment's array type and dtype."""
     env = Echo(action_space=space)
     action = space.sample()
     ready(env).step(torch.as_tensor(action))
@@ -157,7 +157,7 @@ def test_sampled_actions_arrive_unchanged(space):
 
 
 def test_single_environment_gives_tensors():
-    """TorchWrapper: observations, rewards and done flags come out as tensors; info as it was."""
+    """TorchWrapper: observations, rewards and done flags are tensors; info is unchanged."""
     wrapped = TorchWrapper(Echo())
     observation, info = wrapped.reset(seed=3, options={"a": 1})
     assert torch.equal(observation, torch.zeros(2, dtype=torch.float64))
@@ -170,7 +170,7 @@ def test_single_environment_gives_tensors():
 
 
 def test_results_are_copies():
-    """TorchWrapper: an environment that goes on writing to its observation does not change an earlier one."""
+    """TorchWrapper: an environment that overwrites its observation does not change an earlier one."""
     wrapped = TorchWrapper(Echo())
     first, _ = wrapped.reset()
     wrapped.step(torch.zeros(2))
@@ -179,7 +179,7 @@ def test_results_are_copies():
 
 @pytest.mark.parametrize("make_env", [SyncVectorEnv, AsyncVectorEnv, VectorEnv])
 def test_vector_environments_of_gymnasium_and_vecrl(make_env):
-    """TorchWrapper: wraps vectorised gymnasium environments and gives what they give."""
+    """TorchWrapper: wraps vectorized gymnasium environments and returns their values."""
     makers = [lambda: gymnasium.make("CartPole-v1")] * 3
     actions = [torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0])]
     with TorchWrapper(make_env(makers)) as wrapped:
@@ -195,7 +195,7 @@ def test_vector_environments_of_gymnasium_and_vecrl(make_env):
 
 
 def test_torch_environments_keep_their_gradients():
-    """TorchWrapper: a tensor environment gets the tensor itself, and its results are handed on."""
+    """TorchWrapper: a tensor environment receives the tensor itself, and its results are returned."""
     env = EchoBatch(make=torch.as_tensor)
     action = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
     ready(env).step(action * 1)
@@ -210,8 +210,8 @@ def test_numpy_environments_detach_actions():
 
 
 @pytest.mark.parametrize("options", [{}, {"force_classic_api": True}])
-def test_nesting(options):
-    """TorchWrapper: wraps another TorchWrapper; what the inner one's interface is, the outer one's is."""
+def test_wrappers_can_be_nested(options):
+    """TorchWrapper: wraps another TorchWrapper and keeps the inner interface."""
     inner = TorchWrapper(gymnasium.make("CartPole-v1"), **options)
     outer = TorchWrapper(inner)
     result = outer.reset(seed=0)
@@ -223,8 +223,8 @@ def test_nesting(options):
     outer.close()
 
 
-def test_nesting_of_vectorised_environments():
-    """TorchWrapper: wraps another TorchWrapper, a vectorised one too; what the inner one takes, the outer one takes."""
+def test_vectorized_wrappers_can_be_nested():
+    """TorchWrapper: wraps another vectorized TorchWrapper and accepts the same actions."""
     env = EchoBatch(spaces.Discrete(4))
     inner = TorchWrapper(env, discrete_to_continuous_act=True)
     outer = ready(inner, force_classic_api=True)
@@ -236,8 +236,8 @@ def test_nesting_of_vectorised_environments():
     assert (observation.shape, reward.shape, done.tolist()) == ((3, 2), (3,), [True, True, True])
 
 
-def test_flags_of_floats_become_bools():
-    """TorchWrapper: done flags come out as bool tensors, whatever they were."""
+def test_float_flags_become_bools():
+    """TorchWrapper: done flags are bool tensors, whatever their dtype was."""
 
     class Floats(EchoBatch):
         def step(self, action):
@@ -252,7 +252,8 @@ def test_flags_of_floats_become_bools():
 
 
 def test_force_classic_api():
-    """TorchWrapper: force_classic_api gives the observation alone and four values, done = terminated or truncated."""
+    """TorchWrapper: force_classic_api returns only the observation, and four values with done = terminated or
+    truncated."""
     wrapped = TorchWrapper(Echo(), force_classic_api=True)
     assert isinstance(wrapped.reset(), torch.Tensor)
     dones = []
@@ -261,14 +262,14 @@ def test_force_classic_api():
         assert done.dtype == torch.bool
         assert info == {"n": 1}
         dones.append(done.item())
-    assert dones == [False, True, True]  # terminated in the second, truncated in the third
+    assert dones == [False, True, True]  # row 1 terminated, row 2 truncated
     _, _, done, _ = ready(EchoBatch(), force_classic_api=True).step(torch.zeros(3, 2))
     assert done.tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("classic", [False, True])
 def test_old_api_environments_keep_their_signature(classic):
-    """TorchWrapper: an old-API environment is passed through in its own shape."""
+    """TorchWrapper: an old-API environment keeps its signature."""
     wrapped = TorchWrapper(Old(), force_classic_api=classic)
     observation = wrapped.reset()
     assert torch.equal(observation, torch.zeros(2, dtype=torch.float64))
@@ -280,8 +281,8 @@ def test_old_api_environments_keep_their_signature(classic):
     assert isinstance(wrapped.unwrapped, Old)
 
 
-def test_spaces_of_the_old_package(monkeypatch):
-    """TorchWrapper: an old-API environment's spaces, of the `gym` package, become gymnasium's equal."""
+def test_old_gym_spaces_are_converted(monkeypatch):
+    """TorchWrapper: spaces of the `gym` package become equal gymnasium spaces."""
     module = ModuleType("gym.spaces")
     monkeypatch.setitem(sys.modules, "gym.spaces", module)
 
@@ -309,7 +310,7 @@ def test_spaces_of_the_old_package(monkeypatch):
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_discrete_to_continuous_single(start):
-    """TorchWrapper: on a Discrete(n) the action space becomes Box(-inf, inf, (n,)) and the arg max is applied."""
+    """TorchWrapper: for a Discrete(n) the action space becomes Box(-inf, inf, (n,)), and the arg max is applied."""
     env = Echo(action_space=spaces.Discrete(3, start=start))
     wrapped = ready(env, discrete_to_continuous_act=True)
     assert wrapped.action_space == spaces.Box(-np.inf, np.inf, (3,))
@@ -330,14 +331,14 @@ def test_discrete_to_continuous_batched():
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 5), (2, 4), ()])
-def test_scores_of_another_shape(shape):
-    """TorchWrapper: scores that are not one row of n an environment are refused."""
+def test_scores_of_another_shape_raise(shape):
+    """TorchWrapper: scores that are not n per environment raise."""
     with pytest.raises(SpaceError):
         ready(EchoBatch(spaces.Discrete(4)), discrete_to_continuous_act=True).step(torch.zeros(shape))
 
 
-def test_options_without_effect():
-    """TorchWrapper: discrete_to_continuous_act concerns Discrete spaces, clip_actions Box spaces."""
+def test_options_ignore_other_spaces():
+    """TorchWrapper: discrete_to_continuous_act applies to Discrete spaces, clip_actions to Box spaces."""
     assert TorchWrapper(Echo(), discrete_to_continuous_act=True).action_space == BOX
     env = Echo(action_space=spaces.Discrete(2))
     ready(env, clip_actions=True).step(torch.tensor(1))
@@ -358,7 +359,7 @@ def test_clip_actions(dtype):
 
 
 def test_clip_actions_of_integers():
-    """TorchWrapper: integer actions are clipped before they are narrowed, so that none wraps around."""
+    """TorchWrapper: integer actions are clipped before the cast, so that none wraps around."""
     env = Echo(action_space=spaces.Box(0, 200, (2,), np.uint8))
     ready(env, clip_actions=True).step(torch.tensor([300.7, -1.0]))
     assert env.action.tolist() == [200, 0]
@@ -376,21 +377,21 @@ def test_bounds_follow_the_action_to_its_device(device):
 
 @pytest.mark.parametrize("action", [1.0, [0.0, 1.0, 1.0]])
 def test_float_actions_for_integer_spaces_raise(action):
-    """TorchWrapper: floating actions for a Discrete are an error that says what to do."""
+    """TorchWrapper: floating actions for a Discrete raise with advice."""
     env = EchoBatch(spaces.Discrete(2)) if isinstance(action, list) else Echo(action_space=spaces.Discrete(2))
     with pytest.raises(SpaceError, match="discrete_to_continuous_act"):
         ready(env).step(torch.tensor(action))
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2), (4, 2)])
-def test_vectorised_environments_need_one_action_each(shape):
-    """TorchWrapper: an action without one row an environment is a ValueError."""
+def test_vectorized_environments_need_one_action_each(shape):
+    """TorchWrapper: an action without one row per environment is a ValueError."""
     with pytest.raises(ValueError, match="3 environments"):
         ready(EchoBatch()).step(torch.zeros(shape))
 
 
-def test_a_discrete_action_may_come_in_a_shape_of_one():
-    """TorchWrapper: one integer is one action, however many axes; two are none."""
+def test_discrete_actions_may_have_one_element():
+    """TorchWrapper: one integer is one action, with any number of dimensions; two integers raise."""
     env = Echo(action_space=spaces.Discrete(3))
     wrapped = ready(env)
     wrapped.step(torch.tensor([[2]]))
@@ -399,10 +400,10 @@ def test_a_discrete_action_may_come_in_a_shape_of_one():
         wrapped.step(torch.tensor([1, 2]))
 
 
-# ---------------------------------------------------------------- errors and what is handed on
+# ---------------------------------------------------------------- errors and forwarded arguments
 
 
-def test_step_before_reset():
+def test_step_before_reset_raises():
     """TorchWrapper: step before reset is a ValueError."""
     with pytest.raises(ValueError, match="reset"):
         TorchWrapper(Echo()).step(torch.zeros(2))
@@ -418,7 +419,7 @@ def test_invalid_step_results_raise(result, error):
 
 
 def test_extra_arguments_are_forwarded():
-    """TorchWrapper: reset, step, seed, render, close pass further arguments on."""
+    """TorchWrapper: reset, step, seed, render and close forward further arguments."""
 
     class Recorder(Echo):
         def __getattribute__(self, name):

@@ -1,6 +1,6 @@
-"""`VectorEnv`: results that stay, reaching into environments, spaces, arguments, and the end.
+"""`VectorEnv`: copies of results, calls to environments, spaces, arguments, and closing.
 
-What it yields is held against gymnasium in `tests/conformance`.
+`tests/conformance` compares its values with gymnasium.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def ones(n: int) -> np.ndarray:
     return np.ones((n, 2), np.float32)
 
 
-# -- results stay ----------------------------------------------------------------------------------
+# -- copies of results -----------------------------------------------------------------------------
 
 
 @ALL
 @pytest.mark.parametrize("name", ["counting", "dict", "graph", "image"])
 def test_results_are_never_overwritten(name, backend, num_workers):
-    """Everything that 50 steps and some resets returned is unchanged at the end, however much of it is held."""
+    """The results of 50 steps and some resets are unchanged at the end, however many of them are kept."""
     with VectorEnv(makers(name, 4), backend=backend, num_workers=num_workers, autoreset_mode="same_step") as envs:
         saved: list[Any] = [envs.reset(seed=1)]
         copies = [copy.deepcopy(saved[0])]
@@ -53,7 +53,7 @@ def test_results_are_never_overwritten(name, backend, num_workers):
 @ALL
 @pytest.mark.parametrize("keep", [0, 1, 2, 3, 7])
 def test_edits_of_results_do_not_affect_later_ones(backend, num_workers, keep):
-    """The caller may write to what it was given, whether it holds the last 0 or 7 of them."""
+    """The caller may write to results, whether it keeps the last 0 or 7 of them."""
 
     def life(edit: bool, mode: str) -> list[Any]:
         message_text, stored = [], []
@@ -76,7 +76,7 @@ def test_edits_of_results_do_not_affect_later_ones(backend, num_workers, keep):
 
 
 def scribble(value: Any) -> None:
-    """Overwrite every array in a result."""
+    """Overwrites every array in a result."""
     if isinstance(value, dict):
         for item in value.values():
             scribble(item)
@@ -92,7 +92,7 @@ def scribble(value: Any) -> None:
 
 
 def test_views_of_results_are_not_overwritten():
-    """A row or a slice of an observation holds its memory as much as the observation does."""
+    """A row or a slice of an observation keeps its memory like the whole observation."""
     with VectorEnv(counting(3, 90)) as envs:
         row, part = envs.reset()[0][1], envs.step([0] * 3)[0][1:, 2]
         for _ in range(12):
@@ -102,7 +102,7 @@ def test_views_of_results_are_not_overwritten():
 
 
 def test_infos_are_copies():
-    """An environment that gives out the same dict and array every time cannot reach what was returned."""
+    """An environment that returns the same dict and array every time cannot change earlier results."""
     shared = {"row": np.zeros(2)}
 
     class Same(Echo):
@@ -123,7 +123,7 @@ def test_infos_are_copies():
 @ALL
 @pytest.mark.parametrize("mode", MODES)
 def test_masked_reset_clears_pending_autoresets(mode, backend, num_workers):
-    """After an explicit reset the next step is a step (gymnasium's is a silent reset without shared memory)."""
+    """After an explicit reset the next step is a step (in gymnasium, without shared memory, it is a silent reset)."""
     place = {"backend": backend, "num_workers": num_workers}
     with VectorEnv(counting(2, 1), autoreset_mode=mode, **place) as envs:
         envs.reset()
@@ -162,7 +162,7 @@ def test_invalid_seeds_raise(seed):
         envs.reset(seed=seed)
 
 
-def test_seed_none():
+def test_fractional_seeds_raise():
     with VectorEnv(counting(2)) as envs, pytest.raises(TypeError, match=r"integer or one per environment, got 1\.5"):
         envs.reset(seed=1.5)
 
@@ -175,11 +175,11 @@ def test_seeds_of_every_kind(seed):
         assert [rng.random() for rng in envs.np_random] == [np.random.default_rng(s).random() for s in (4, 5)]
 
 
-# -- reaching into environments --------------------------------------------------------------------
+# -- calls to environments -------------------------------------------------------------------------
 
 
 @ALL
-def test_call_get_and_set(backend, num_workers):
+def test_call_get_and_set_reach_environments(backend, num_workers):
     with VectorEnv(counting(3), backend=backend, num_workers=num_workers) as envs:
         envs.reset()
         assert envs.call("twice", 5, plus=1) == (11, 12, 13)
@@ -198,7 +198,7 @@ def test_call_get_and_set(backend, num_workers):
         assert envs.step([0] * 3)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_attributes_behind_wrappers():
+def test_attributes_are_read_through_wrappers():
     with VectorEnv(makers("CartPole-v1", 2)) as envs:
         assert envs.get_attr("gravity") == (9.8, 9.8)
         envs.set_attr("gravity", [1.0, 2.0])
@@ -232,7 +232,7 @@ def test_info_of_one_environment():
 @ALL
 @pytest.mark.parametrize("place", ["observation", "action"])
 def test_differing_spaces_raise(place, backend, num_workers):
-    """Also where they have equal bytes and other bounds."""
+    """Also if they have equal byte sizes and different bounds."""
     other = spaces.Box(-2.0, 2.0, (2,), np.float32)
     fns = [Echo, Echo, Echo, partial(Echo, **{place: other})]
     with pytest.raises(SpaceError, match="environment ") as exc_info:
@@ -244,7 +244,7 @@ def test_differing_spaces_raise(place, backend, num_workers):
 
 @ALL
 def test_observation_mode_different(backend, num_workers):
-    """`observation_mode="different"` is what gymnasium's is; spaces of other shapes or dtypes stay refused."""
+    """`observation_mode="different"` works as in gymnasium; spaces of other shapes or dtypes raise."""
     bounds = [1.0, 2.0, 3.0]
     fns = [partial(Echo, spaces.Box(-b, b, (2,), np.float32)) for b in bounds]
     place = {"backend": backend, "num_workers": num_workers}
@@ -271,7 +271,7 @@ def test_observation_mode_tuple():
         assert envs.reset()[0] in batched
 
 
-# -- arguments and the end -------------------------------------------------------------------------
+# -- arguments and closing -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_factories_without_environment_raise():
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
-def test_empty_spaces(space, backend):
+def test_empty_spaces_are_supported(space, backend):
     class Empty(Counting):
         observation_space = action_space = space
 
@@ -328,7 +328,7 @@ def test_unpicklable_factories_raise():
 
 
 @ALL
-def test_closed(backend, num_workers):
+def test_use_after_close_raises(backend, num_workers):
     envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
     envs.reset()
     envs.close()
@@ -377,7 +377,7 @@ def test_failures_leave_other_environments_unchanged(backend, num_workers):
 
 
 def test_failing_resets_leave_others_reset():
-    """In next-step mode those that were reset are stepped next, not begun anew."""
+    """In next-step mode, environments that were reset are stepped next, not reset again."""
 
     class Once(Counting):
         def reset(self, *, seed=None, options=None):
@@ -418,7 +418,7 @@ def test_repr():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
 def test_copying_raises(copied: Any) -> None:
-    """Copies would lose the memory that caller and workers share, and observe zeros."""
+    """Copies would lose the shared memory of caller and workers, and observe zeros."""
     env = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
     with pytest.raises(TypeError, match="make others"):
         copied(env)

@@ -1,4 +1,4 @@
-"""Environments that worker processes can import, and what they should yield."""
+"""Environments that worker processes can import, with known results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FEW = [("dummy", 1), ("dummy", 3), ("shmem", 3), ("shmem", 2)]
 
 
 class Counting(gymnasium.Env):
-    """Observes `[i, episode, count]`, is paid i, and ends after `length` steps.
+    """Observes `[i, episode, count]` with reward i, and ends after `length` steps.
 
-    A step of action 2 lasts until the file `gate` is there, at most `patience` seconds; one of action 3 fails.
+    A step of action 2 lasts until the file `gate` exists, at most `patience` seconds; a step of action 3 fails.
     """
 
     metadata = {"render_modes": ["rgb_array"]}
@@ -40,11 +40,11 @@ class Counting(gymnasium.Env):
         self.seen.append((seed, options, others))
         self.episode += 1
         self.count = 0
-        return self.observe(), {"begun": self.episode}
+        return self.observe(), {"episode_index": self.episode}
 
     def step(self, action):
         if action == 3:
-            raise ZeroDivisionError("told to")
+            raise ZeroDivisionError("requested failure")
         if action == 2:
             end = time.monotonic() + self.patience
             while not os.path.exists(self.gate) and time.monotonic() < end:
@@ -58,7 +58,7 @@ class Counting(gymnasium.Env):
 
 
 class ReturnedObsEnv(gymnasium.Env):
-    """Observes and says what it was told to."""
+    """Observes and returns configured values."""
 
     action_space = spaces.Discrete(2)
 
@@ -74,7 +74,7 @@ class ReturnedObsEnv(gymnasium.Env):
 
 
 class DuckTypedEnv:
-    """No gymnasium environment: declares nothing, and its `reset` takes what it likes."""
+    """Does not derive from a gymnasium class, has no spaces, and its `reset` accepts any arguments."""
 
     def __init__(self, old: bool = False):
         self.old = old
@@ -89,7 +89,7 @@ class DuckTypedEnv:
 
 
 class SeededDuckTypedEnv(DuckTypedEnv):
-    """One that is seeded by a method of its own."""
+    """Is seeded by its own method."""
 
     def seed(self, seed):
         self.said = seed
@@ -97,12 +97,12 @@ class SeededDuckTypedEnv(DuckTypedEnv):
 
 
 def make(kind: str, n: int = 3, num_workers: int | None = None, maker: Any = Counting, **options: Any) -> BaseVectorEnv:
-    """A vector environment of this kind."""
+    """Makes a vector environment of this class."""
     return KINDS[kind]([partial(maker, i) for i in range(n)], num_workers=num_workers, **options)
 
 
 def make_returned_obs_venv(*cases: tuple[Any, ...], kind: str = "dummy", num_workers: int | None = 1, **options: Any) -> BaseVectorEnv:
-    """Environments that observe what they are told to, see `ReturnedObsEnv`."""
+    """Returns a vector environment of `ReturnedObsEnv`."""
     return KINDS[kind]([partial(ReturnedObsEnv, *case) for case in cases], num_workers=num_workers, **options)
 
 

@@ -1,4 +1,5 @@
-"""Asynchronous stepping: who is waited for, who may be asked, and that every transition arrives once and in order."""
+"""Asynchronous stepping: which environments are waited for and may be called, and that every transition arrives once
+and in order."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def gate(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"wait_num": 2}, {"timeout": 5}, {"wait_num": 3, "timeout": 5}])
-def test_wait_num_and_timeout_make_it_asynchronous(options):
+def test_wait_num_or_timeout_enable_asynchronous_steps(options):
     with make("dummy", 3, **options) as envs:
         assert envs.is_async
         assert (envs.wait_num, envs.timeout) == (options.get("wait_num", 3), options.get("timeout"))
@@ -38,7 +39,7 @@ def test_wait_num_and_timeout_make_it_asynchronous(options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ready_environments_are_returned_first(kind, gate):
-    """As Tianshou's: the first two of four, in the order in which they were ready."""
+    """As in Tianshou: the first two of four, in the order in which they became ready."""
     with make(kind, 4, wait_num=2, maker=lambda i: Counting(i, 9, gate)) as envs:
         envs.reset()
         obs, rew, terminated, truncated, infos = envs.step([0, 2, 0, 2] if kind != "dummy" else [0] * 4)
@@ -55,14 +56,14 @@ def test_ready_environments_are_returned_first(kind, gate):
 
 
 @pytest.fixture(params=["dummy", "shmem"])
-def flying(request, gate):
-    """Four environments, of which 2 and 3 are under way, until the gate is there."""
+def pending_venv(request, gate):
+    """Returns four environments, of which 2 and 3 are pending until the gate file exists."""
     with make(request.param, 4, wait_num=2, maker=lambda i: Counting(i, 9, gate)) as envs:
         envs.reset()
         envs.step([0, 0, 2, 2])
         assert envs.waiting_id == [2, 3]
         if request.param == "dummy":
-            gate.touch()  # its steps are taken when they are waited for
+            gate.touch()  # its steps are executed when they are waited for
         yield envs
 
 
@@ -81,24 +82,24 @@ def flying(request, gate):
         lambda envs: envs.metadata,
     ],
 )
-def test_pending_environments_raise(flying, use, gate):
-    """Neither stepped nor reset nor asked; and nothing is lost by having tried."""
+def test_pending_environments_raise(pending_venv, use, gate):
+    """They can be neither stepped nor reset nor queried, and the attempt loses no transition."""
     with pytest.raises(PendingError, match=r"\[2, 3\] are still pending"):
-        use(flying)
+        use(pending_venv)
     gate.touch()
-    obs, _, _, _, infos = flying.step(None)
+    obs, _, _, _, infos = pending_venv.step(None)
     assert sorted(ids_of(infos)) == [2, 3]
     assert obs[:, 2].tolist() == [1, 1]
 
 
-def test_a_reset_of_all_waits_for_pending_steps_and_drops_them(flying, gate):
+def test_a_reset_of_all_waits_for_pending_steps_and_drops_them(pending_venv, gate):
     gate.touch()
-    assert flying.reset()[0].tolist() == [[i, 1, 0] for i in range(4)]
-    assert flying.waiting_id == []
-    assert len(flying.step(None)[4]) == 0
+    assert pending_venv.reset()[0].tolist() == [[i, 1, 0] for i in range(4)]
+    assert pending_venv.waiting_id == []
+    assert len(pending_venv.step(None)[4]) == 0
 
 
-def test_a_reset_of_all_that_is_late_may_be_cancelled(tmp_path):
+def test_late_resets_of_all_can_be_cancelled(tmp_path):
     never = tmp_path / "gate"
     with make("shmem", 3, wait_num=2, maker=lambda i: Counting(i, 9, never, 600)) as envs:
         envs.reset()
@@ -115,7 +116,7 @@ def test_a_reset_of_all_that_is_late_may_be_cancelled(tmp_path):
 
 
 class SlowToReset(Counting):
-    """Its second reset lasts until the file `gate` is there."""
+    """Its second reset lasts until the file `gate` exists."""
 
     def reset(self, **kwargs):
         end = time.monotonic() + self.patience
@@ -126,7 +127,7 @@ class SlowToReset(Counting):
 
 @pytest.fixture(params=["dummy", "shmem"])
 def late(request, gate):
-    """Three environments, of which number 2 is late in a reset of all."""
+    """Returns three environments, of which number 2 is late in a reset of all."""
     patience = 0.3 if request.param == "dummy" else 600.0
     kinds = [Counting, Counting, SlowToReset]
     with make(request.param, 3, wait_num=2, maker=lambda i: kinds[i](i, 9, gate, patience)) as envs:
@@ -139,7 +140,7 @@ def late(request, gate):
 
 
 @pytest.mark.parametrize("use", ["reset", "reset some", "step", "collect", "get"])
-def test_any_call_waits_for_a_reset_that_was_late(use, late, gate):
+def test_every_call_waits_for_a_late_reset(use, late, gate):
     gate.touch()
     if use == "reset":
         assert late.reset()[0][:, 1].tolist() == [2, 2, 2]
@@ -156,7 +157,7 @@ def test_any_call_waits_for_a_reset_that_was_late(use, late, gate):
 
 
 @pytest.mark.parametrize("again", ["all", "some"])
-def test_a_reset_that_was_late_may_be_cancelled(again, late):
+def test_late_resets_can_be_cancelled(again, late):
     lost = late.cancel()
     assert late.waiting_id == []
     assert late.reset(None if again == "all" else lost)[0][:, 2].tolist() == [0] * (3 if again == "all" else len(lost))
@@ -166,22 +167,22 @@ def test_a_reset_that_was_late_may_be_cancelled(again, late):
     assert sorted(used) == [0, 1, 2]
 
 
-def test_idle_environments_can_be_stepped_reset_and_queried(flying, gate):
-    assert flying.get_env_attr("i", [1, 0]) == [1, 0]
-    flying.set_env_attr("brand", "new", 1)
-    assert flying.get_env_attr("brand", 1) == ["new"]
-    assert flying.reset([1])[0].tolist() == [[1, 1, 0]]
+def test_idle_environments_can_be_stepped_reset_and_queried(pending_venv, gate):
+    assert pending_venv.get_env_attr("i", [1, 0]) == [1, 0]
+    pending_venv.set_env_attr("brand", "new", 1)
+    assert pending_venv.get_env_attr("brand", 1) == ["new"]
+    assert pending_venv.reset([1])[0].tolist() == [[1, 1, 0]]
     gate.touch()
-    seen = ids_of(flying.step([0], [0])[4])
-    while flying.waiting_id:
-        seen += ids_of(flying.step(None)[4])
+    seen = ids_of(pending_venv.step([0], [0])[4])
+    while pending_venv.waiting_id:
+        seen += ids_of(pending_venv.step(None)[4])
     assert sorted(seen) == [0, 2, 3]
-    assert flying.reset()[0][:, 1].tolist() == [1, 2, 1, 1]
+    assert pending_venv.reset()[0][:, 1].tolist() == [1, 2, 1, 1]
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_ready_environments_are_returned_after_the_timeout(num_workers, gate):
-    """At least one: where none is ready in time, the first that is."""
+    """At least one: if none is ready in time, the first one that becomes ready."""
     with make("shmem", 3, num_workers, timeout=0.1, maker=lambda i: Counting(i, 9, gate, 0.3)) as envs:
         envs.reset()
         used = ids_of(envs.step([0, 0, 2])[4])
@@ -208,7 +209,7 @@ def test_step_timeouts_name_the_environments(gate):
 
 @pytest.mark.parametrize(("kind", "num_workers"), PLACES)
 def test_failures_do_not_lose_other_results(kind, num_workers):
-    """What others have come to is in the error; the failed one goes on after its reset."""
+    """The error has the results of the others; the failed one continues after its reset."""
     with make(kind, 4, num_workers, wait_num=2) as envs:
         envs.reset()
         counted = {i: 0 for i in range(4)}
@@ -236,8 +237,8 @@ def test_failures_do_not_lose_other_results(kind, num_workers):
         assert envs.step([0], [1])[0][0].tolist() == [1, 1, 1]
 
 
-class Sleepy(Counting):
-    """Takes a random time for each step, ends after random lengths, and puts the action it got into its info."""
+class RandomDelayEnv(Counting):
+    """Takes a random time for each step, ends after random lengths, and returns the received action in its info."""
 
     def step(self, action):
         if self.i % 2:
@@ -247,9 +248,10 @@ class Sleepy(Counting):
 
 
 def play(envs: BaseVectorEnv, draw: Any, rounds: int) -> dict[int, list[tuple[int, int, int]]]:
-    """Step, reset and collect at random; for each environment its (episode, count, action), as they came.
+    """Steps, resets and collects at random. Returns the (episode, count, action) of each environment in order of
+    arrival.
 
-    Every action is a number of its own, so that a transition that is lost, doubled or another's shows.
+    Every action is unique, so that a lost, repeated or swapped transition is detected.
     """
     n = len(envs)
     envs.reset()
@@ -295,8 +297,8 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int) -> dict[int, list[tuple[in
     return story
 
 
-def sleepy(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVectorEnv:
-    envs = KINDS[kind]([partial(Sleepy, i, 3 + i % 3) for i in range(n)], num_workers=num_workers, **options)
+def random_delay_venv(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVectorEnv:
+    envs = KINDS[kind]([partial(RandomDelayEnv, i, 3 + i % 3) for i in range(n)], num_workers=num_workers, **options)
     return envs
 
 
@@ -304,24 +306,24 @@ def sleepy(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVe
 @pytest.mark.parametrize(
     "options", [{"wait_num": 1}, {"wait_num": 4}, {"timeout": 0.001}, {"wait_num": 3, "timeout": 0.0005}]
 )
-def test_no_transition_is_lost_doubled_or_out_of_order(kind, num_workers, options):
+def test_no_transition_is_lost_repeated_or_out_of_order(kind, num_workers, options):
     rng = random.Random(str((kind, num_workers, options)))
-    with sleepy(kind, 6, num_workers, **options) as envs:
+    with random_delay_venv(kind, 6, num_workers, **options) as envs:
         story = play(envs, rng.randrange, 60)
     assert all(len(steps) > 5 for steps in story.values())
 
 
 @settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), wait_num=st.integers(1, 3), num_workers=st.integers(1, 4))
-def test_any_sequence_of_calls(data, wait_num, num_workers):
-    """Whatever is asked, in whatever order; in this process, where each example is quick."""
-    with sleepy("dummy", 4, num_workers, wait_num=wait_num) as envs:
+def test_any_sequence_of_calls_keeps_all_transitions(data, wait_num, num_workers):
+    """Any calls in any order; serial, since each example is fast there."""
+    with random_delay_venv("dummy", 4, num_workers, wait_num=wait_num) as envs:
         play(envs, lambda below: data.draw(st.integers(0, below - 1)), 8)
 
 
 @pytest.mark.parametrize("options", [{}, {"wait_num": 2}], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_a_reset_that_times_out_on_pending_steps_loses_none_of_them(backend, options, gate):
+def test_resets_that_time_out_keep_pending_steps(backend, options, gate):
     envs = BaseVectorEnv([partial(Counting, i, 9, gate) for i in range(3)], backend=backend, step_timeout=0.2, **options)
     with envs:
         envs.reset()

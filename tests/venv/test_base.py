@@ -1,4 +1,4 @@
-"""The contract of a synchronous vector environment, call by call, on every kind."""
+"""The contract of a synchronous vector environment, call by call, for every class."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def envs(request):
 def test_reset_all_and_some(envs):
     obs, infos = envs.reset()
     assert (obs.dtype, obs.tolist()) == (np.float32, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
-    assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"begun": 0}] * 3)
+    assert (infos.dtype, infos.shape, infos.tolist()) == (object, (3,), [{"episode_index": 0}] * 3)
     assert envs.reset(1)[0].tolist() == [[1, 1, 0]]
     for ids in ([2, 0], np.array([2, 0]), (2, 0)):
         obs, infos = envs.reset(ids)
         assert obs[:, 0].tolist() == [2, 0]
-    assert [info["begun"] for info in infos] == [3, 3]
-    assert envs.reset(env_id=[1])[1][0] == {"begun": 2}
+    assert [info["episode_index"] for info in infos] == [3, 3]
+    assert envs.reset(env_id=[1])[1][0] == {"episode_index": 2}
 
 
 def test_step_all_and_some(envs):
@@ -156,7 +156,7 @@ class Label(gymnasium.Wrapper):
 
 @pytest.mark.parametrize("kind", ["dummy", "subproc"])
 def test_get_reads_through_wrappers_and_set_reaches_the_innermost(kind):
-    """As Tianshou's own worker processes do it; its dummy looks at the innermost alone."""
+    """As in Tianshou's worker processes; its dummy class reads only the innermost environment."""
     with make(kind, 2, maker=lambda i: Label(gymnasium.wrappers.TimeLimit(Counting(i), 2))) as envs:
         assert envs.get_env_attr("label") == ["outside"] * 2
         assert envs.get_env_attr("i") == ["hidden"] * 2
@@ -191,7 +191,7 @@ def test_exceptions_name_their_environment_and_others_continue(envs):
     envs.reset()
     with pytest.raises(WorkerError, match=r"environment 1 .*ZeroDivisionError") as exc_info:
         envs.step([0, 3, 0])
-    assert "told to" in str(exc_info.value)
+    assert "requested failure" in str(exc_info.value)
     assert isinstance(exc_info.value.__cause__, ZeroDivisionError)
     assert exc_info.value.transition.obs[[0, 2], 2].tolist() == [1, 1]
     with pytest.raises(PendingError, match=r"\[1\] failed before"):
@@ -204,7 +204,7 @@ def test_exceptions_name_their_environment_and_others_continue(envs):
 @pytest.mark.parametrize(("kind", "num_workers"), FEW)
 @pytest.mark.parametrize("ids", [None, [1, 2]])
 def test_timed_out_steps_do_not_shift_later_ones(kind, num_workers, ids, tmp_path):
-    """The late step is collected by `step(None)`, or dropped by a reset; no later one is taken for it."""
+    """The late step is collected by `step(None)` or dropped by a reset; no later step is mistaken for it."""
     gate, patience = tmp_path / "gate", 0.2 if kind == "dummy" else 30
     with make(kind, 3, num_workers, step_timeout=0.1, maker=lambda i: Counting(i, 9, gate, patience)) as envs:
         envs._pool.step_timeout = 30
@@ -245,7 +245,7 @@ def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_are_copies(kind):
-    """Observations, and what is nested in infos, also where the environment goes on with its own."""
+    """Covers observations and nested infos, also if the environment keeps writing to them."""
 
     class Selfish(Counting):
         def __init__(self):
@@ -270,7 +270,7 @@ def test_results_are_copies(kind):
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 def test_duck_typed_environments(kind):
-    """What Tianshou's workers need no declaration for, and what stepped as the old gym did."""
+    """Covers environments without declarations, which Tianshou's workers accept, and the old gym interface."""
     makers = [DuckTypedEnv, lambda: DuckTypedEnv(old=True), SeededDuckTypedEnv]
     with KINDS[kind](makers) as envs:
         assert envs.seed(3) == [[3], [4], [5, 7]]
@@ -321,7 +321,7 @@ def test_invalid_factories_raise():
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
-def test_contexts(context):
+def test_start_methods_are_accepted(context):
     with SubprocVectorEnv([lambda: gymnasium.make("CartPole-v1")], None, None, True, context) as envs:
         assert envs.share_memory
         assert envs.reset()[0].shape == (1, 4)

@@ -1,4 +1,4 @@
-"""The wrappers over environments of EnvPool's itself; what they ask of it is in `test_wrappers`."""
+"""The wrappers over real EnvPool environments; `test_wrappers` uses an imitation of them."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _pool(**options: Any) -> Any:
     return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, seed=3, **options)
 
 
-def test_synchronous_steps() -> None:
+def test_synchronous_steps_equal_envpool() -> None:
     bare, envs = _pool(), VectorEnvWrapper(_pool())
     assert (len(envs), envs.env_num, envs.is_async, envs.is_closed) == (4, 4, False, False)
     assert envs.action_space == bare.action_space
@@ -38,7 +38,7 @@ def test_synchronous_steps() -> None:
     bare.close()
 
 
-def test_normalised() -> None:
+def test_observations_are_normalized() -> None:
     bare, envs = _pool(), VectorEnvNormObs(VectorEnvWrapper(_pool()))
     seen = [bare.reset()[0]]
     np.testing.assert_allclose(envs.reset()[0], _normed(seen[0], seen[0]), atol=1e-5)
@@ -58,8 +58,8 @@ def _normed(obs: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (obs - rows.mean(0)) / np.sqrt(rows.var(0) + np.finfo(np.float32).eps)
 
 
-def test_asynchronous_steps() -> None:
-    """EnvPool's own asynchronous mode: half are received, and go on."""
+def test_asynchronous_steps_are_wrapped() -> None:
+    """In EnvPool's asynchronous mode, half of the environments are received and continue."""
     envs = VectorEnvNormObs(_pool(batch_size=2))
     assert envs.is_async
     envs.async_reset()

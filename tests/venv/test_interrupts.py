@@ -1,4 +1,4 @@
-"""Ctrl-C at many points of an asynchronous call: nothing waits for ever, and a reset makes a fresh start."""
+"""Ctrl-C at many points of an asynchronous call: no call waits without end, and a reset restores a clean state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ USES: dict[str, Callable[[BaseVectorEnv], Any]] = {
 
 
 def _collect_all(envs: BaseVectorEnv) -> list[int]:
-    """Collects what is pending; the environments of the transitions, without those that say they were interrupted."""
+    """Collects what is pending, and returns the environments of the transitions, without those reported as
+    interrupted."""
     used: list[int] = []
     errors: list[str] = []
     while envs.waiting_id:
@@ -43,14 +44,14 @@ def _collect_all(envs: BaseVectorEnv) -> list[int]:
 @pytest.mark.parametrize("collect", [False, True])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_it_recovers(backend: Any, use: str, collect: bool, step_timeout: float | None) -> None:
+def test_reset_recovers_from_interrupts(backend: Any, use: str, collect: bool, step_timeout: float | None) -> None:
     makers = [partial(Counting, i, 99) for i in range(4)]
     stride = 40 if backend == "ray" else 7
     with BaseVectorEnv(makers, wait_num=2, backend=backend, step_timeout=step_timeout) as envs:
         envs.reset()
         interrupt = Interrupt(0)
         at = 1
-        while interrupt.left <= 0:  # until the call ends first
+        while interrupt.left <= 0:  # until the call ends before the interrupt
             if use == "collect":
                 envs.step(ACTIONS)
             with (interrupt := Interrupt(at)):
@@ -67,8 +68,8 @@ def test_it_recovers(backend: Any, use: str, collect: bool, step_timeout: float 
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes", pytest.param("ray", marks=pytest.mark.ray)])
-def test_replies_that_were_lost_are_not_waited_for(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their environments must be reset, and all others go on."""
+def test_lost_replies_are_not_waited_for(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments must be reset; all others continue."""
     with BaseVectorEnv([partial(Counting, i, 99) for i in range(4)], wait_num=1, backend=backend) as envs:
         envs.reset()
         receive = envs._pool._backend.receive
@@ -97,12 +98,12 @@ class Failing(Counting):
 
 @pytest.mark.parametrize("policy", ["restart", "mask"])
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
-def test_it_recovers_while_an_environment_restarts(backend: Any, policy: Any) -> None:
+def test_reset_recovers_from_interrupts_during_restarts(backend: Any, policy: Any) -> None:
     options: Any = {"wait_num": 2, "backend": backend, "on_failure": policy, "restarts_per_hour": 10**6}
     interrupt, at, stride = Interrupt(0), 1, 11
     envs = BaseVectorEnv([partial(Failing, i, 99) for i in range(4)], **options)
     while interrupt.left <= 0:
-        if policy == "mask":  # which excludes number 1 for the rest of a vector environment
+        if policy == "mask":  # which excludes number 1 until the vector environment is closed
             envs.close()
             envs = BaseVectorEnv([partial(Failing, i, 99) for i in range(4)], **options)
         envs.reset()

@@ -1,4 +1,4 @@
-"""What observations, rewards and infos look like, whatever environments declare; the same on every kind."""
+"""The form of observations, rewards and infos, whatever environments declare; equal for every class."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[list[Any], Any]] = {
 
 @pytest.mark.parametrize(("kind", "num_workers"), [("dummy", 1), ("dummy", 2), ("shmem", 2), ("shmem", 1)])
 @pytest.mark.parametrize("name", CASES)
-def test_observations(name, kind, num_workers):
+def test_observations_are_stacked_or_objects(name, kind, num_workers):
     cases, expected = CASES[name]
     with make_returned_obs_venv(*cases, kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[0], expected)
@@ -105,7 +105,7 @@ r"\(2,\).*trust_spaces=False"):
 
 
 class Acting(ReturnedObsEnv):
-    """Takes nested actions."""
+    """Accepts nested actions."""
 
     action_space = spaces.Dict(left=spaces.Discrete(3), right=BOX)
 
@@ -135,8 +135,8 @@ def test_nested_and_heterogeneous_actions_arrive_unchanged(kind):
 
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_rewards_of_several_numbers(kind, num_workers):
-    """An agent or an objective each, as Tianshou's PettingZoo environments give them."""
+def test_vector_rewards_are_stacked(kind, num_workers):
+    """One reward per agent or objective, as Tianshou's PettingZoo environments return them."""
     cases = [(ones(2), BOX, [1, 2.5]), (ones(2), BOX, np.array([3, 4]), {"x": 1})]
     with make_returned_obs_venv(*cases, kind=kind, num_workers=num_workers) as envs:
         envs.reset()
@@ -149,7 +149,7 @@ def test_rewards_of_several_numbers(kind, num_workers):
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_infos_are_passed_through(kind, num_workers):
-    """Numbers keep their types, in any number of workers."""
+    """Numbers keep their types, for any number of workers."""
     infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}}]
     with make_returned_obs_venv(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[1], objects(*infos))

@@ -1,4 +1,4 @@
-"""`RunningMeanStd`: Tianshou's names over the library's one implementation of running statistics."""
+"""`RunningMeanStd`: Tianshou's names over vecrl's implementation of running statistics."""
 
 from __future__ import annotations
 

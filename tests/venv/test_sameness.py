@@ -1,4 +1,4 @@
-"""The same seeds and actions give the same results, bit for bit, on every kind and in any number of workers."""
+"""Equal seeds and actions give bit-identical results for every class and number of workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def begin(what: str, kind: str, num_workers: int | None, **options: Any) -> Base
 
 
 def trajectory(what: str, kind: str, num_workers: int | None) -> list[Any]:
-    """Some steps of all, some of some, and resets of those that ended."""
+    """Returns full steps, partial steps, and resets of ended environments."""
     rng = np.random.default_rng(3)
     with begin(what, kind, num_workers) as envs:
         message_text: list[Any] = [envs.seed(5), envs.reset()]
@@ -50,22 +50,22 @@ def test_trajectories_are_equal_on_every_backend(what, kind, num_workers):
 
 
 def stories(what: str, kind: str, num_workers: int | None, **options: Any) -> list[list[Any]]:
-    """What each environment yields in 12 steps with actions of its own, whoever is ready when."""
+    """Returns the results of each environment in 12 steps with its own actions, in any order of readiness."""
     actions = np.random.default_rng(4).integers(0, 2, (N, 12))
     reported: list[list[Any]] = [[] for _ in range(N)]
     steps, is_over = [0] * N, set()
     with begin(what, kind, num_workers, **options) as envs:
 
-        def begin_anew(ids: list[int], **seeds: Any) -> None:
+        def reset_ids(ids: list[int], **seeds: Any) -> None:
             for i, *message_text in zip(ids, *envs.reset(ids, **seeds), strict=True):
                 reported[i].append(message_text)
                 is_over.discard(i)
 
-        begin_anew(list(range(N)), seed=list(range(N)))
+        reset_ids(list(range(N)), seed=list(range(N)))
         while sum(steps) < 12 * N:
             free = [i for i in envs.ready_id if steps[i] < 12]
             if reset_rows := [i for i in free if i in is_over]:
-                begin_anew(reset_rows)
+                reset_ids(reset_rows)
             result = envs.step(actions[free, [steps[i] for i in free]], free) if free else envs.step(None)
             for row, i in enumerate(ids_of(result[4])):
                 reported[i].append([part[row] for part in result])

@@ -1,4 +1,4 @@
-"""Environments with ids, and classic ones, go on from a state as if nothing had been."""
+"""Environments with ids and classic environments continue from a restored state."""
 
 from functools import partial
 from typing import Any

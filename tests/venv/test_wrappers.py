@@ -1,4 +1,4 @@
-"""Wrappers forward everything, to a vector environment, another wrapper, or one of EnvPool's."""
+"""Wrappers forward all calls to a vector environment, another wrapper, or an EnvPool environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RunningMeanStd, VectorEnvN
 
 
 def test_every_public_name_is_forwarded():
-    """One that is added to `BaseVectorEnv` and forgotten in the wrapper would work on no pool."""
+    """A method that is added to `BaseVectorEnv` and missing in the wrapper would not work on any wrapped
+    environment."""
     public = {name for name in vars(BaseVectorEnv) if not name.startswith("_")} - {"excluded_from_state"} | {"__len__"}
     assert public <= set(vars(VectorEnvWrapper))
     for name in ("reset", "step", "seed", "render", "get_env_attr", "set_env_attr"):
@@ -25,7 +26,7 @@ def test_every_public_name_is_forwarded():
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_forwarding(layers):
+def test_calls_are_forwarded(layers):
     inner = envs = make("dummy", 3, 3, wait_num=2)
     for _ in range(layers):
         envs = VectorEnvWrapper(envs)
@@ -63,8 +64,9 @@ def test_forwarding(layers):
         envs.reset()
 
 
-def test_observations_are_normalised_by_all_updates():
-    """Tianshou's numbers: what it observes counts first and is normalised then, some rows as well as all."""
+def test_observations_are_normalized_by_all_updates():
+    """The numbers equal Tianshou's: observations update the statistics before they are normalized, for partial and full
+    steps."""
     envs = VectorEnvNormObs(make("dummy", 3))
     seen = np.empty((0, 3))
 
@@ -78,7 +80,7 @@ def test_observations_are_normalised_by_all_updates():
 
     obs, infos = envs.reset()
     expect(obs, [[0, 0, 0], [1, 0, 0], [2, 0, 0]])
-    assert infos[0] == {"begun": 0}
+    assert infos[0] == {"episode_index": 0}
     obs, rew, _, _, infos = envs.step([0, 0, 0])
     expect(obs, [[0, 0, 1], [1, 0, 1], [2, 0, 1]])
     assert (rew.tolist(), ids_of(infos)) == ([0, 1, 2], [0, 1, 2])
@@ -106,7 +108,7 @@ def test_statistics_are_shared_and_frozen():
     test.close()
 
 
-def test_normalised_without_waiting():
+def test_asynchronous_observations_are_normalized():
     with VectorEnvNormObs(make("dummy", 3, 3, wait_num=2)) as envs:
         envs.reset()
         assert envs.step([0] * 3)[0].shape == (2, 3)
@@ -115,7 +117,7 @@ def test_normalised_without_waiting():
         assert envs.get_obs_rms().count == 6
 
 
-def test_observations_of_several_arrays_cannot_be_normalised():
+def test_nested_observations_cannot_be_normalized():
     obs = {"x": np.zeros(2, np.float32)}
     space = spaces.Dict(x=spaces.Box(-1, 1, (2,)))
     for options in ({}, {"stack_dicts": True}):
@@ -127,7 +129,7 @@ def test_observations_of_several_arrays_cannot_be_normalised():
 
 
 class LikeEnvPool(gymnasium.vector.VectorEnv):
-    """What EnvPool's environments were seen to have and to refuse: ids are arrays or None, infos dicts of arrays."""
+    """Imitates EnvPool's environments in what they have and reject: ids are arrays or None, infos dicts of arrays."""
 
     num_envs, is_async, closed = 3, False, False
     single_observation_space = observation_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -155,7 +157,7 @@ class LikeEnvPool(gymnasium.vector.VectorEnv):
         return self.num_envs
 
 
-def test_over_envpool():
+def test_wrappers_over_envpool():
     inner = LikeEnvPool()
     envs = VectorEnvNormObs(VectorEnvWrapper(inner))
     assert (len(envs), envs.env_num, envs.is_async, envs.is_closed, envs.num_envs) == (3, 3, False, False, 3)

@@ -1,5 +1,5 @@
-"""An environment whose rows know nothing of each other, for the tests: what a row gives follows from its id, its
-episode and its actions alone, so that a batch must equal so many single ones."""
+"""An environment with independent rows, for the tests: the values of a row depend only on its id, its episode and its
+actions, so a batch must equal the same number of single environments."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from ..specs import Bounded, Categorical, Composite, Unbounded
 
 
 class IndependentRowsEnv(EnvBase):
-    """Rows `ids`, or the row `ids` alone without a batch dimension. Episode e of row i ends after 2 + (i + e) % 3
-    steps, by turns terminated and truncated. It obeys masks of resets and of steps."""
+    """Has the rows `ids`, or the single row `ids` without a batch dimension. Episode e of row i ends after 2 + (i + e)
+    % 3 steps, alternately terminated and truncated. Obeys reset masks and step masks."""
 
     def __init__(self, ids: Sequence[int] | int = 0, **kwargs: Any):
         self.ids = torch.as_tensor(ids)

@@ -1,4 +1,4 @@
-"""Environments for the tests of batches, and a batch as a loop over them would have it."""
+"""Environments for the tests of batches, and a loop over single environments as the reference."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from ..counting_envs import Counting, Groups
 
 
 class CountingTensorDictEnv(EnvBase):
-    """Counts its steps, looks at random numbers, and ends after `limit` steps, truncated if that is even."""
+    """Counts its steps, observes random numbers, and ends after `limit` steps. Even limits truncate."""
 
     def __init__(self, limit: int = 3, size: int = 3, **kwargs: Any):
         super().__init__(**kwargs)
@@ -54,7 +54,7 @@ class CountingTensorDictEnv(EnvBase):
 
 
 class FaultyEnv(CountingTensorDictEnv):
-    """Does something bad at a place, from the second step on."""
+    """Commits a fault at one place, from the second step on."""
 
     def __init__(self, place: str, fault: Callable[[], Any]):
         super().__init__(99)
@@ -88,7 +88,7 @@ def sleeps() -> None:
 
 
 class ObjectObsEnv(CountingTensorDictEnv):
-    """Says what it counts."""
+    """Observes its count as an object."""
 
     def __init__(self, limit: int = 3):
         super().__init__(limit)
@@ -101,7 +101,7 @@ class ObjectObsEnv(CountingTensorDictEnv):
 
 
 class DynamicSizeEnv(EnvBase):
-    """Sees one row more with every step."""
+    """Observes one more row with every step."""
 
     def __init__(self, limit: int = 5):
         super().__init__()
@@ -125,7 +125,7 @@ class DynamicSizeEnv(EnvBase):
 
 
 class Stateful(EnvBase):
-    """Goes on from what the TensorDict says, and knows nothing of itself."""
+    """Continues from the state in the TensorDict and keeps none itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ MAKERS: dict[str, Sequence[Callable[[], EnvBase]]] = {
 
 
 class LoopReference:
-    """Environments one by one, as a batch should behave."""
+    """Steps environments one by one, as the reference for a batch."""
 
     def __init__(self, makers: Sequence[Callable[[], EnvBase]]):
         self.envs = [make() for make in makers]
@@ -197,7 +197,7 @@ def _stacked(rows: Sequence[Any]) -> Any:
 
 
 def assert_same(actual: Any, reference: Any) -> None:
-    """That two TensorDicts of a batch hold the same, bit for bit, row by row."""
+    """Asserts that two TensorDicts of a batch are bit-identical, row by row."""
     assert actual.batch_size == reference.batch_size
     for row, (own_value, other) in enumerate(zip(actual.unbind(0), reference.unbind(0), strict=True)):
         remaining, right = flat(own_value), flat(other)
@@ -213,7 +213,7 @@ def assert_same(actual: Any, reference: Any) -> None:
 
 
 def flat(data: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """All that is in a TensorDict, by path; objects as they are."""
+    """Returns all entries of a TensorDict by path; objects are returned unchanged."""
     found: dict[tuple[str, ...], Any] = {}
     for name in data.keys():  # noqa: SIM118
         value = data.get(name)

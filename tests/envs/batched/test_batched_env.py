@@ -1,4 +1,4 @@
-"""`SerialEnv` and `ParallelEnv`: their lives, attributes, seeds, states, and what is whose."""
+"""`SerialEnv` and `ParallelEnv`: start and close, attributes, seeds, states, and copies of results."""
 
 import copy
 import gc
@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per
 
 
 @BOTH
-def test_the_batch_size_and_specs_of_a_batch(kind: Any) -> None:
+def test_batch_size_and_specs(kind: Any) -> None:
     with kind(3, partial(Counting, 2, 3)) as env:
         assert env.batch_size == (3, 2)
         assert env.action_spec.shape == (3, 2, 2)
@@ -98,7 +98,7 @@ def test_close_and_restart(kind: Any) -> None:
 
 
 @BOTH
-def test_new_keywords_count_at_once(kind: Any) -> None:
+def test_new_keywords_apply_immediately(kind: Any) -> None:
     with kind(2, CountingTensorDictEnv) as env, TransformedEnv(env, StepCounter()) as seen:
         env.update_kwargs([{"limit": 1, "size": 5}, {"limit": 2, "size": 5}])
         env.start()
@@ -116,7 +116,7 @@ def test_new_keywords_count_at_once(kind: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("make", [CountingTensorDictEnv, lambda **_: GymEnv("CartPole-v1")], ids=["tally", "gym"])
-def test_new_keywords_leave_seeds_as_they_were(kind: Any, make: Any) -> None:
+def test_new_keywords_do_not_change_seeds(kind: Any, make: Any) -> None:
     with kind(2, make) as env, kind(2, make) as other:
         for item in (env, other):
             item.set_seed(5)
@@ -171,14 +171,14 @@ def test_compatibility_arguments_are_accepted() -> None:
         assert env.non_blocking is False
 
 
-def test_one_environment_needs_no_process() -> None:
+def test_single_environment_needs_no_process() -> None:
     with ParallelEnv(1, CountingTensorDictEnv, serial_for_single=True) as env:
         assert env.pid == [psutil.Process().pid]
     with ParallelEnv(1, CountingTensorDictEnv) as env:
         assert env.pid != [psutil.Process().pid]
 
 
-def test_envs_per_worker() -> None:
+def test_environments_are_divided_among_workers() -> None:
     for per_worker, workers in ((1, 4), (2, 2), (3, 2), (4, 1)):
         with ParallelEnv(4, CountingTensorDictEnv, envs_per_worker=per_worker) as env:
             assert len(set(env.pid)) == workers
@@ -186,12 +186,12 @@ def test_envs_per_worker() -> None:
         SerialEnv(2, CountingTensorDictEnv, envs_per_worker=0)
 
 
-def test_threads_of_torch_in_workers() -> None:
-    class Telling(CountingTensorDictEnv):
+def test_torch_threads_in_workers_can_be_set() -> None:
+    class ThreadCountEnv(CountingTensorDictEnv):
         def threads(self) -> int:
             return torch.get_num_threads()
 
-    with ParallelEnv(1, Telling, num_sub_threads=2, mp_start_method="spawn") as env:
+    with ParallelEnv(1, ThreadCountEnv, num_sub_threads=2, mp_start_method="spawn") as env:
         assert env.threads() == [2]
 
 
@@ -209,7 +209,7 @@ def test_settings_apply_from_the_next_start() -> None:
 
 
 @BOTH
-def test_seeds_run_through_all(kind: Any) -> None:
+def test_set_seed_seeds_every_environment(kind: Any) -> None:
     for make in (CountingTensorDictEnv, partial(GymEnv, "CartPole-v1")):
         with kind(3, make) as env:
             assert env.set_seed(0) == next_seed(next_seed(next_seed(0)))
@@ -266,7 +266,7 @@ def test_keywords_and_states_reach_environments(kind: Any) -> None:
 
 
 @BOTH
-def test_batches_of_batches(kind: Any) -> None:
+def test_batches_can_be_nested(kind: Any) -> None:
     inner = partial(SerialEnv, 2, [partial(CountingTensorDictEnv, 2), partial(CountingTensorDictEnv, 3)])
     with kind(2, inner) as env:
         assert env.batch_size == (2, 2)
@@ -276,14 +276,14 @@ def test_batches_of_batches(kind: Any) -> None:
         assert env.limit == [[2, 3]] * 2
 
 
-def test_processes_in_processes() -> None:
+def test_process_batches_can_be_nested() -> None:
     with ParallelEnv(2, partial(ParallelEnv, 2, CountingTensorDictEnv, envs_per_worker=1), envs_per_worker=1) as env:
         assert env.rollout(2).shape == (2, 2, 2)
         assert len({pid for pids in env.pid for pid in pids}) == 4
 
 
 @BOTH
-def test_objects(kind: Any) -> None:
+def test_object_observations_are_returned(kind: Any) -> None:
     with kind(2, [partial(ObjectObsEnv, 2), partial(ObjectObsEnv, 3)]) as env:
         rollout = env.rollout(4, break_when_any_done=False)
         assert rollout["text"] == [["at 0", "at 1", "at 0", "at 1"], ["at 0", "at 1", "at 2", "at 0"]]
@@ -291,7 +291,7 @@ def test_objects(kind: Any) -> None:
 
 
 @BOTH
-def test_dynamic_shapes(kind: Any) -> None:
+def test_dynamic_shapes_are_stacked_lazily(kind: Any) -> None:
     with kind(2, [partial(DynamicSizeEnv, 2), partial(DynamicSizeEnv, 5)]) as env:
         assert env.has_dynamic_specs
         rollout = env.rollout(4, return_contiguous=False, break_when_any_done=False)
@@ -307,7 +307,7 @@ class Learning(CountingTensorDictEnv):
 
 
 @BOTH
-def test_states_of_all(kind: Any) -> None:
+def test_states_of_all_environments_restore(kind: Any) -> None:
     with kind(2, [partial(Learning, 1.0), partial(Learning, 2.0)]) as env:
         state = env.state_dict()
         assert {key: value.tolist() for key, value in state.items()} == {
@@ -338,7 +338,7 @@ def test_fake_tensordict_of_heterogeneous_environments() -> None:
             assert sorted(own_value.keys(True, True), key=str) == sorted(other.keys(True, True), key=str)
 
 
-def test_devices() -> None:
+def test_results_are_moved_to_the_device() -> None:
     with SerialEnv(2, CountingTensorDictEnv, device="cpu") as env:
         assert env.device == torch.device("cpu")
         assert env.rollout(2).device == torch.device("cpu")
@@ -350,7 +350,7 @@ def test_devices() -> None:
         assert sorted(env.to("cpu").observation_spec[1].keys()) == ["count", "seen", "text"]
 
 
-def test_creators() -> None:
+def test_env_creators_are_accepted() -> None:
     make = EnvCreator(CountingTensorDictEnv, {"limit": 3}, size=5)
     repeated = cloudpickle.loads(cloudpickle.dumps(make))
     assert (repeated().limit, repeated(limit=9).limit, repeated.make_variant(size=1)().size) == (3, 9, 1)
@@ -404,7 +404,7 @@ def test_set_state_is_forwarded(kind: Any) -> None:
 
 
 @BOTH
-def test_a_seed_for_a_reset_reaches_every_environment(kind: Any) -> None:
+def test_reset_seed_reaches_every_environment(kind: Any) -> None:
     with kind(2, partial(GymEnv, "CartPole-v1")) as env:
         alone = GymEnv("CartPole-v1").reset(seed=3)["observation"]
         env.set_seed(1)
@@ -434,6 +434,6 @@ def test_environment_randomness_is_equal_on_every_backend(kind: Any) -> None:
             env.set_seed(5)
             torch.manual_seed(0)
             root = env.reset().set("action", torch.tensor([0, 4, 8]))
-            torch.rand(len(boards))  # chance of the caller's has no part in it
+            torch.rand(len(boards))  # the caller's random numbers have no effect
             boards.append(env.step(root)["next", "board"])
         assert boards[0].equal(boards[1])

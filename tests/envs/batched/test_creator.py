@@ -44,7 +44,7 @@ def numbers(env: EnvBase, steps: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("batch", BACKENDS)
-def test_trajectories_of_all_workers_and_variants_have_numbers_of_their_own(batch: Any) -> None:
+def test_trajectory_numbers_are_unique_across_workers_and_variants(batch: Any) -> None:
     creator = EnvCreator(counted)
     env = batch(3, [creator, creator.make_variant(max_steps=3, front=True), creator.make_variant(max_steps=6)])
     rows = [[row[step] for step in range(0, 6, length)] for row, length in zip(numbers(env, 6), (2, 3, 6), strict=True)]
@@ -56,7 +56,7 @@ def test_trajectories_of_all_workers_and_variants_have_numbers_of_their_own(batc
 
 
 @pytest.mark.parametrize("batch", BACKENDS)
-def test_statistics_of_all_workers_are_one(batch: Any) -> None:
+def test_workers_share_statistics(batch: Any) -> None:
     env = batch(2, EnvCreator(normed))
     env.set_seed(0)
     env.rollout(5, break_when_any_done=False)
@@ -71,11 +71,11 @@ def _flat(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     return {name: leaf for key, value in state.items() for name, leaf in _flat(value, f"{prefix}.{key}").items()}
 
 
-def test_threads_that_make_environments_at_once_share_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_share_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     both, make = threading.Barrier(2), tempfile.mkdtemp
 
     def mkdtemp(**arguments: Any) -> str:
-        with suppress(threading.BrokenBarrierError):  # where the other thread waits for this one
+        with suppress(threading.BrokenBarrierError):  # the other thread waits here for this one
             both.wait(timeout=0.2)
         return make(**arguments)
 
@@ -91,13 +91,13 @@ def test_share_memory_can_be_turned_off() -> None:
     assert [int(EnvCreator(counted)().reset()["traj_count"]) for _ in range(2)] == [0, 0]
 
 
-def test_copies_of_a_creator_share_with_it() -> None:
+def test_copies_share_the_creators_memory() -> None:
     creator = EnvCreator(counted, max_steps=4)
     envs = [make() for make in (creator, pickle.loads(pickle.dumps(creator)), copy.deepcopy(creator))]
     assert [int(env.reset()["traj_count"]) for env in envs * 2] == list(range(6))
 
 
-def test_the_folder_stays_as_long_as_an_environment_uses_it() -> None:
+def test_folder_exists_while_an_environment_uses_it() -> None:
     creator = EnvCreator(counted)
     folder: Path = creator._folder.path
     env = creator()
@@ -110,13 +110,13 @@ def test_the_folder_stays_as_long_as_an_environment_uses_it() -> None:
     assert not folder.exists()
 
 
-def test_a_copy_on_another_machine_counts_by_itself() -> None:
+def test_copies_on_another_machine_count_separately() -> None:
     creator = EnvCreator(counted)
     creator._folder._path = "/nowhere"
     assert [int(creator().reset()["traj_count"]) for _ in range(2)] == [0, 0]
 
 
-def test_a_state_that_is_set_takes_no_number_twice() -> None:
+def test_set_state_does_not_repeat_trajectory_numbers() -> None:
     creator = EnvCreator(counted)
     first, second = creator(), creator()
     state = first.get_state()
@@ -128,7 +128,7 @@ def test_a_state_that_is_set_takes_no_number_twice() -> None:
     assert int(later.reset()["traj_count"]) == 3
 
 
-def test_the_first_environment_gives_what_it_has_learnt() -> None:
+def test_statistics_of_the_first_environment_are_shared() -> None:
     learnt = normed()
     learnt.rollout(7)
     state = learnt.transform[0].get_extra_state()
@@ -144,14 +144,14 @@ def test_the_first_environment_gives_what_it_has_learnt() -> None:
     assert first.loc["observation"].data_ptr() != second.loc["observation"].data_ptr()
 
 
-def test_statistics_of_other_shapes_are_not_shared() -> None:
+def test_statistics_of_different_shapes_are_not_shared() -> None:
     creator = EnvCreator(normed)
     item, other = creator(), creator.make_variant(shapes=[(4,)])()
     item.rollout(3)
     assert other.transform[0].get_extra_state() == {}
 
 
-def test_statistics_of_open_shapes_are_refused() -> None:
+def test_statistics_of_dynamic_shapes_raise() -> None:
     def make() -> EnvBase:
         env = Counting(3)
         env.set_spec_lock_(False)

@@ -1,4 +1,4 @@
-"""Bad sub-environments: they are named with their own traceback, soon, and the others are unharmed."""
+"""Failures of environments in a batch: the error names them and has their traceback, and the others continue."""
 
 import gc
 import re
@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per
 
 
 @BOTH
-def test_construction_failures(kind: Any) -> None:
+def test_construction_failures_raise(kind: Any) -> None:
     gc.collect()
     before = len(psutil.Process().children(recursive=True))
     with pytest.raises(WorkerError, match=r"(?s)environment 1 .*'construct': ArithmeticError.*in fails") as exc_info:
@@ -31,7 +31,7 @@ def test_construction_failures(kind: Any) -> None:
 
 
 @BOTH
-def test_reset_failures(kind: Any) -> None:
+def test_reset_failures_raise(kind: Any) -> None:
     with (
         kind(3, [CountingTensorDictEnv, partial(FaultyEnv, "reset", fails), CountingTensorDictEnv]) as env,
         pytest.raises(WorkerError, match=r"environment 1 .*'reset': ArithmeticError: went wrong on purpose"),
@@ -40,7 +40,7 @@ def test_reset_failures(kind: Any) -> None:
 
 
 @BOTH
-def test_step_failures(kind: Any) -> None:
+def test_step_failures_raise(kind: Any) -> None:
     with kind(
         3, [partial(CountingTensorDictEnv, 99), partial(FaultyEnv, "step", fails), partial(CountingTensorDictEnv, 99)]
     ) as env:
@@ -92,7 +92,7 @@ def test_crashed_processes_raise() -> None:
             env.step(env.rand_action(root))
         assert time.monotonic() - begin < 1
         env.close()
-        assert env.reset()["count"].flatten().tolist() == [0, 0, 0], "closed and begun anew"
+        assert env.reset()["count"].flatten().tolist() == [0, 0, 0], "closed and restarted"
 
 
 def test_slow_environments_time_out() -> None:
@@ -117,7 +117,7 @@ def test_failing_methods_raise(kind: Any) -> None:
 
 
 @BOTH
-def test_close_failures(kind: Any) -> None:
+def test_close_failures_raise(kind: Any) -> None:
     class Stubborn(CountingTensorDictEnv):
         def close(self, *, raise_if_closed: bool = False) -> None:
             raise OSError("will not")
@@ -129,7 +129,7 @@ def test_close_failures(kind: Any) -> None:
 
 
 @BOTH
-def test_objects_of_failed_rows(kind: Any) -> None:
+def test_failed_rows_keep_objects_of_other_rows(kind: Any) -> None:
     class Bursting(DynamicSizeEnv):
         def _step(self, tensordict: Any) -> Any:
             if self.limit == 1:

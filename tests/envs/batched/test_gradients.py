@@ -1,4 +1,4 @@
-"""Gradients through environments in a batch: as through single ones in a `SerialEnv`, cut elsewhere."""
+"""Gradients through batches: `SerialEnv` passes them like single environments; other batches detach them."""
 
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ class Smooth(EnvBase):
 
 
 def _gradients(env: EnvBase, steps: int = 5, **how: Any) -> tuple[list[float], float]:
-    """Returns rewards, and the gradient of their sum with respect to a policy's parameter."""
+    """Returns rewards and the gradient of their sum with respect to a policy's parameter."""
     weight = torch.ones(1, requires_grad=True)
     with env:
         rollout = env.rollout(steps, lambda td: td.set("action", weight * torch.ones(*td.shape, 1)), **how)
@@ -64,7 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_flow_through_a_serial_env_as_through_single_ones(kind: str, how: str) -> None:
+def test_serial_env_gradients_equal_single_environment_gradients(kind: str, how: str) -> None:
     make, switches = partial(Smooth, 3, **KINDS[kind]), HOW[how]
     rewards, gradient = _gradients(make(), **switches)
     batches: list[EnvBase] = [
@@ -81,7 +81,7 @@ def test_gradients_flow_through_a_serial_env_as_through_single_ones(kind: str, h
         assert gradient > 0
 
 
-def test_gradients_of_environments_that_end_at_different_times() -> None:
+def test_gradients_with_episodes_of_different_lengths() -> None:
     singles = [_gradients(Smooth(limit), limit)[1] for limit in (2, 4)]
     batch = SerialEnv(2, [partial(Smooth, 2), partial(Smooth, 4)])
     assert _gradients(batch, break_when_all_done=True)[1] == sum(singles)
@@ -108,7 +108,7 @@ def test_detaching_the_root_cuts_the_graph(stateful: bool) -> None:
         assert truncated(env) == [2 * gradient for gradient in single]
 
 
-def test_gradients_flow_to_the_environments_own_parameters_through_resets() -> None:
+def test_gradients_reach_environment_parameters_through_resets() -> None:
     made: list[Smooth] = []
     with SerialEnv(2, lambda: made.append(Smooth()) or made[-1]) as env:
         root = env.reset()
@@ -118,7 +118,7 @@ def test_gradients_flow_to_the_environments_own_parameters_through_resets() -> N
     assert [env.start.grad.item() for env in made if env.start.grad is not None] == [1.0, 1.0]
 
 
-def test_no_graph_is_kept_where_none_is_wanted() -> None:
+def test_no_graph_is_kept_without_grad() -> None:
     with SerialEnv(2, Smooth) as env, torch.no_grad():
         assert not env.rollout(3).get(("next", "value")).requires_grad
     with SerialEnv(2, Smooth) as env:
@@ -129,7 +129,7 @@ def test_no_graph_is_kept_where_none_is_wanted() -> None:
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients_are_cut_elsewhere(backend: Any, dynamic: bool) -> None:
+def test_other_batches_detach_gradients(backend: Any, dynamic: bool) -> None:
     make = partial(Smooth, dynamic=dynamic)
     with ParallelEnv(2, make, backend=backend) as env:
         rewards, gradient = _gradients(env, 3)

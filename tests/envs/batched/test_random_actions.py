@@ -1,4 +1,4 @@
-"""Random actions of batches whose environments draw them in a way of their own."""
+"""Random actions of batches of environments that override `rand_action`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from vecrl.specs import Binary, Categorical, Composite
 
 
 class Masked(EnvBase):
-    """Allows the actions 2 and 3 alone."""
+    """Allows only the actions 2 and 3."""
 
     def __init__(self, options: int = 4):
         super().__init__()
@@ -31,7 +31,7 @@ class Masked(EnvBase):
 
 
 class Left(GymEnv):
-    """Plays one action, and steps like any other."""
+    """Always draws the same action; steps like the base class."""
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         data = TensorDict({}) if tensordict is None else tensordict

@@ -1,4 +1,4 @@
-"""What fails in a batch begins anew, or is left out, whatever kind of environments it holds."""
+"""Failed environments of a batch are restarted or excluded, for every kind of environment."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from vecrl.envs import GymWrapper, ParallelEnv, SerialEnv, StepCounter, Transfor
 
 
 class Fragile(gymnasium.Env):
-    """Observes its count; at count 3 of its first life it raises."""
+    """Observes its count. The first instance raises at count 3."""
 
     observation_space = spaces.Box(0, 100, (1,), np.float32)
     action_space = spaces.Discrete(2)

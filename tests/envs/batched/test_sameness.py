@@ -1,4 +1,4 @@
-"""Serial, threads, processes and a loop over single environments: the same, bit for bit."""
+"""Serial, thread and process batches equal a loop over single environments bit for bit."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +49,7 @@ def test_batches_equal_loops(way: Any, kinds: str) -> None:
                 step_td, expected = env.step(data), loop.step(expected)
                 assert_same(step_td, expected)
                 root, expected = env.step_mdp(step_td), loop.step_mdp(expected)
-                if bool(root["done"].any()):  # as they may be after a step alone
+                if bool(root["done"].any()):  # flags as an independent step may leave them
                     root, expected = env.maybe_reset(root), _maybe_reset(loop, expected)
             else:
                 step_td, root = env.step_and_maybe_reset(data)
@@ -119,7 +119,7 @@ def _partial(env: Any, loop: LoopReference, script: list[tuple[list[bool], list[
 
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=6))
-def test_masks_within_environments(script: list[list[bool]]) -> None:
+def test_masks_reach_batched_environments_within_the_batch(script: list[list[bool]]) -> None:
     with SerialEnv(3, MAKERS["batches"]) as env:
         loop = LoopReference(MAKERS["batches"])
         root, expected = env.reset(), loop.reset()
@@ -146,7 +146,7 @@ def test_rollouts_are_equal_on_every_backend(kinds: str) -> None:
         assert_same(other, rollout[0])
 
 
-def test_a_rollout_equals_steps() -> None:
+def test_rollouts_equal_single_steps() -> None:
     with SerialEnv(3, MAKERS["cartpole"]) as env:
         env.set_seed(2)
         torch.manual_seed(2)
@@ -162,7 +162,7 @@ def test_a_rollout_equals_steps() -> None:
 
 
 def test_gym_codec_equals_tensordict_codec() -> None:
-    class Wrapped(MAKERS["cartpole"][0].func):  # a class that overrides `read_obs` is stepped as it is
+    class Wrapped(MAKERS["cartpole"][0].func):  # a class that overrides `read_obs` is stepped through its override
         def read_obs(self, obs: Any) -> Any:
             return super().read_obs(obs)
 

@@ -1,4 +1,4 @@
-"""Batches under transforms, and transforms within batches: as single environments under the same transforms."""
+"""Batches under transforms and transforms within batches equal single environments under the same transforms."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per
 
 
 class Screen(CountingTensorDictEnv):
-    """Sees pixels, `[8, 8, 3]` uint8."""
+    """Observes pixels, `[8, 8, 3]` uint8."""
 
     def __init__(self, limit: int = 3):
         super().__init__(limit)
@@ -68,7 +68,7 @@ SEEN: dict[str, Any] = {
 
 
 def _assert_alike(actual: Any, expected: Any) -> None:
-    """That they hold the same, but for how torch rounds where it resizes many images at once."""
+    """Asserts that two TensorDicts are equal, except for torch's rounding when it resizes several images together."""
     for own_value, other in zip(actual.unbind(0), expected.unbind(0), strict=True):
         remaining, right = flat(own_value), flat(other)
         assert remaining.keys() == right.keys()
@@ -189,7 +189,7 @@ def _adding(env: Any) -> Any:
 
 
 class Wide(EnvBase):
-    """Observes so many zeros."""
+    """Observes `size` zeros."""
 
     def __init__(self, width: int, first: float = 0.0):
         super().__init__()

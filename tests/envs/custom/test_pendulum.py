@@ -1,4 +1,4 @@
-"""The stateless pendulum: TorchRL's values for the same inputs, and any batch."""
+"""The stateless pendulum: the values of TorchRL for equal inputs, and any batch size."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from vecrl.envs import PendulumEnv, check_env_specs
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 3)])
-def test_specs(batch: tuple[int, ...]) -> None:
+def test_specs_of_the_pendulum(batch: tuple[int, ...]) -> None:
     env = PendulumEnv()
     check_env_specs(env)
     check_env_specs(env, tensordict=env.gen_params(batch_size=batch))
@@ -37,7 +37,7 @@ def test_steps_equal_torchrl() -> None:
 
 
 def test_physics_are_read_from_the_input() -> None:
-    """Each row has its own, and what the constructor was given holds where the input says nothing."""
+    """Each row uses its own physics; the constructor's values apply if the input has none."""
     env = PendulumEnv()
     data = env.gen_params(batch_size=[2])
     data["params", "g"] = torch.tensor([10.0, 0.0])
@@ -55,7 +55,7 @@ def test_physics_are_read_from_the_input() -> None:
 
 
 def test_reset_from_given_states() -> None:
-    """Where the input says, but for what a mask names or where that is refused."""
+    """Resets start from the state in the input, except for rows in the mask or if that is disabled."""
     env = PendulumEnv(seed=0)
     inputs = env.gen_params(batch_size=[2]).update({"th": torch.ones(2), "thdot": torch.ones(2)})
     assert env.reset(inputs.clone())["th"].tolist() == [1, 1]
@@ -72,13 +72,13 @@ def test_angles_stay_in_the_spec() -> None:
     assert env.observation_spec["th"].is_in(rollout["next", "th"])
 
 
-def test_ranges() -> None:
+def test_random_states_are_within_the_ranges() -> None:
     first = PendulumEnv(seed=1).reset(TensorDict({}, [5000]))
     assert 3.0 < first["th"].abs().max() <= torch.pi
     assert 0.99 < first["thdot"].abs().max() <= 1.0
 
 
-def test_gradients_with_respect_to_the_physics() -> None:
+def test_gradients_reach_the_physics_parameters() -> None:
     env = PendulumEnv(seed=0)
     length = torch.ones(3, requires_grad=True)
     data = env.reset(env.gen_params(batch_size=[3]).set(("params", "l"), length))

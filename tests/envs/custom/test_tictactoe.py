@@ -1,4 +1,4 @@
-"""Noughts and crosses: TorchRL's boards, turns, masks and rewards for the same moves, and any batch."""
+"""Tic-tac-toe: the boards, turns, masks and rewards of TorchRL for equal moves, and any batch size."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_the_board_is_observed_after_the_last_move() -> None:
         ((2, 0, 4, 1, 6), (1, 0), 1),
     ],
 )
-def test_ends(moves: tuple[int, ...], rewards: tuple[int, int], turn: int) -> None:
+def test_games_end_with_a_win_or_a_full_board(moves: tuple[int, ...], rewards: tuple[int, int], turn: int) -> None:
     before, after = _played(*moves[:-1]), _played(*moves)
     assert not before["done"].any()
     assert after["done"].all()
@@ -67,7 +67,7 @@ def test_random_games_obey_the_mask_and_end() -> None:
     assert not on["done"].any()
 
 
-def test_one_player_against_chance() -> None:
+def test_single_player_against_random_opponent() -> None:
     env = TicTacToeEnv(single_player=True)
     rollout = env.rollout(5, tensordict=TensorDict({}, [200]), break_when_all_done=True)
     assert rollout["turn"][~rollout["done"]].eq(0).all(), "it is always player 0's turn"
@@ -79,7 +79,7 @@ def test_one_player_against_chance() -> None:
     assert not (won & lost).any()
     draws = ~(won | lost).squeeze(-1)
     assert last["board"][draws].ge(0).all()
-    assert last["turn"].squeeze(-1)[won.squeeze(-1)].eq(1).all(), "who has won has no answer"
+    assert last["turn"].squeeze(-1)[won.squeeze(-1)].eq(1).all(), "the opponent does not reply to a winning move"
 
 
 def test_occupied_cells_raise() -> None:
@@ -87,8 +87,8 @@ def test_occupied_cells_raise() -> None:
         _played(0, 0)
 
 
-def test_seeds() -> None:
-    """Those of the environment decide how the opponent moves; who plays at random has torch's generator."""
+def test_seeds_determine_opponent_moves() -> None:
+    """The environment's seed determines the opponent's moves. Random actions use torch's generator."""
     env = TicTacToeEnv(single_player=True)
     start = TensorDict({}, [20])
     games = []

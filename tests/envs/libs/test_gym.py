@@ -1,4 +1,4 @@
-"""`GymWrapper` and `GymEnv`, and that a rollout at once equals one step by step."""
+"""`GymWrapper` and `GymEnv`. Fast rollouts equal rollouts step by step."""
 
 import pickle
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from vecrl.specs import Categorical, Composite, OneHot, Unbounded
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """Nested observations, written into arrays that it goes on with."""
+    """Has nested observations, written into arrays that it reuses."""
 
     observation_space = spaces.Dict(
         x=spaces.Box(-9, 9, (2,)), n=spaces.Discrete(5), t=spaces.Tuple([spaces.MultiBinary(3), spaces.Box(0, 1, ())])
@@ -61,7 +61,7 @@ def test_fast_rollouts_equal_stepwise_rollouts(make: Callable[[], GymWrapper], s
     env = make()
     actions = env.action_spec.rand((60,))
     rollout = []
-    for callback in (None, lambda *_: None):  # with a callback, there is no way but step by step
+    for callback in (None, lambda *_: None):  # a callback forces the stepwise loop
         env.set_seed(3)
         rollout.append(env.rollout(60, actions=actions, callback=callback, break_when_any_done=stop))
     at_once, by_steps = rollout
@@ -74,7 +74,7 @@ def test_fast_rollouts_equal_stepwise_rollouts(make: Callable[[], GymWrapper], s
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_specs_are_right(make: Callable[[], GymWrapper]) -> None:
+def test_specs_match_the_spaces(make: Callable[[], GymWrapper]) -> None:
     check_env_specs(make(), seed=0, break_when_any_done="both")
 
 
@@ -100,7 +100,7 @@ def test_seeds_apply_to_the_next_reset_only() -> None:
     assert env.reset()["observation"].equal(first)
 
 
-def test_long_rollouts_of_unknown_length() -> None:
+def test_long_rollouts_stop_when_the_episode_ends() -> None:
     class Long(Odd):
         observation_space = spaces.Box(0, 1e6, (), np.float64)
 
@@ -147,7 +147,7 @@ def test_invalid_arguments_raise() -> None:
         GymEnv("NoSuchEnv-v0")
 
 
-def test_close() -> None:
+def test_close_closes_the_gymnasium_environment() -> None:
     env = GymEnv("CartPole-v1")
     env.close()
     with pytest.raises(ClosedError):
@@ -198,7 +198,7 @@ def test_pickled_environments_give_equal_rollouts(make: Callable[[], Any]) -> No
 
 
 def test_overridden_step_results_are_completed() -> None:
-    """What the quick way leaves out, since its own steps need no completing, is there for others."""
+    """Entries that the fast path omits (its own steps are complete) are present for subclasses."""
 
     class Terse(GymEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -233,7 +233,7 @@ def test_rewards_have_the_spec_dtype() -> None:
 
 
 def test_a_step_makes_no_more_tensordicts_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for what follows and one for the next root, however it is asked for: all else would be time lost."""
+    """A step creates one TensorDict for "next" and one for the next root, in each way of calling it."""
     env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
     root = env.rand_action(env.step_and_maybe_reset(env.rand_action(env.reset()))[1])
     made: list[Any] = []
@@ -246,7 +246,7 @@ def test_a_step_makes_no_more_tensordicts_than_it_returns(monkeypatch: pytest.Mo
 
 
 def test_resets_keep_policy_entries() -> None:
-    """What a policy put into the root is still there in the next episode; all that the environment gives is new."""
+    """Entries that a policy wrote into the root are kept in the next episode. Entries of the environment are new."""
     env = GymEnv("CartPole-v1")
     env.set_seed(0)
     rollout = env.rollout(

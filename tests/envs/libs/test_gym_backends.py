@@ -1,4 +1,4 @@
-"""Which library environments come from."""
+"""Selection of the gym library."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -14,7 +14,7 @@ from vecrl.errors import VersionError
 
 @pytest.fixture
 def old_gym(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module `gym` 0.21, with one environment, as the old library had them."""
+    """Returns a module `gym` 0.21 with one environment in the old interface."""
     module: Any = ModuleType("gym")
     module.__version__ = "0.21.0"
     module.made = []
@@ -81,10 +81,10 @@ def test_context_restores_the_backend(old_gym: Any, how: str) -> None:
 
 def test_decorator_and_set(old_gym: Any) -> None:
     @set_gym_backend("gym")
-    def who(suffix: str) -> str:
+    def backend_name(suffix: str) -> str:
         return gym_backend().__name__ + suffix
 
-    assert who("!") == "gym!"
+    assert backend_name("!") == "gym!"
     assert gym_backend() is gymnasium
     set_gym_backend("gym").set()
     try:
@@ -155,7 +155,7 @@ def test_vectors_of_the_old_gym(old_gym: Any) -> None:
     assert [len(made.seeds) for made in old_gym.made] == [1, 1]
 
 
-def test_names() -> None:
+def test_available_names_are_listed() -> None:
     assert "CartPole-v1" in GymEnv.available_envs
     assert GymEnv("CartPole-v1").lib is gymnasium
 

@@ -1,4 +1,4 @@
-"""gymnasium environments that do not give what they declare, in every way that they are stepped."""
+"""gymnasium environments that violate their declaration, on every way of stepping them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ BOX = spaces.Box(-9, 9, (2,))
 
 
 class Plain(gymnasium.Env[Any, Any]):
-    """Gives what it was told to, whatever it declares, and keeps the last action."""
+    """Returns the configured values, whatever its spaces are, and keeps the last action."""
 
     def __init__(self, outcome: Any = None, reset_output: Any = None, obs: Any = BOX, act: Any = None):
         self.observation_space = obs
@@ -152,7 +152,7 @@ def test_actions_of_a_wrong_shape_raise() -> None:
 
 
 class Informing(Plain):
-    """Says one thing more."""
+    """Has one more info entry."""
 
     def __init__(self, info: Any):
         super().__init__((GOOD, 1.0, False, False, {"a": info}), (GOOD, {"a": info}))
@@ -163,7 +163,7 @@ def named(name: str) -> Any:
     return Plain(outcome({name: GOOD}), ({name: GOOD}, {}), space)
 
 
-TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a name": (lambda: GymWrapper("CartPole-v1"), TypeError, "'CartPole-v1'. GymEnv makes one"),
     "nothing": (GymWrapper, TypeError, "None. GymEnv makes one"),
     "a class": (lambda: GymWrapper(Plain), TypeError, "got <class .*Plain.*"),
@@ -186,8 +186,8 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, said = TOLD[case]
+    call, kind, said = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){said}"):
         call()

@@ -1,4 +1,4 @@
-"""Pixels: what an environment renders, observed."""
+"""Rendered pixels as observations."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from vecrl.errors import SpaceError
 
 
 class Drawn(gymnasium.Env[Any, Any]):
-    """Renders how many steps it took, and counts its drawings."""
+    """Renders the number of its steps, and counts its renderings."""
 
     action_space = spaces.Discrete(2)
 
@@ -68,7 +68,7 @@ def test_skipped_frames_are_not_rendered() -> None:
     assert rollout["next", "reward"].flatten().tolist() == [4, 2]
 
 
-def test_by_name() -> None:
+def test_pixels_of_environments_by_name() -> None:
     env = GymEnv("CartPole-v1", from_pixels=True, device="cpu")
     env.set_seed(0)
     assert env.rollout(2)["next", "pixels"].shape == (2, 400, 600, 3)

@@ -1,4 +1,4 @@
-"""Rules of a user's own for spaces, in both directions."""
+"""User-defined conversions of spaces and specs, in both directions."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from vecrl.specs.convert import from_gym, space_from_spec, spec_from_gym
 
 
 class Angle(spaces.Box):
-    """A space that a user made."""
+    """A user-defined space."""
 
     def __init__(self) -> None:
         super().__init__(-np.pi, np.pi, (1,), np.float32)
 
 
 @pytest.fixture(autouse=True)
-def rules_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def restored_converters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_gym, "_CONVERTERS", dict(from_gym._CONVERTERS))
 
 
@@ -66,9 +66,9 @@ def test_environments_use_registered_converters() -> None:
     check_env_specs(env)
 
 
-def test_specs_to_spaces() -> None:
+def test_registered_specs_convert_to_spaces() -> None:
     class AngleSpec(Bounded):
-        """A spec that a user made."""
+        """A user-defined spec."""
 
     @register_gym_spec_conversion(AngleSpec)
     def convert(spec: Any) -> Any:
@@ -83,7 +83,7 @@ def test_invalid_types_raise() -> None:
         register_gym_spec_conversion(Angle())  # pyright: ignore[reportArgumentType]
 
 
-def test_tuples_within_dicts() -> None:
+def test_nested_tuples_within_dicts_convert() -> None:
     space = spaces.Dict(a=spaces.Tuple([spaces.Discrete(2), spaces.Dict(c=spaces.Discrete(3))]), b=spaces.Discrete(2))
     assert find_tuple_spaces(space) is space
     assert find_tuple_spaces(spaces.Dict(b=spaces.Discrete(2))) is None
@@ -91,7 +91,7 @@ def test_tuples_within_dicts() -> None:
 
 
 class _Old:
-    """Spaces as the old gym had them: by other classes of the same names."""
+    """Spaces of the old gym: other classes of the same names."""
 
     class MultiDiscrete:
         nvec, dtype = np.array([2, 3]), np.int64
@@ -108,7 +108,7 @@ class _Old:
             self.spaces = parts
 
 
-def test_spaces_of_the_old_gym() -> None:
+def test_old_gym_spaces_convert() -> None:
     old = _Old.Dict(a=_Old.Tuple(_Old.MultiBinary(), _Old.MultiDiscrete()))
     expected = spaces.Dict(a=spaces.Tuple([spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3])]))
     assert as_gymnasium_space(old) == expected

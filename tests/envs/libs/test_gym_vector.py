@@ -1,4 +1,4 @@
-"""Vector environments as TensorDict environments, in every mode: true final observations, and rows that begin anew."""
+"""Vector environments as TensorDict environments, in every auto-reset mode: true final observations, and row resets."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,8 @@ MODES = list(AutoresetMode)
 
 
 class Count(gymnasium.Env[Any, Any]):
-    """Observes (episode, step); ends after `limit` steps, every other time by truncation. Says both in its infos."""
+    """Observes (episode, step) and ends after `limit` steps, alternately terminated and truncated. The infos repeat
+    both."""
 
     action_space = spaces.Discrete(2)
     g = 9.81
@@ -63,7 +64,7 @@ def make(kind: str, mode: AutoresetMode, limits: tuple[int, ...] = (2, 3, 5), **
 
 
 def expected(limit: int, steps: int) -> tuple[list[list[int]], list[list[int]]]:
-    """What one `Count` observes before and after each step."""
+    """Returns the expected observations before and after each step of one `Count`."""
     before = [[t // limit, t % limit] for t in range(steps)]
     return before, [[episode, step + 1] for episode, step in before]
 
@@ -89,7 +90,7 @@ def test_rollouts_hold_final_observations_and_every_step(kind: str, mode: Autore
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
-def test_nested_observations(kind: str, mode: AutoresetMode) -> None:
+def test_nested_observations_become_nested_entries(kind: str, mode: AutoresetMode) -> None:
     rollout = make(kind, mode, keyed=True).rollout(7, break_when_any_done=False)
     for row, limit in enumerate((2, 3, 5)):
         before, after = expected(limit, 7)
@@ -115,7 +116,7 @@ def test_infos_stay_with_their_observations(kind: str, mode: AutoresetMode) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_specs_are_right(kind: str, mode: AutoresetMode) -> None:
+def test_specs_match_the_spaces(kind: str, mode: AutoresetMode) -> None:
     check_env_specs(make(kind, mode), break_when_any_done="both")
     check_env_specs(make(kind, mode, keyed=True).auto_register_info_dict(), break_when_any_done="both")
 
@@ -187,7 +188,7 @@ def test_rows_in_processes_equal_single_environments(kind: Callable[..., Any], m
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"num_workers": 2}, {"backend": "threads", "num_workers": 2}])
-def test_by_name(kwargs: dict[str, Any]) -> None:
+def test_vector_environments_by_name(kwargs: dict[str, Any]) -> None:
     env = GymEnv("Pendulum-v1", num_envs=4, g=5.0, frame_skip=2, **kwargs)
     assert (env.batch_size, env.g) == ((4,), [5.0] * 4)
     check_env_specs(env, seed=0)
@@ -214,7 +215,7 @@ def test_earlier_results_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_vectors_of_tensors(mode: AutoresetMode) -> None:
+def test_vector_environments_may_return_tensors(mode: AutoresetMode) -> None:
     env = GymWrapper(BatchedVectorEnv(make_native("CartPole-v1", num_envs=4), autoreset_mode=mode))
     check_env_specs(env, seed=0, break_when_any_done="both")
     env.set_seed(3)
@@ -244,7 +245,7 @@ def test_tensor_vectors_do_not_depend_on_returned_tensors(mode: AutoresetMode) -
 
 
 class OneStream(gymnasium.vector.VectorEnv):
-    """A batch by birth in next-step mode, like gymnasium's `CartPoleVectorEnv`: one seed, and no partial resets."""
+    """A batched environment in next-step mode, like gymnasium's `CartPoleVectorEnv`: one seed, no partial resets."""
 
     num_envs = 2
     single_action_space, action_space = spaces.Discrete(2), spaces.MultiDiscrete([2, 2])
@@ -274,11 +275,11 @@ def test_single_seed_vectors_use_the_first_seed() -> None:
 def test_vectors_without_partial_resets_run_until_needed() -> None:
     assert GymWrapper(OneStream(3, 5)).rollout(20).shape == (2, 3)
     env = GymWrapper(OneStream(3, 3))
-    rollout = env.rollout(7, break_when_any_done=False)  # all rows at once
+    rollout = env.rollout(7, break_when_any_done=False)  # all rows together
     steps = rollout["next", "observation"].squeeze(-1).floor()
     assert steps.tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
     env.reset()
-    env._env.limits = np.array([2, 5])  # that all began together says nothing of some
+    env._env.limits = np.array([2, 5])  # which do not start all rows together
     with pytest.raises(SpaceError, match="got a reset of all rows"):
         env.rollout(9, break_when_any_done=False)
 
@@ -294,8 +295,8 @@ def test_gymnasium_make_vec() -> None:
         env.rollout(200, break_when_any_done=False)
 
 
-class Forgetful(gymnasium.vector.SyncVectorEnv):
-    """Loses final observations."""
+class OmitsFinalObs(gymnasium.vector.SyncVectorEnv):
+    """Omits final observations."""
 
     def step(self, actions: Any) -> Any:
         *remaining, info = super().step(actions)
@@ -305,7 +306,7 @@ class Forgetful(gymnasium.vector.SyncVectorEnv):
 def test_missing_final_observations_are_filled() -> None:
     fns = [lambda: gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 3)] * 2
     for missing in (float("nan"), -7.0):
-        env = GymWrapper(Forgetful(fns, autoreset_mode=AutoresetMode.SAME_STEP), missing_obs_value=missing)
+        env = GymWrapper(OmitsFinalObs(fns, autoreset_mode=AutoresetMode.SAME_STEP), missing_obs_value=missing)
         rollout = env.rollout(7, break_when_any_done=False)
         lost = rollout["next", "observation"]
         wrong = lost.isnan() if missing != missing else lost == missing
@@ -324,15 +325,15 @@ def test_old_gym_vectors_raise() -> None:
         GymWrapper(Old())
 
 
-class Deaf(gymnasium.vector.SyncVectorEnv):
-    """Begins all rows anew, whatever the mask."""
+class IgnoresResetMask(gymnasium.vector.SyncVectorEnv):
+    """Resets all rows, whatever the mask."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return super().reset(seed=seed)
 
 
 def test_vectors_ignoring_reset_mask_are_detected() -> None:
-    env = GymWrapper(Deaf([lambda: Count(2), lambda: Count(3)], autoreset_mode=AutoresetMode.NEXT_STEP))
+    env = GymWrapper(IgnoresResetMask([lambda: Count(2), lambda: Count(3)], autoreset_mode=AutoresetMode.NEXT_STEP))
     with pytest.raises(SpaceError, match="ignores options"):
         env.rollout(7, break_when_any_done=False)
 
@@ -346,14 +347,14 @@ def test_unsupported_vector_options_raise() -> None:
         GymWrapper(VectorEnv(fns), batch_size=[2])
 
 
-def test_attributes_of_the_environments() -> None:
+def test_environment_attributes_can_be_read() -> None:
     env = make("ours", AutoresetMode.SAME_STEP)
     assert env.limit == [2, 3, 5]
     assert env.num_envs == 3
     assert not hasattr(env, "no_such_thing")
 
 
-def test_merged_infos() -> None:
+def test_infos_are_merged_over_rows() -> None:
     rows = np.array([False, True])
     old = {"x": np.array([1.0, 2.0]), "o": np.array(["a", "b"], object), "deep": {"y": np.array([1, 2])}}
     found = merge_infos_by_row(old, {"x": np.array([0.0, 5.0]), "z": np.array([0, 3])}, rows)
@@ -365,7 +366,7 @@ def test_merged_infos() -> None:
     assert listed["w"].tolist() == [0, 4]
 
 
-def test_tuples_of_actions() -> None:
+def test_tuple_actions_reach_the_environments() -> None:
     class Pair(Count):
         action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
 
@@ -386,7 +387,7 @@ def test_reset_masks_on_other_keys_raise() -> None:
 def test_graphs_stay_graphs() -> None:
     graphs = spaces.Graph(spaces.Box(-1, 1, (2,)), spaces.Discrete(3))
 
-    class Web(Count):
+    class GraphObsEnv(Count):
         def __init__(self) -> None:
             super().__init__(3)
             self.observation_space = graphs
@@ -398,7 +399,7 @@ def test_graphs_stay_graphs() -> None:
             return self.observation_space.sample(), *super().step(action)[1:]
 
     vectors: Any = gymnasium.vector
-    for vector in (vectors.SyncVectorEnv([Web] * 2), VectorEnv([Web] * 2)):
+    for vector in (vectors.SyncVectorEnv([GraphObsEnv] * 2), VectorEnv([GraphObsEnv] * 2)):
         env = GymWrapper(vector)
         check_env_specs(env)
         seen = env.rollout(2)["next", "observation"]

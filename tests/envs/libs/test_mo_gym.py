@@ -1,4 +1,4 @@
-"""Rewards that are vectors, with mo-gymnasium where it is installed."""
+"""Rewards with several objectives, using mo-gymnasium if it is installed."""
 
 import importlib.util
 from typing import Any
@@ -18,7 +18,7 @@ installed = pytest.mark.skipif(importlib.util.find_spec("mo_gymnasium") is None,
 
 
 class Two(gymnasium.Env[Any, Any]):
-    """Two objectives: steps taken, and steps left; ends after four steps."""
+    """Has two objectives: steps done and steps remaining. Ends after four steps."""
 
     observation_space = spaces.Box(0, 9, (1,))
     action_space = spaces.Discrete(2)
@@ -31,7 +31,7 @@ class Two(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.steps += 1
         reward: Any = np.array([self.steps, 4 - self.steps], np.float32)
-        return np.full(1, self.steps, np.float32), reward, self.steps == 4, False, {"told": self.steps}
+        return np.full(1, self.steps, np.float32), reward, self.steps == 4, False, {"count": self.steps}
 
 
 REWARDS = [[1, 3], [2, 2], [3, 1], [4, 0], [1, 3], [2, 2]]
@@ -52,13 +52,13 @@ def test_skipped_frames_add_up() -> None:
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
-def test_vectors(mode: str) -> None:
+def test_vector_environments_have_vector_rewards(mode: str) -> None:
     env = MOGymWrapper(VectorEnv([lambda: RewardInInfo(Two())] * 2, autoreset_mode=mode))
     check_env_specs(env, break_when_any_done="both")
     rollout = env.rollout(6, break_when_any_done=False)
     assert rollout["next", "reward"].tolist() == [REWARDS] * 2
     env = MOGymWrapper(VectorEnv([lambda: RewardInInfo(SkipFrames(Two(), 3))], autoreset_mode=mode))
-    assert env.auto_register_info_dict().rollout(2)["next", "told"].tolist() == [[3, 4]]
+    assert env.auto_register_info_dict().rollout(2)["next", "count"].tolist() == [[3, 4]]
 
 
 def test_missing_library_raises_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_missing_library_raises_with_the_extra(monkeypatch: pytest.MonkeyPatch) 
 @installed
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 @pytest.mark.parametrize("kwargs", [{}, {"num_envs": 3}, {"num_envs": 2, "num_workers": 2, "frame_skip": 2}])
-def test_by_name(kwargs: dict[str, Any]) -> None:
+def test_environments_by_name(kwargs: dict[str, Any]) -> None:
     assert "deep-sea-treasure-v0" in MOGymEnv.available_envs
     env = MOGymEnv("deep-sea-treasure-v0", **kwargs)
     check_env_specs(env, seed=0, break_when_any_done="both")
@@ -82,7 +82,7 @@ def test_by_name(kwargs: dict[str, Any]) -> None:
 
 @installed
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
-def test_vectors_of_the_library_itself() -> None:
+def test_vector_environments_of_mo_gymnasium() -> None:
     import mo_gymnasium
 
     fns = [lambda: mo_gymnasium.make("deep-sea-treasure-v0")] * 3

@@ -1,4 +1,4 @@
-"""Native tasks over TensorDicts: the same as dialect 1, bit for bit, in any batch, kept or travelling."""
+"""Native tasks over TensorDicts equal dialect 1 bit for bit, in any batch, with and without stored state."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ BATCHES: list[Any] = [(1,), (3,), (2, 3), ()]
 @pytest.mark.parametrize("name", NATIVE)
 @pytest.mark.parametrize("categorical", [False, True])
 @pytest.mark.parametrize("batch", [*BATCHES, None])
-def test_specs(name: str, categorical: bool, batch: Any) -> None:
+def test_specs_match_the_spaces(name: str, categorical: bool, batch: Any) -> None:
     env = NativeEnv(name, batch_size=batch, categorical_action_encoding=categorical)
     check_env_specs(env, seed=0, break_when_any_done="both")
     assert env.batch_locked == (batch is not None)
@@ -29,8 +29,8 @@ def test_specs(name: str, categorical: bool, batch: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_equal_to_dialect_1(name: str) -> None:
-    """Step by step, at once, and with rows that travel: observations, rewards, ends and final observations."""
+def test_trajectories_equal_dialect_1(name: str) -> None:
+    """Covers steps, fast rollouts and stateless rows: observations, rewards, done flags and final observations."""
     n, steps = 5, 120
     plain = make_vector_env(f"native::{name}", num_envs=n, max_episode_steps=40)
     envs = {
@@ -61,7 +61,7 @@ def test_equal_to_dialect_1(name: str) -> None:
     assert rollout["next", "done"].any()
 
 
-def test_rollouts_at_once_equal_steps() -> None:
+def test_fast_rollouts_equal_steps() -> None:
     made = [NativeEnv("Acrobot-v1", batch_size=(2, 3), max_episode_steps=20) for _ in range(2)]
     actions = made[0].action_spec.rand((50,)).movedim(0, 2)
     for stop in (True, False, True):
@@ -78,7 +78,7 @@ def test_rollouts_at_once_equal_steps() -> None:
         assert after[0].equal(after[1]), "both go on from the same rows"
 
 
-def test_long_recordings_grow() -> None:
+def test_long_rollouts_grow_their_buffers() -> None:
     env = NativeEnv("Pendulum-v1", 2, max_episode_steps=1100)
     rollout = env.rollout(5000)
     assert rollout.shape == (2, 1100)
@@ -86,7 +86,7 @@ def test_long_recordings_grow() -> None:
     assert rollout["observation"][:, 1:].equal(rollout["next", "observation"][:, :-1])
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
 def test_compiled_rollouts_equal_eager_rollouts() -> None:
     made = [NativeEnv("Pendulum-v1", 4, max_episode_steps=6, compile=compiled) for compiled in (False, True)]
     actions = made[0].action_spec.rand((20,)).movedim(0, 1)
@@ -124,7 +124,7 @@ def test_partial_steps_and_resets_equal_independent_rows(rounds: list[tuple[str,
         assert root["observation"].equal(torch.stack([item["observation"] for item in roots]))
 
 
-def test_seeds() -> None:
+def test_seeds_determine_trajectories() -> None:
     item, other = NativeEnv("CartPole-v1", 3), NativeEnv("CartPole-v1", batch_size=(1, 3))
     assert item.set_seed(9) == other.set_seed(9) != 9
     first = item.reset()["observation"]
@@ -139,8 +139,8 @@ def test_seeds() -> None:
     assert not unseeded[0].reset()["observation"].equal(unseeded[1].reset()["observation"])
 
 
-def test_stateless_rows() -> None:
-    """Any batch on the fly, several batches beside one another, and no start twice."""
+def test_stateless_rows_work_in_any_batch() -> None:
+    """Covers any batch size, several batches in turn, and distinct initial states."""
     env = NativeEnv("CartPole-v1")
     env.set_seed(0)
     first, second = env.reset(TensorDict({}, [2])), env.reset(TensorDict({}, [3, 2]))
@@ -227,7 +227,7 @@ def test_double_precision_and_other_devices() -> None:
     assert env.rand_step(before)["next", "observation"].dtype == torch.float64
 
 
-def test_frames() -> None:
+def test_frames_are_rendered() -> None:
     pytest.importorskip("pygame")
     env = NativeEnv("CartPole-v1", 2, render_mode="rgb_array")
     env.reset()
@@ -240,8 +240,8 @@ def test_frames() -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("name", NATIVE)
-def test_no_host_synchronisation(name: str, kept: bool) -> None:
-    """The meta device has shapes and no data: whatever asks for a value there, where a GPU would wait, raises."""
+def test_no_host_synchronization(name: str, kept: bool) -> None:
+    """The meta device has shapes and no data, so reading a value there raises where a GPU would synchronize."""
     env = NativeEnv(name, 6 if kept else None, device="meta")
     root = env.reset(TensorDict({}, [6], device="meta"))
     _, root = env.step_and_maybe_reset(env.rand_action(root))

@@ -1,4 +1,4 @@
-"""vecrl's environments, made by `gymnasium.make`."""
+"""Environments of vecrl made by `gymnasium.make`."""
 
 from collections.abc import Iterator
 from typing import Any

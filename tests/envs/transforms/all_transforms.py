@@ -1,4 +1,4 @@
-"""One of every transform, as the tests of what holds for all of them make it."""
+"""One instance of every transform, for the tests of rules that hold for all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from vecrl.specs import Unbounded
 
 @dataclass(frozen=True)
 class Case:
-    """How to make a transform, and what does not hold for it.
+    """How to make a transform, and its exceptions from the common rules.
 
     Attributes:
         make: makes one, for `vecrl.testing.IndependentRowsEnv`.
-        shared: why rows have something in common, so that a batch differs from single environments; "" where not.
-        needs: why it cannot sit within a batched environment, or be appended to another than it was made for; "" where
-            it can.
-        env: the kind of environment that it belongs in.
+        shared: why rows share state, so that a batch differs from single environments; "" otherwise.
+        needs: why it cannot be inside a batched environment, or be appended to another environment than its own; ""
+            otherwise.
+        env: the kind of environment that it needs.
     """
 
     make: Callable[[], Transform]
@@ -29,7 +29,7 @@ class Case:
 
 
 def _stopped(timer: transforms.Timer) -> transforms.Timer:
-    """One whose clock stands still, so that two of them say the same."""
+    """Returns a timer with a constant clock, so that two of them give equal values."""
     timer._now = _zero
     return timer
 
@@ -138,6 +138,6 @@ BASES = {"Transform", "ObservationTransform"}
 
 
 def exported() -> set[str]:
-    """The names of all transforms that `vecrl.envs.transforms` gives."""
+    """The names of all transforms that `vecrl.envs.transforms` exports."""
     found = {name: getattr(transforms, name) for name in transforms.__all__}
     return {name for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Transform)}

@@ -90,7 +90,7 @@ def test_masks_apply_through_outer_transforms() -> None:
     assert rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1)).all()
 
 
-def test_around_a_batch_of_environments() -> None:
+def test_masks_apply_to_batched_environments() -> None:
     env = TransformedEnv(SerialEnv(3, lambda: IndependentRowsEnv(0)), ActionMask("choice"))
     rollout = env.rollout(30, break_when_any_done=False)
     env.close()

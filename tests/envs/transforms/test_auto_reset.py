@@ -1,4 +1,4 @@
-"""Simulators that begin anew by themselves; the numbers are those that TorchRL 0.14.1 gives."""
+"""Simulators that reset themselves. The expected numbers are from TorchRL 0.14.1."""
 
 from math import isnan, nan
 from typing import Any
@@ -24,7 +24,7 @@ from ..counting_envs import Counting
 
 
 class Restarting(Counting):
-    """Row i counts, and begins at -10 again as it ends; it says so below "final", if `final`."""
+    """Row i counts, and restarts at -10 when its episode ends. If `final`, the final observation is below "final"."""
 
     def __init__(self, *limits: int, final: bool = False, **kwargs: Any):
         super().__init__(*limits, **kwargs)
@@ -72,16 +72,16 @@ def test_first_observations_are_placed_correctly(way: str) -> None:
     assert not rollout["done"].any()
 
 
-def test_fill_values() -> None:
+def test_missing_values_are_filled() -> None:
     rollout = AutoResetEnv(Restarting(3)).rollout(4, break_when_any_done=False)
     last = rollout["next"][0, 2]
     assert [last[name].item() for name in ("whole", "byte", "flag")] == [-1, 0, False]
     filled = AutoResetTransform(fill_float=-3.0, fill_int=7, fill_bool=True)
     last = AutoResetEnv(Restarting(3), filled).rollout(4, break_when_any_done=False)["next"][0, 2]
     assert [last[name].item() for name in ("value", "whole", "byte", "flag")] == [-3, 7, 7, True]
-    as_it_is = AutoResetEnv(Restarting(3), AutoResetTransform(replace=False)).rollout(4, break_when_any_done=False)
-    assert column(as_it_is, "next", "value") == [[1, 2, -10, -9]]
-    assert column(as_it_is, "value") == [[0, 1, 2, -10]]
+    unreplaced = AutoResetEnv(Restarting(3), AutoResetTransform(replace=False)).rollout(4, break_when_any_done=False)
+    assert column(unreplaced, "next", "value") == [[1, 2, -10, -9]]
+    assert column(unreplaced, "value") == [[0, 1, 2, -10]]
 
 
 def test_the_simulator_is_reset_once() -> None:
@@ -134,7 +134,7 @@ def test_final_observations_of_vector_environments() -> None:
     assert "final" not in rollout
 
 
-def test_final_observations_that_are_missing() -> None:
+def test_missing_final_observations_raise_or_are_filled() -> None:
     class Silent(Restarting):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).exclude("final")

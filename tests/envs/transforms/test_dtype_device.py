@@ -41,20 +41,20 @@ def test_only_named_keys_are_cast() -> None:
     assert env.observation_spec["observation"].dtype == env.reward_spec.dtype == env.action_spec.dtype == DOUBLE
     check_env_specs(env)
     env = TransformedEnv(BoundedValuesEnv(4, dtype=DOUBLE), DoubleToFloat(in_keys_inv=["action"]))
-    assert env.transform.in_keys == ["observation", "image", "reward"]  # as TorchRL has it
+    assert env.transform.in_keys == ["observation", "image", "reward"]  # as in TorchRL
     assert env.action_spec.dtype == torch.float32
     check_env_specs(env)
 
 
 def test_bounds_of_actions_are_rounded_inwards() -> None:
     env = TransformedEnv(BoundedValuesEnv(dtype=DOUBLE), DoubleToFloat())
-    assert torch.tensor(0.1).double() > env.base_env.action_spec.high[0]  # rounded to the nearest, it would be outside
+    assert torch.tensor(0.1).double() > env.base_env.action_spec.high[0]  # the nearest value would be out of bounds
     for end in (env.action_spec.low, env.action_spec.high):
         assert env.base_env.action_spec.is_in(end.double())
     assert env.observation_spec["observation"] == Bounded(-2, 4, (3,))
 
 
-def test_whole_numbers() -> None:
+def test_integers_are_cast() -> None:
     env = TransformedEnv(BoundedValuesEnv(4), DTypeCastTransform(torch.int64, torch.float32))
     assert env.transform.in_keys == ["index", "kind"]
     assert env.observation_spec["index"] == Bounded(0, 9, (4, 1))
@@ -77,7 +77,7 @@ def test_stored_data_are_cast_at_every_level() -> None:
 
 
 @BATCHES
-def test_device_of_everything(batch: Any) -> None:
+def test_device_of_all_entries(batch: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), Compose(DeviceCastTransform("cpu:0"), StepCounter(max_steps=2)))
     assert env.device == torch.device("cpu")
     assert env.transform[0].orig_device == torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Transforms of numbers, each value by itself."""
+"""Elementwise transforms of numbers."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def ends(spec: Bounded) -> tuple[float, float]:
 
 
 def stored(**entries: Any) -> TensorDict:
-    """A batch of two trajectories of three steps."""
+    """Returns a batch of two trajectories of three steps."""
     return TensorDict({key: torch.as_tensor(value) for key, value in entries.items()}, [2, 3])
 
 
@@ -50,7 +50,7 @@ def stored(**entries: Any) -> TensorDict:
     ],
 )
 @BATCHES
-def test_norm_maps_bounds_along(batch: Any, arguments: Any, expected: Any) -> None:
+def test_norm_maps_bounds(batch: Any, arguments: Any, expected: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), ObservationNorm(in_keys=["observation"], **arguments))
     assert ends(env.observation_spec["observation"]) == pytest.approx(expected)
     check_env_specs(env)
@@ -64,7 +64,7 @@ def test_norm_values() -> None:
         assert torch.equal(norm(stored(x=value))["x"], expected)
 
 
-def test_norm_takes_floating_observations_where_no_keys_are_given() -> None:
+def test_norm_defaults_to_floating_observations() -> None:
     env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum(), ObservationNorm(0.0, 2.0)))
     assert env.transform[2].in_keys == ["episode_reward", "observation", "position"]
     check_env_specs(env)
@@ -88,7 +88,7 @@ def test_norm_inverse(normal: bool) -> None:
     check_env_specs(env)
 
 
-def test_norm_needs_both_or_neither() -> None:
+def test_norm_needs_loc_and_scale_or_neither() -> None:
     for arguments in ({"loc": 1.0}, {"scale": 1.0}):
         with pytest.raises(ValueError, match="loc and scale, or neither"):
             ObservationNorm(in_keys=["observation"], **arguments)
@@ -151,7 +151,7 @@ def test_norm_state_dict_initializes_another() -> None:
     ("low", "high", "expected"), [(-1, 2, (-1, 2)), (None, 1.5, (-2, 1.5)), (0, None, (0, 4)), (5, 6, (5, 5))]
 )
 @BATCHES
-def test_clip_maps_bounds_along(batch: Any, low: Any, high: Any, expected: Any) -> None:
+def test_clip_maps_bounds(batch: Any, low: Any, high: Any, expected: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), ClipTransform(["observation", "index", "image"], low=low, high=high))
     assert ends(env.observation_spec["observation"]) == expected
     assert env.observation_spec["index"].dtype == (torch.float32 if high == 1.5 else torch.int64)
@@ -174,7 +174,7 @@ def test_clip_inverse() -> None:
     check_env_specs(env)
 
 
-def test_clip_needs_an_end() -> None:
+def test_clip_needs_a_bound() -> None:
     for error in (TypeError, ValueError):
         with pytest.raises(error, match="got neither"):
             ClipTransform(["x"])
@@ -185,7 +185,7 @@ def test_clip_needs_an_end() -> None:
     ("low", "high", "expected"),
     [(-0.1, 0.1, [0, 0.1]), (0.5, None, [0.5, 1]), (300, None, [300, 300]), (None, -7.5, [-7.5, -7.5])],
 )
-def test_ends_that_an_integer_dtype_lacks_give_floats(dtype: Any, low: Any, high: Any, expected: list[float]) -> None:
+def test_bounds_outside_an_integer_dtype_give_floats(dtype: Any, low: Any, high: Any, expected: list[float]) -> None:
     value = torch.tensor([0, 1], dtype=dtype)
     clip, rewards = ClipTransform(["x"], low=low, high=high), RewardClipping(low, high, in_keys=["x"])
     for transform in (clip, rewards):
@@ -196,7 +196,7 @@ def test_ends_that_an_integer_dtype_lacks_give_floats(dtype: Any, low: Any, high
 
 
 @BATCHES
-def test_sign(batch: Any) -> None:
+def test_sign_values(batch: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), SignTransform(["observation", "reward", "image"]))
     assert ends(env.observation_spec["observation"]) == ends(env.reward_spec) == (-1, 1)
     rollout = env.rollout(5)
@@ -209,7 +209,7 @@ def test_sign(batch: Any) -> None:
 
 
 @BATCHES
-def test_unary(batch: Any) -> None:
+def test_unary_values(batch: Any) -> None:
     env = TransformedEnv(
         BoundedValuesEnv(*batch), UnaryTransform(["image"], ["mean"], fn=lambda x: x.mean((-3, -2, -1)))
     )
@@ -233,13 +233,13 @@ def test_unary_inverse() -> None:
 class Words(EnvBase):
     def __init__(self, *batch: int):
         super().__init__(batch_size=batch)
-        self.observation_spec = Composite(word=NonTensor(batch, example_data="begun"), shape=batch)
+        self.observation_spec = Composite(word=NonTensor(batch, example_data="start"), shape=batch)
         self.action_spec = Unbounded((*batch, 1))
 
     def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDict:
         if not self.batch_size:
-            return TensorDict({"word": "begun"})
-        return TensorDict({"word": NonTensorStack(*["begun"] * self.batch_size[0])}, self.batch_size)
+            return TensorDict({"word": "start"})
+        return TensorDict({"word": NonTensorStack(*["start"] * self.batch_size[0])}, self.batch_size)
 
     def _step(self, tensordict: Any) -> TensorDict:
         zero = torch.zeros(*self.batch_size, 1)
@@ -257,13 +257,13 @@ def test_unary_of_non_tensors(batch: Any, expected: Any) -> None:
     env = TransformedEnv(Words(*batch), UnaryTransform(["word"], ["n"], fn=lengths, use_raw_nontensor=True))
     assert env.reset()["n"].tolist() == expected
     assert env.observation_spec["n"].dtype == torch.int64
-    loud = UnaryTransform(["word"], ["word"], fn=_loud, use_raw_nontensor=True)
-    env = TransformedEnv(Words(*batch), loud)
-    assert env.reset()["word"] == ("BEGUN" if not batch else ["BEGUN", "BEGUN"])
+    uppercase = UnaryTransform(["word"], ["word"], fn=_uppercase, use_raw_nontensor=True)
+    env = TransformedEnv(Words(*batch), uppercase)
+    assert env.reset()["word"] == ("START" if not batch else ["START", "START"])
     assert isinstance(env.observation_spec["word"], NonTensor)
 
 
-def _loud(words: Any) -> Any:
+def _uppercase(words: Any) -> Any:
     return words.upper() if isinstance(words, str) else [word.upper() for word in words]
 
 

@@ -1,4 +1,4 @@
-"""Transforms that look, and change nothing."""
+"""Transforms that check values and do not change them."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from ..bounded_env import BoundedValuesEnv
 
 
 class Broken(BoundedValuesEnv):
-    """Its second step is not finite."""
+    """Returns a non-finite value in its second step."""
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         next_td = super()._step(tensordict)

@@ -1,4 +1,4 @@
-"""Steps that repeat an action, and random actions at the beginning."""
+"""Repeated actions, and random actions at the start of episodes."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_batched_frame_skip_equals_single_environments() -> None:
     makers: Any = [lambda: Counting(5), lambda: Counting(9)]
     outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
     inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
-    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # which takes any actions alike
+    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # it accepts any action
     for env in (outside, inside):
         env.close()
     assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])
@@ -49,7 +49,7 @@ def test_inner_transforms_receive_every_frame() -> None:
 
 
 class Doubled(Transform):
-    """The environment gets twice the action."""
+    """Doubles the action for the environment."""
 
     def __init__(self) -> None:
         super().__init__(in_keys_inv=["action"])
@@ -107,10 +107,10 @@ def test_noops_apply_to_reset_rows_only() -> None:
 
 
 def test_rows_done_during_noops_are_reset() -> None:
-    # episodes of 2, 3, 4 steps at first
+    # first episodes of 2, 3 and 4 steps
     env = TransformedEnv(IndependentRowsEnv((0, 1, 2)), NoopResetEnv(4, random=False))
     root = env.reset()
-    assert root["ticks"].flatten().tolist() == [2, 1, 0]  # the first one's second episode is of 3 steps
+    assert root["ticks"].flatten().tolist() == [2, 1, 0]  # the second episode of row 0 has 3 steps
     assert not root["done"].any()
 
 

@@ -1,4 +1,4 @@
-"""Stacks of the last values: numbers written down from TorchRL 0.14.1, and what a stack must not lose."""
+"""Stacks of recent values: expected numbers from TorchRL 0.14.1, and cases in which a stack must keep its values."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from vecrl.testing import IndependentRowsEnv
 
 from ..counting_envs import Counting
 
-# The stacks of an environment that counts 0, 1, 2, 3 and begins anew, as TorchRL gives them.
+# The stacks of TorchRL for an environment that counts 0, 1, 2, 3 and is then reset.
 SAME = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]
 SAME_NEXT = [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 1], [0, 1, 2]]
 CONSTANT = [[-7, -7, 0], [-7, 0, 1], [0, 1, 2], [-7, -7, 0], [-7, 0, 1]]
@@ -29,7 +29,7 @@ def counted(transform: Any = None) -> TensorDictBase:
 
 
 @PADDINGS
-def test_stacks_in_an_environment(padding: str, root: Any, following: Any) -> None:
+def test_stacks_in_environments(padding: str, root: Any, following: Any) -> None:
     stack = CatFrames(3, -1, in_keys=["count"], out_keys=["last"], padding=padding, padding_value=-7)
     rollout = counted(stack)
     assert rollout["last"].tolist() == root
@@ -77,7 +77,7 @@ def test_stored_data_need_done_flags() -> None:
         CatFrames(3, -1)(counted())
 
 
-def test_a_stack_of_images_stacks_their_channels_or_any_other_dimension() -> None:
+def test_images_are_stacked_along_any_dimension() -> None:
     for dim, shape in ((-3, (18, 8, 3)), (-2, (6, 24, 3)), (-1, (6, 8, 9))):
         env = TransformedEnv(IndependentRowsEnv(0), CatFrames(3, dim))
         assert env.observation_spec["pixels"].shape == shape
@@ -111,9 +111,9 @@ def test_empty_states_can_be_loaded() -> None:
 
 
 def test_reset_key_selects_the_mask() -> None:
-    env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="anew"))
+    env = TransformedEnv(Counting(9, 9), CatFrames(2, -1, in_keys=["count"], out_keys=["last"], reset_key="restart"))
     root = env.step_mdp(env.rand_step(env.reset()))
-    root = env.reset(root.set("anew", torch.tensor([[True], [False]])))
+    root = env.reset(root.set("restart", torch.tensor([[True], [False]])))
     assert root["last"].tolist() == [[0, 0], [0, 1]]
 
 

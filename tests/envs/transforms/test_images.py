@@ -1,4 +1,4 @@
-"""Images against plain torch, and against values that TorchRL gives (through torchvision)."""
+"""Transforms of images, compared with plain torch and with values from TorchRL (through torchvision)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def through(transform: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_to_tensor_image_is_255ths(dtype: torch.dtype) -> None:
+def test_to_tensor_image_divides_by_255(dtype: torch.dtype) -> None:
     made = through(ToTensorImage(dtype=dtype), SCREEN)
     assert made.dtype == dtype
     assert torch.equal(made, SCREEN.movedim(-1, -3).to(dtype) / 255)
@@ -45,7 +45,7 @@ def test_to_tensor_image_shape_tolerant() -> None:
     assert through(ToTensorImage(), channels_first).shape == (2, 6, 3, 8)
 
 
-def test_grey_is_a_weighted_sum() -> None:
+def test_grayscale_is_a_weighted_sum() -> None:
     red, green, blue = SCREEN.movedim(-1, 0).float()
     expected = (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
     for image in (SCREEN.movedim(-1, -3), SCREEN.movedim(-1, -3).contiguous()):
@@ -59,7 +59,7 @@ def test_grey_is_a_weighted_sum() -> None:
 @pytest.mark.parametrize("size", [(4, 3), (4, 9), (20, 13), (8, 3)])
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
-def test_resize_is_torch_interpolation(size: tuple[int, int], mode: str, last: bool) -> None:
+def test_resize_equals_torch_interpolation(size: tuple[int, int], mode: str, last: bool) -> None:
     image = torch.rand(2, 8, 6, 3).movedim(-1, -3)
     image = image if last else image.contiguous()
     expected = functional.interpolate(image, size, mode=mode, antialias=mode.startswith("bi"))
@@ -70,7 +70,7 @@ def test_resize_is_torch_interpolation(size: tuple[int, int], mode: str, last: b
         torch.testing.assert_close(made.detach(), requested, rtol=1e-6, atol=1e-6)
 
 
-# What TorchRL 0.14.1 with torchvision 0.28.0 makes of SCREEN as [channels, height, width] by Resize(3, 4, mode).
+# The result of TorchRL 0.14.1 with torchvision 0.28.0 for SCREEN as [channels, height, width] with Resize(3, 4, mode).
 PEER = {
     "bilinear": [[86, 115, 148, 141], [120, 123, 118, 146], [90, 113, 154, 138]],
     "bicubic": [[80, 112, 154, 141], [124, 125, 112, 149], [84, 111, 161, 135]],
@@ -95,7 +95,7 @@ def test_crops() -> None:
     assert torch.equal(through(Crop(4, 2, top=1, left=3), image), image[..., 1:5, 3:5])
     assert torch.equal(through(Crop(3), image), image[..., :3, :3])
     assert torch.equal(through(CenterCrop(4, 2), image), image[..., 2:6, 2:4])
-    assert torch.equal(through(CenterCrop(5, 3), image), image[..., 2:7, 2:5])  # 1.5 is rounded to the even 2
+    assert torch.equal(through(CenterCrop(5, 3), image), image[..., 2:7, 2:5])  # 1.5 rounds to the even 2
 
 
 def test_crops_are_zero_beyond_the_image() -> None:
@@ -105,7 +105,7 @@ def test_crops_are_zero_beyond_the_image() -> None:
     assert not beyond[..., 2:, :].any()
     around = through(CenterCrop(11, 9), image)
     assert around.shape == (2, 3, 11, 9)
-    assert torch.equal(around[..., 1:9, 1:7], image)  # the margin before is the smaller one
+    assert torch.equal(around[..., 1:9, 1:7], image)  # the leading margin is the smaller one
     assert int(around.sum()) == int(image.sum())
 
 

@@ -27,7 +27,7 @@ BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 
 
 def stored() -> TensorDict:
-    """A batch of two trajectories of three steps."""
+    """Returns a batch of two trajectories of three steps."""
     data = {"a": torch.zeros(2, 3, 2), "b": torch.ones(2, 3, 1), ("g", "c"): torch.full((2, 3), 2.0)}
     return TensorDict({**data, "reward": torch.ones(2, 3, 1), "action": torch.ones(2, 3, 1)}, [2, 3])
 
@@ -62,7 +62,7 @@ def test_cat_dimensions() -> None:
 
 
 @BATCHES
-def test_cat_bounds_are_those_of_the_parts(batch: Any) -> None:
+def test_cat_bounds_equal_the_parts(batch: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), CatTensors(["observation", "index"], "x", del_keys=False))
     expected = Bounded(torch.tensor([0.0, -2, -2, -2]), torch.tensor([9.0, 4, 4, 4])).expand(*batch, 4)
     assert env.observation_spec["x"] == expected
@@ -187,7 +187,7 @@ def test_exclude_inverse() -> None:
     check_env_specs(env)
 
 
-# -- environments whose next step goes on from what is transformed
+# -- environments with state entries that are transformed
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is told of transforms that do not fit their environment, or their arguments."""
+"""Error messages about transforms that do not fit their environment, and about invalid arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ from vecrl.specs import Composite, Unbounded
 
 
 class Mixed(EnvBase):
-    """Observes entries of unlike dimensions; only its specs matter."""
+    """Observes entries with different numbers of dimensions; only its specs are used."""
 
     def __init__(self) -> None:
         super().__init__(batch_size=[3])
@@ -52,7 +52,7 @@ def normed(env: Any, steps: int, **options: Any) -> None:
     transformed.close()
 
 
-TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dimensions that differ": (
         over(lambda: CatTensors(["row", "number"], "all")),
         SpaceError,
@@ -99,9 +99,9 @@ TOLD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", ERROR_CASES)
 def test_error_messages(case: str) -> None:
-    call, kind, message_text = TOLD[case]
+    call, kind, message_text = ERROR_CASES[case]
     with pytest.raises(kind, match=f"(?s){message_text}"):
         call()
 

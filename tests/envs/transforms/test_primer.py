@@ -1,4 +1,4 @@
-"""Entries that a policy needs and an environment does not know."""
+"""Entries that a policy needs and the environment does not have."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_group_entries_are_reset_with_their_groups() -> None:
     assert env.reset(root)["a", "h"].flatten().tolist() == [0, 1]
 
 
-def test_call_before_env_reset() -> None:
+def test_call_before_env_reset_primes_the_reset_input() -> None:
     seen: list[Any] = []
 
     class Seeing(IndependentRowsEnv):
@@ -107,14 +107,14 @@ def test_call_before_env_reset() -> None:
     assert seen == [torch.tensor([2.0]), None]
 
 
-def test_reset_key() -> None:
-    env = primed(hidden=Unbounded(()), reset_key="anew")
+def test_reset_key_selects_primed_rows() -> None:
+    env = primed(hidden=Unbounded(()), reset_key="restart")
     root = env.reset()
     root["hidden"] += 1
-    assert env.reset(root.set("anew", torch.tensor([True, False])))["hidden"].tolist() == [0, 1]
+    assert env.reset(root.set("restart", torch.tensor([True, False])))["hidden"].tolist() == [0, 1]
 
 
-def test_stored_data() -> None:
+def test_stored_data_keep_their_entries() -> None:
     primer = TensorDictPrimer(hidden=Unbounded((2,)), default_value=2)
     assert primer(TensorDict({}, [4]))["hidden"].tolist() == [[2, 2]] * 4
     assert TensorDictPrimer(hidden=Unbounded((4, 2)))(TensorDict({}, [4]))["hidden"].shape == (4, 2)

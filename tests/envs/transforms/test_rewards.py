@@ -34,7 +34,7 @@ def ends(spec: Any) -> tuple[float, float]:
     ],
 )
 @BATCHES
-def test_bounds_are_mapped_along(batch: Any, transform: Any, expected: Any) -> None:
+def test_bounds_are_mapped(batch: Any, transform: Any, expected: Any) -> None:
     env = TransformedEnv(BoundedValuesEnv(*batch), transform())
     assert ends(env.reward_spec) == expected
     assert env.reward_spec.shape == (*batch, 1)
@@ -67,14 +67,14 @@ def test_binarize() -> None:
     check_env_specs(env)
 
 
-def test_rewards_of_groups_are_found() -> None:
+def test_rewards_of_groups_are_transformed() -> None:
     env = TransformedEnv(Groups(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
     assert env.transform[0].in_keys == [("a", "reward"), ("b", "reward")]
     assert (env.rollout(3)["next", "b", "episode_reward"][-1] == 15).all()
     check_env_specs(env)
 
 
-def test_a_missing_reward_is_named() -> None:
+def test_missing_rewards_raise_with_their_key() -> None:
     with pytest.raises(KeyError, match="'reward'"):
         RewardScaling(0.0, 1.0)(TensorDict({"x": torch.zeros(2)}, [2]))
 

@@ -69,7 +69,7 @@ def test_values() -> None:
         lambda: PermuteTransform((-1, -3, -2), in_keys=["a"], in_keys_inv=["a"]),
     ],
 )
-def test_inverses_undo(transform: Any) -> None:
+def test_inverses_restore_the_shape(transform: Any) -> None:
     value = torch.randn(3, 4, 1, 2)
     made = transform()
     (out_key,), (in_key,) = made.out_keys_inv, made.in_keys_inv

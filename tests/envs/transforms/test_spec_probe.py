@@ -1,4 +1,4 @@
-"""Specs of what transforms make of values whose sizes are not fixed."""
+"""Specs of transformed values with dynamic sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
 
 class Growing(EnvBase):
-    """Observes more with every step."""
+    """Observes more rows with every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Growing(EnvBase):
 
 
 class Twice(Transform):
-    """One of a user's own, that says no more than it must."""
+    """A user-defined transform with only the required method."""
 
     def _apply_transform(self, value: Any) -> Any:
         return 2 * value

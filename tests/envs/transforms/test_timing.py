@@ -1,4 +1,4 @@
-"""Clocks and numbers of trajectories."""
+"""Timers and trajectory numbers."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from ..counting_envs import Counting, Groups
 def test_timer_measures_each_phase() -> None:
     timer = Timer()
     ticks = count()
-    timer._now = lambda: float(next(ticks) ** 2)  # 0, 1, 4, 9: laps of 1, 3 and 5
+    timer._now = lambda: float(next(ticks) ** 2)  # 0, 1, 4, 9: intervals of 1, 3 and 5
     env = TransformedEnv(Counting(2, 3), timer)
     root = env.reset()
     assert root["time_reset"].tolist() == [1, 1]
@@ -44,20 +44,20 @@ def test_timer_has_three_keys() -> None:
 
 def test_trajectories_are_numbered_in_order() -> None:
     rollout = TransformedEnv(Counting(2, 3, 4), TrajCounter()).rollout(7, break_when_any_done=False)
-    expected = [[0, 0, 3, 3, 5, 5, 7], [1, 1, 1, 4, 4, 4, 8], [2, 2, 2, 2, 6, 6, 6]]  # as TorchRL numbers them
+    expected = [[0, 0, 3, 3, 5, 5, 7], [1, 1, 1, 4, 4, 4, 8], [2, 2, 2, 2, 6, 6, 6]]  # the numbering of TorchRL
     assert rollout["traj_count"].squeeze(-1).tolist() == expected
     assert torch.equal(rollout["next", "traj_count"], rollout["traj_count"])
 
 
 @pytest.mark.parametrize("key", [("c", "number"), ("a", "x", "number")])
-def test_a_key_in_a_group_without_done_flags_is_refused(key: tuple[str, ...]) -> None:
+def test_keys_in_groups_without_done_flags_raise(key: tuple[str, ...]) -> None:
     for use in (EnvBase.reset, lambda env: env.rollout(3), lambda env: env.observation_spec):
         with pytest.raises(RuntimeError, match="beside one of the done flags"):
             use(TransformedEnv(Groups(("a", "b"), root=True), TrajCounter(key)))
 
 
 @pytest.mark.parametrize("tracker", [TrajCounter, InitTracker, StepCounter, RewardSum, lambda: TrajCounter(("a", "n"))])
-def test_trajectories_without_flags_are_refused(tracker: Any) -> None:
+def test_trajectories_without_flags_raise(tracker: Any) -> None:
     stored = TensorDict({"next": TensorDict({"reward": torch.ones(4, 1)}, [4])}, [4])
     for use in (tracker(), torch.nn.Sequential(tracker())):
         with pytest.raises(KeyError, match="expects an entry 'done', but there are only"):
@@ -69,7 +69,7 @@ def test_trajectories_without_flags_are_refused(tracker: Any) -> None:
         RewardSum(["pay"])(stored)
 
 
-def test_clones_and_repeats() -> None:
+def test_clones_and_repeats_count_on() -> None:
     reset_td = TrajCounter(repeats=2)
     envs = [TransformedEnv(Counting(2), reset_td), TransformedEnv(Counting(2), reset_td.clone())]
     assert [int(env.reset()["traj_count"]) for env in envs * 3] == [0, 0, 1, 1, 2, 2]
@@ -87,7 +87,7 @@ def test_stored_trajectories_are_numbered_too() -> None:
     assert TrajCounter()(stored)["traj_count"].squeeze(-1).tolist() == [[0, 0, 1, 1, 2, 2], [3, 3, 3, 4, 4, 4]]
 
 
-def test_a_count_is_saved() -> None:
+def test_counts_are_part_of_the_state() -> None:
     counter = TrajCounter()
     TransformedEnv(Counting(2), Compose(StepCounter(), counter)).rollout(5, break_when_any_done=False)
     other = TrajCounter()
@@ -95,17 +95,17 @@ def test_a_count_is_saved() -> None:
     assert int(TransformedEnv(Counting(2), other).reset()["traj_count"]) == 3
 
 
-def test_no_two_copies_get_the_same_number() -> None:
+def test_copies_never_share_a_trajectory_number() -> None:
     counter = TrajCounter()
     assert counter._counter.next_values(5) == 0
-    copies = [pickle.loads(pickle.dumps(counter._counter)) for _ in range(4)]  # as other processes have them
+    copies = [pickle.loads(pickle.dumps(counter._counter)) for _ in range(4)]  # copies as in other processes
     with ThreadPoolExecutor(4) as workers:
         numbers = workers.map(lambda tally: [tally.next_values(1) for _ in range(50)], copies)
     assert sorted(n for subset in numbers for n in subset) == list(range(5, 205))
     assert copies[0].value == counter._counter.value == 205
 
 
-def test_copies_without_their_file_count_alone() -> None:
+def test_copies_without_the_shared_file_count_separately() -> None:
     counter = TrajCounter()
     counter._counter.next_values(3)
     state = counter._counter.__getstate__()

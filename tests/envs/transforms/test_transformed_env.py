@@ -1,4 +1,4 @@
-"""`Transform`, `Compose` and `TransformedEnv`: who belongs to whom, what passes where, and which specs follow."""
+"""`Transform`, `Compose` and `TransformedEnv`: containers and parents, the order of calls, and derived specs."""
 
 import copy
 import gc
@@ -27,7 +27,7 @@ from vecrl.testing import IndependentRowsEnv
 
 
 class Add(Transform):
-    """Adds to an entry on the way out, and to another on the way in."""
+    """Adds a number to an output entry, and another to an input entry."""
 
     def __init__(self, amount: float = 1.0, in_keys: Any = ("observation",), in_keys_inv: Any = None, **kwargs: Any):
         super().__init__(in_keys=list(in_keys), in_keys_inv=in_keys_inv, **kwargs)
@@ -92,7 +92,7 @@ def test_in_keys_inv_and_out_keys_inv() -> None:
     check_env_specs(env)
 
 
-def test_a_function_is_a_transform() -> None:
+def test_functions_can_be_transforms() -> None:
     env = IndependentRowsEnv((0, 1)).append_transform(lambda td: td.set("twice", td["observation"] * 2))
     check_env_specs(env)
     assert env.rollout(2)["next", "twice"].shape == (2, 2, 3)
@@ -100,7 +100,7 @@ def test_a_function_is_a_transform() -> None:
         TransformedEnv(IndependentRowsEnv(), 3)
 
 
-def test_the_parent_is_the_environment_up_to_the_transform() -> None:
+def test_parent_is_the_environment_up_to_the_transform() -> None:
     env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum(), InitTracker()))
     parent = env.transform[1].parent
     assert isinstance(parent, TransformedEnv)
@@ -113,7 +113,7 @@ def test_the_parent_is_the_environment_up_to_the_transform() -> None:
     assert not len(env.transform.parent.transform)
 
 
-def test_the_parent_within_a_compose_within_a_compose() -> None:
+def test_parents_in_nested_composes() -> None:
     env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), Compose(RewardSum(), InitTracker())))
     assert [type(t) for t in env.transform[1][1].parent.transform] == [StepCounter, RewardSum]
     assert [type(t) for t in env.transform[1].parent.transform] == [StepCounter]
@@ -165,7 +165,7 @@ def test_invalid_indices_raise() -> None:
         Compose(StepCounter()).insert(2, RewardSum())
 
 
-def test_keys_come_in_pairs() -> None:
+def test_in_keys_and_out_keys_have_equal_lengths() -> None:
     with pytest.raises(ValueError, match="a key in out_keys for each in in_keys"):
         Transform(in_keys=["a", "b"], out_keys=["c"])
 
@@ -186,7 +186,7 @@ def test_attributes_are_forwarded() -> None:
 
 
 def test_environments_are_garbage_collected() -> None:
-    """Transforms do not keep an environment, and no cycle does."""
+    """Neither a transform nor a reference cycle keeps an environment alive."""
     env = TransformedEnv(IndependentRowsEnv(), Compose(StepCounter(), RewardSum()))
     env.rollout(2)
     saved, base = env.transform[0], weakref.ref(env.base_env)
@@ -201,7 +201,7 @@ def test_environments_are_garbage_collected() -> None:
 
 
 def test_step_counter_truncates_batches() -> None:
-    """In one round trip: the environments begin some rows anew by themselves, and the time limit ends others."""
+    """In one call of the batch, environments reset some rows themselves and the time limit truncates others."""
     env = TransformedEnv(SerialEnv(3, [lambda i=i: IndependentRowsEnv(i) for i in range(3)]), StepCounter(max_steps=2))
     rollout = env.rollout(8, break_when_any_done=False)
     assert rollout["next", "step_count"].max() == 2
@@ -212,13 +212,13 @@ def test_step_counter_truncates_batches() -> None:
 
 
 class Skip(Transform):
-    """Lets only some rows step."""
+    """Steps only some rows."""
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.set("_step", tensordict["ticks"] < 1)
 
 
-def test_a_transform_may_ask_for_a_partial_step() -> None:
+def test_transforms_can_request_partial_steps() -> None:
     env = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(StepCounter(), Skip()))
     root = env.reset()
     step_td = env.step(env.rand_action(root))
@@ -229,7 +229,7 @@ def test_a_transform_may_ask_for_a_partial_step() -> None:
     assert repeated.get("_step", None) is None
 
 
-def test_self_resetting_environments() -> None:
+def test_self_resetting_environments_can_be_transformed() -> None:
     class Renewing(EnvBase):
         def __init__(self) -> None:
             super().__init__(auto_reset=True)
@@ -324,7 +324,7 @@ def test_custom_environments_can_hold_transforms() -> None:
     check_env_specs(Mine(2))
 
 
-def test_a_copy_has_a_clone_of_the_transform() -> None:
+def test_copies_have_a_clone_of_the_transform() -> None:
     for transform in (RewardSum(), Compose(StepCounter(), RewardSum())):
         env = TransformedEnv(IndependentRowsEnv((0, 1)), transform)
         other = copy.copy(env)
@@ -425,7 +425,7 @@ class Own(Add):
 
 
 @pytest.mark.parametrize("parents", [False, True])
-def test_specs_that_a_transform_returns_are_neither_changed_nor_locked(parents: bool) -> None:
+def test_returned_specs_are_neither_changed_nor_locked(parents: bool) -> None:
     env = TransformedEnv(IndependentRowsEnv((0, 1)), Compose(Own(parents), StepCounter(), InitTracker()))
     assert {"step_count", "is_init"} <= set(env.observation_spec.keys())
     assert "step_count" not in env.base_env.observation_spec
@@ -441,7 +441,7 @@ def torchrl_class(name: str, *bases: type, module: str = "torchrl.envs.transform
     return type(name, bases or (torch.nn.Module,), {"__module__": module, "forward": lambda _, td: td})
 
 
-def test_transforms_of_torchrl_are_refused_by_name() -> None:
+def test_torchrl_transforms_raise_with_their_name() -> None:
     base = torchrl_class("Transform")
     primer, other = torchrl_class("TensorDictPrimer", base), torchrl_class("MultiAction", base)
     own_value = torchrl_class("Mine", primer, module="__main__")
@@ -464,7 +464,7 @@ def test_transforms_of_torchrl_are_refused_by_name() -> None:
     assert len(env.transform) == 0
 
 
-def test_other_modules_of_torchrl_are_functions() -> None:
+def test_other_torchrl_modules_count_as_functions() -> None:
     module = torchrl_class("TensorDictModule", module="torchrl.modules")()
     env = TransformedEnv(IndependentRowsEnv((0, 1)), module)
     assert env.reset()["observation"].shape == (2, 3)

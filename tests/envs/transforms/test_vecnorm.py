@@ -1,4 +1,4 @@
-"""VecNorm: what it takes in and when, its values, and how it is kept, moved and shared."""
+"""VecNorm: which values update its statistics, its output, and saving, moving and sharing the statistics."""
 
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ def fed(norm: VecNorm, key: str = "x") -> list[torch.Tensor]:
     ],
 )
 def test_values_equal_torchrl(decay: float, peer: Any) -> None:
-    """The numbers are what TorchRL 0.14.1's VecNorm gave."""
+    """The expected numbers are from TorchRL 0.14.1's VecNorm."""
     torch.testing.assert_close(torch.stack(fed(VecNorm(["x"], decay=decay))), torch.tensor(peer), rtol=1e-5, atol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_min_variance() -> None:
     assert norm(TensorDict({"x": torch.ones(1, 1)}, [1]))["x"].item() == 2
 
 
-# -- what is taken in
+# -- updates
 
 
 def counts(env: Any) -> dict[str, float]:
@@ -209,7 +209,7 @@ def test_missing_entries_are_named() -> None:
         VecNorm().loc  # noqa: B018
 
 
-# -- kept, moved, shared
+# -- saving, moving, sharing
 
 
 def test_empty_states_can_be_loaded() -> None:
@@ -267,7 +267,7 @@ def test_shared_files_are_removed() -> None:
     del shared
     assert path.exists()
     folder, me = str(path.parent), os.getpid()
-    _remove(folder, me + 1)  # a fork that ends leaves them to their owner
+    _remove(folder, me + 1)  # the end of a fork does not remove files of its parent
     assert path.exists()
     del norm
     assert not path.exists()

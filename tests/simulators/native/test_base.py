@@ -1,4 +1,4 @@
-"""What all native tasks share: seeds, masked resets, states, rendering, errors, and never waiting for the data."""
+"""Rules for all native tasks: seeds, masked resets, states, rendering, errors, and no host synchronization."""
 
 import gymnasium
 import numpy as np
@@ -43,7 +43,7 @@ def test_follows_the_contract(name):
     masks=st.lists(st.integers(0, 63), max_size=6),
 )
 def test_initial_states_depend_on_seed_and_episode_only(seeds, masks):
-    """Any interleaving of masked resets equals each row on its own."""
+    """Any sequence of masked resets equals resetting each row on its own."""
     n = len(seeds)
     batch = make_native("CartPole-v1", n)
     alone = [make_native("CartPole-v1", 1) for _ in seeds]
@@ -56,7 +56,7 @@ def test_initial_states_depend_on_seed_and_episode_only(seeds, masks):
         assert torch.equal(batch.reset_where(mask), last)
 
 
-def test_starts_are_the_same_in_both_dtypes():
+def test_initial_states_are_equal_in_both_dtypes():
     item, other = make_native("Pendulum-v1", 9), make_native("Pendulum-v1", 9, dtype=torch.float64)
     torch.testing.assert_close(item.reset(range(9)), other.reset(range(9)).float())
 
@@ -90,7 +90,7 @@ def test_there_is_no_hidden_seed():
     assert len(item.unique(dim=0)) == 4
 
 
-def test_bad_seeds():
+def test_invalid_seeds_raise():
     simulator = make_native("CartPole-v1", 2)
     with pytest.raises(ValueError, match="2 seeds"):
         simulator.reset([1])
@@ -98,8 +98,8 @@ def test_bad_seeds():
         simulator.reset([1, -1])
 
 
-def test_generator_against_plain_integers():
-    """The hash in Python's own integers, so that wrapping is right on every device and compiler."""
+def test_generator_equals_python_integers():
+    """The hash is computed with Python's integers, to check integer overflow on every device and compiler."""
     seeds, episodes, draws = [0, 1, 2**64 - 1, 123456789], [0, 1, 2**31 - 1, 77], 3
     keys = keys_of(np.array(seeds, np.uint64))
     arguments = torch.from_numpy(keys), torch.tensor(episodes, dtype=torch.int32), draws
@@ -161,7 +161,7 @@ def test_states_of_another_size_raise():
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("name", NATIVE)
 def test_results_are_copies(name, num_envs):
-    """Overwriting it changes nothing, and later steps do not change it."""
+    """Writing to a result changes nothing, and later steps do not change it."""
     clean, spoiled = make_native(name, num_envs, max_episode_steps=3), make_native(name, num_envs, max_episode_steps=3)
     own_value, reference = clean.reset(range(num_envs)), spoiled.reset(range(num_envs)).fill_(9)
     for _ in range(8):
@@ -198,12 +198,12 @@ def test_step_and_reset_is_step_then_reset_where():
         assert torch.equal(obs, apart.reset_where(done))
 
 
-# -- no waiting, compiling -------------------------------------------------------------------------
+# -- no synchronization, compiling -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_no_host_synchronisation(name):
-    """The meta device has shapes and no data: whatever asks for a value there raises."""
+def test_no_host_synchronization(name):
+    """The meta device has shapes and no data, so reading a value there raises."""
     simulator = make_native(name, 6, device="meta")
     simulator.reset(range(6))
     actions = idle(simulator).to("meta")
@@ -215,10 +215,10 @@ def test_no_host_synchronisation(name):
         bool(done.any())
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
 @pytest.mark.parametrize("name", NATIVE)
 def test_compiled_steps_equal_eager_steps(name):
-    n = 37  # no multiple of a vector's width
+    n = 37  # not a multiple of the vector width
     eager = make_native(name, n, max_episode_steps=9)
     compiled = make_native(name, n, max_episode_steps=9, compile=True)
     assert torch.equal(eager.reset(range(n)), compiled.reset(range(n)))
@@ -227,7 +227,7 @@ def test_compiled_steps_equal_eager_steps(name):
         actions = torch.rand(idle(eager).shape, generator=generator) * 3
         actions = actions.floor().clamp(max=1).long() if eager._discrete else actions - 1.5
         step, done, obs = eager.step_and_reset(actions)
-        if t % 3 or name != "CartPole-v1":  # one task is enough for the regions that are compiled apart
+        if t % 3 or name != "CartPole-v1":  # one task is enough for the regions that are compiled separately
             actual, got_done, got_obs = compiled.step_and_reset(actions)
         else:
             actual = compiled.step(actions)
@@ -237,7 +237,7 @@ def test_compiled_steps_equal_eager_steps(name):
         torch.testing.assert_close(actual.reward, step.reward, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got_obs, obs, rtol=1e-5, atol=1e-5)
         assert torch.equal(got_done, done)
-        compiled.set_state(eager.get_state())  # rounding must not add up to another flag
+        compiled.set_state(eager.get_state())  # rounding must not add up to a different flag
     assert torch.equal(eager.reset(), compiled.reset())
 
 
@@ -268,7 +268,7 @@ def test_no_frames_without_a_render_mode():
     assert simulator.render(0) is None
 
 
-def test_bad_actions():
+def test_invalid_actions_raise():
     cartpole = make_native("CartPole-v1", 3)
     with pytest.raises(PendingError, match="reset first"):
         cartpole.step([0, 0, 0])
@@ -286,7 +286,7 @@ def test_bad_actions():
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.uint8, np.int64, bool])
-def test_actions_of_any_integer_kind(kind):
+def test_actions_of_any_integer_dtype(kind):
     simulator, like = make_native("CartPole-v1", 2), make_native("CartPole-v1", 2)
     simulator.reset([0, 1])
     like.reset([0, 1])
@@ -311,6 +311,6 @@ def test_gradients_stop_at_the_action():
         ({"name": "Pong"}, "CartPole-v1"),
     ],
 )
-def test_bad_arguments(arguments, match):
+def test_invalid_arguments_raise(arguments, match):
     with pytest.raises(ValueError, match=match):
         make_native(**({"name": "CartPole-v1", "num_envs": 1} | arguments))

@@ -1,4 +1,4 @@
-"""Fused rollouts against a step at a time."""
+"""Fused rollouts equal single steps."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def make(name, **kwargs):
 
 
 def policy_for(simulator):
-    """Deterministic and dependent on the observations; scaled by `params`."""
+    """Returns a deterministic policy that depends on the observations and is scaled by `params`."""
     if simulator.action_space.shape == ():
         return lambda obs, params=1.0: (obs.sum(-1) * params > 0).long()
     return lambda obs, params=1.0: (obs.sum(-1, keepdim=True) * params).sin()
@@ -46,14 +46,14 @@ def test_fused_rollout_equals_steps(name):
     item, other = make(name), make(name)
     policy = policy_for(item)
     run = FusedRollout(item, policy, next_obs=True)
-    for num_steps, params in ((10, 1.0), (3, -0.5)):  # the second goes on where the first ended
+    for num_steps, params in ((10, 1.0), (3, -0.5)):  # the second rollout continues from the end of the first
         check(run(num_steps, params), *stepwise(other, policy, num_steps, params))
     for field, value in item.get_state().items():
         assert torch.equal(value, other.get_state()[field])
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, while it imports its compiler
-def test_compiled_in_chunks():
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # raised by torch while it imports its compiler
+def test_compiled_chunks_equal_steps():
     item, other = make("CartPole-v1", compile=True), make("CartPole-v1")
     policy = policy_for(item)
     run = FusedRollout(item, policy, chunk=2, next_obs=True)
@@ -62,7 +62,7 @@ def test_compiled_in_chunks():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_a_policy_that_changes_in_place_is_followed():
+def test_in_place_changes_of_the_policy_apply():
     simulator = make("CartPole-v1")
     bias = torch.zeros(())
     run = FusedRollout(simulator, lambda obs: (obs[:, 0] * 0 + bias > 0).long(), chunk=1, compile=True)
@@ -79,7 +79,7 @@ def test_without_params_or_successors():
     assert record.truncated.nonzero()[:, 0].unique().tolist() == [3]
 
 
-def test_no_host_synchronisation():
+def test_no_host_synchronization():
     simulator = make("CartPole-v1", device="meta")
     assert rollout(simulator, lambda obs: (obs[:, 0] > 0).long(), 2).obs.shape == (2, N, 4)
 

@@ -1,4 +1,4 @@
-"""The native tasks against gymnasium's own, from the same states with the same actions."""
+"""The native tasks equal gymnasium's, from equal states with equal actions."""
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ BOTH = [(torch.float64, 2e-6), (torch.float32, 2e-5)]
 
 
 def draw_actions(space, rng, steps):
-    """Actions for N rows; those of a Box reach out of its bounds."""
+    """Returns actions for N rows; those of a Box may be out of bounds."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return rng.integers(0, space.n, (steps, N))
     return rng.uniform(1.5 * space.low, 1.5 * space.high, (steps, N, *space.shape))
@@ -42,7 +42,7 @@ def to_action(space, value):
 @pytest.mark.parametrize(("dtype", "tolerance"), BOTH)
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_step_equals_gymnasium(name, dtype, tolerance):
-    """6,400 steps a task: each from our state, in both; angles near a seam count as one."""
+    """Runs 6,400 steps per task, each from the native state in both; angles near the wrap-around count as equal."""
     rng = np.random.default_rng(3)
     actual, reference = make_native(name, N, dtype=dtype), gymnasium.make(name).unwrapped
     reference.reset(seed=0)
@@ -66,7 +66,7 @@ def test_every_step_equals_gymnasium(name, dtype, tolerance):
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
 def test_float64_episodes_equal_gymnasium(name):
-    """Never set back to our state: the error of a whole episode stays at rounding."""
+    """The state is never synchronized, so the error of a whole episode must stay at rounding."""
     rng = np.random.default_rng(5)
     actual = make_native(name, N, dtype=torch.float64)
     actual.reset(range(N))
@@ -82,15 +82,15 @@ def test_float64_episodes_equal_gymnasium(name):
         state = actual.get_state()["state"].numpy()
         for i in alive.nonzero().squeeze(-1).tolist():
             _, reward, terminated, _, _ = envs[i].step(to_action(actual.action_space, row[i]))
-            np.testing.assert_allclose(state[i], envs[i].state, rtol=1e-6, atol=1e-6)  # the acrobot's swing is chaotic
+            np.testing.assert_allclose(state[i], envs[i].state, rtol=1e-6, atol=1e-6)  # the acrobot is chaotic
             assert step.reward[i].item() == pytest.approx(float(reward), abs=1e-6)
             assert step.terminated[i].item() == terminated
         alive &= ~step.terminated
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_hard_states(name):
-    """States at the edges of each task: walls, goals, falls, seams of angles, limits of speed."""
+def test_states_at_the_limits_equal_gymnasium(name):
+    """Covers states at the limits of each task: walls, goals, falls, angle wrap-around and speed limits."""
     corners = {
         "CartPole-v1": [[2.39, 5, 0, 0], [-2.39, -5, 0, 0], [0, 0, 0.209, 2], [0, 0, -0.209, -2], [1, -3, 0.1, 3]],
         "Acrobot-v1": [[3.1, 3.1, 12, 28], [-3.1, -3.1, -12, -28], [3.1, 0, 0, 0], [1.6, 1.6, -12, 28], [0, 3, 5, -28]],
@@ -125,7 +125,7 @@ def test_spaces_and_limits_equal_gymnasium(name):
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_episodes_are_truncated_at_the_limit(name):
-    """From a state that does not end of itself, in one row; the other began 7 steps later."""
+    """Starts from a state that does not terminate; the second row starts 7 steps later."""
     actual = make_native(name, 2, dtype=torch.float64)
     actual.reset([0, 1])
     actual.set_state(
