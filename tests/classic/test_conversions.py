@@ -160,7 +160,7 @@ def test_batches_raise() -> None:
 def test_several_observations_must_be_named() -> None:
     with pytest.raises(SpaceError, match="Expected one observation"):
         to_classic(PendulumEnv())
-    with pytest.raises(SpaceError, match="but 'nothing' came"):
+    with pytest.raises(SpaceError, match="got 'nothing'"):
         to_classic(PendulumEnv(), "nothing")
 
 

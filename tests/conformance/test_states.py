@@ -157,7 +157,7 @@ def test_pending_commands_raise():
     with AsyncVectorEnv([CARTPOLE] * 2) as envs:
         envs.reset(seed=1)
         envs.step_async(np.zeros(2, int))
-        with pytest.raises(PendingError, match="under way"):
+        with pytest.raises(PendingError, match="still pending"):
             envs.get_state()
         envs.step_wait()
 

@@ -21,9 +21,9 @@ N = 6
 
 
 def test_leaves_are_disjoint_and_aligned() -> None:
-    arena = BatchBuffers(OBS, ACTION, N)
-    arrays = [*arena.actions, *arena.final_obs, arena.reset_mask]
-    for slot in arena.slots:
+    buffers = BatchBuffers(OBS, ACTION, N)
+    arrays = [*buffers.actions, *buffers.final_obs, buffers.reset_mask]
+    for slot in buffers.slots:
         arrays += [*slot.obs, slot.reward, slot.flags, slot.returns, slot.lengths]
     arrays = [a for a in arrays if a is not None]
     for array in arrays:
@@ -33,7 +33,7 @@ def test_leaves_are_disjoint_and_aligned() -> None:
         array.fill(1)
         for j, other in enumerate(arrays):
             assert i == j or not np.may_share_memory(array, other)
-    assert arena.slots[0].obs[2] is None
+    assert buffers.slots[0].obs[2] is None
 
 
 def test_two_maps_of_one_file_share_memory() -> None:

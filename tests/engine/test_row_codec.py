@@ -32,8 +32,8 @@ def scribble(arrays: list, seed: int) -> None:
             array.view(np.uint8)[...] = random.integers(0, 256, array.view(np.uint8).shape)
 
 
-def leaves(arena: BatchBuffers, slot: int) -> list:
-    s = arena.slots[slot]
+def leaves(buffers: BatchBuffers, slot: int) -> list:
+    s = buffers.slots[slot]
     return [s.flags.T, s.reward, s.returns, s.lengths, *[leaf for leaf in s.obs if leaf is not None]]
 
 

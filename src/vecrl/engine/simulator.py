@@ -157,7 +157,7 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class SupportsState(Protocol):
-    """A `Simulator` whose environments can be saved and restored one by one."""
+    """A `Simulator` with environments that can be saved and restored one by one."""
 
     def get_state(self, row: int) -> dict[str, Any]:
         """Returns the state of one environment as plain data."""
@@ -170,7 +170,7 @@ class SupportsState(Protocol):
 
 @runtime_checkable
 class SupportsRebuild(Protocol):
-    """A `Simulator` whose environments can be made one by one, as `on_failure` needs it."""
+    """A `Simulator` with environments that can be made one by one, which `on_failure` needs."""
 
     def rebuild(self, row: int) -> None:
         """Closes the environment, whatever its state, and makes another in its place."""
@@ -264,7 +264,7 @@ class SupportsStepAndReset(Protocol):
     """A `BatchSimulator` that steps and resets in one call, which saves time on a device."""
 
     def step_and_reset(self, actions: Array) -> tuple[BatchStep, Array, Array]:
-        """Steps every row, then resets the rows whose episode is over.
+        """Steps every row, then resets the rows with an ended episode.
 
         Returns:
             The step, `done` `[n]` bool, and the observations to act on next.

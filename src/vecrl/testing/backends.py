@@ -1,4 +1,4 @@
-"""What every backend must do; see `vecrl.testing`. A backend is driven by a `Pool`, as it is in use."""
+"""What every backend must do; see `vecrl.testing`. Each test drives the backend by a `Pool`."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class CountingEnv(gymnasium.Env[Any, Any]):
 
 
 class BackendConformance:
-    """Tests of a backend. Derive a class whose name begins with `Test` and set `backend`.
+    """Tests of a backend. Derive a class with a name that begins with `Test`, and set `backend`.
 
     Attributes:
         backend: the name under which it is registered.
         options: further arguments of `Pool`.
-        can_crash: whether a worker is a process of its own, whose end must be reported and leave the caller alive.
+        can_crash: whether each worker is a process, so that its crash must be reported and must not end the caller.
 
     >>> class TestSerial(BackendConformance):
     ...     backend = "serial"

@@ -11,7 +11,7 @@ from .comparisons import assert_equal_tensordicts, seeded
 
 
 class EnvConformance:
-    """Tests of an environment over TensorDicts. Derive a class whose name begins with `Test` and define `make`.
+    """Tests of an environment over TensorDicts. Derive a class with a name that begins with `Test`, and define `make`.
 
     Attributes:
         num_steps: steps of each comparison; enough of them that some episode ends.

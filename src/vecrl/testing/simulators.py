@@ -27,7 +27,7 @@ SEEDS = 11, 5, 2**31
 
 
 class BatchSimulatorConformance:
-    """Tests of a `BatchSimulator`. Derive a class whose name begins with `Test` and define `make`.
+    """Tests of a `BatchSimulator`. Derive a class with a name that begins with `Test`, and define `make`.
 
     Attributes:
         num_steps: steps of each comparison; enough of them that some episode ends.
@@ -130,7 +130,7 @@ class BatchSimulatorConformance:
             first, second = (_arrays(each.step(self.action(each, 1))) for each in (sim, undisturbed))
             _assert_equal([_rows(first)], [_rows(second)], self.tolerance)
 
-    def test_rows_whose_episode_is_over_may_be_stepped(self) -> None:
+    def test_rows_with_an_ended_episode_may_be_stepped(self) -> None:
         """Steps after the end of an episode raise nothing and leave other rows as they would be."""
         with _closed(self.make, 2) as sim:
             sim.reset(list(SEEDS[:2]))
@@ -254,7 +254,7 @@ class BatchSimulatorConformance:
 class SimulatorConformance:
     """Tests of a `Simulator`, which writes rows into host memory. Derive a class and define `make`.
 
-    The simulator is driven by a `Pool`, as it is in use, in this process.
+    Each test drives the simulator by a `Pool` in this process.
 
     Attributes:
         num_steps: steps of each comparison; enough of them that some episode ends.

@@ -1,6 +1,6 @@
 """What every `Transform` must do; see `vecrl.testing`.
 
-A transform is tested within environments whose rows are independent, so that a batch must equal single environments.
+A transform is tested in environments with independent rows, so that a batch must equal single environments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDS: tuple[Any, ...] = (0, (0,), (0, 1, 2))  # a single environment, a batch of 
 
 
 class TransformConformance:
-    """Tests of a `Transform`. Derive a class whose name begins with `Test` and define `make`.
+    """Tests of a `Transform`. Derive a class with a name that begins with `Test`, and define `make`.
 
     The transform is applied to `IndependentRowsEnv`, which has the entries "observation", "position", "pixels",
     "ticks", "action_mask", the actions "action" and "choice", and "reward"; or to what `base` returns.
