@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from tensordict import TensorDict
 
 from ..envs import EnvBase, SerialEnv, check_env_specs
 from .comparisons import assert_equal_tensordicts, seeded
@@ -62,7 +63,7 @@ class EnvConformance:
         for _ in range(self.num_steps):
             step, root = stepped.step_and_maybe_reset(stepped.rand_action(root))
             steps.append(step)
-        assert_equal_tensordicts(rollout, torch.stack(steps, stepped.batch_dims), "rollout")
+        assert_equal_tensordicts(rollout, TensorDict.stack(steps, stepped.batch_dims), "rollout")
         env.close()
         stepped.close()
 

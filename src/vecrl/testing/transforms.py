@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from ..envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
 from ..envs.transforms import Transform, TransformedEnv
@@ -79,7 +79,7 @@ class TransformConformance:
             torch.manual_seed(seed)
             batch, singles = self.env((0, 1, 2)), [self.env((i,)) for i in range(3)]
             root: Any = batch.reset()
-            roots = [env.reset() for env in singles]
+            roots: list[Any] = [env.reset() for env in singles]
             for _ in range(12):
                 mask = torch.from_numpy(random.random(3) < 0.5)
                 if random.random() < 0.3:
@@ -119,7 +119,7 @@ class TransformConformance:
             steps.append((step, step.clone()))
         for step, copied in steps:
             assert_equal_tensordicts(step, copied, "a step after later ones")
-        assert_equal_tensordicts(rollout, torch.stack([step for step, _ in steps], 1), "rollout")
+        assert_equal_tensordicts(rollout, TensorDict.stack([step for step, _ in steps], 1), "rollout")
 
     def test_rollouts_at_once_equal_steps(self) -> None:
         """Applied to a whole rollout of the base environment, it gives what it gives step by step."""
@@ -198,14 +198,14 @@ class TransformConformance:
 class _WholeRolloutEnv(IndependentRowsEnv):
     """Plays a whole rollout in one call."""
 
-    def _rollout_at_once(self, steps: int, actions: Any, stop: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
         plain = IndependentRowsEnv(self.ids.tolist() if self.ids.ndim else int(self.ids))
         root, played = plain.reset(), []
         for _ in range(steps):
             step, root = plain.step_and_maybe_reset(plain.rand_action(root))
             played.append(step)
-            if stop and plain.any_done(step["next"]):
+            if break_when_any_done and plain.any_done(step["next"]):
                 break
-        result = torch.stack(played, plain.batch_dims)
+        result = TensorDict.stack(played, plain.batch_dims)
         result.names = [None] * plain.batch_dims + ["time"]
         return result
