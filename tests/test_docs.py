@@ -1,9 +1,14 @@
-"""Runs every Python block of the pages on dialects 2 to 4 and on checkpoints by itself."""
+"""Runs the Python blocks of the documentation: those of most pages one by one, those of extending.md as one program."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from vecrl.simulators import registry
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCKS = [
@@ -17,3 +22,35 @@ BLOCKS = [
 def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some blocks write files
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "block"})
+
+
+@pytest.fixture
+def extending() -> Iterator[dict[str, Any]]:
+    """The names that extending.md defines."""
+    names: dict[str, Any] = {"__name__": "extending"}
+    before = registry.known_prefixes()
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL):
+        exec(compile(block, "extending.md", "exec"), names)
+    yield names
+    for prefix in set(registry.known_prefixes()).difference(before):
+        registry.unregister(prefix)
+
+
+def test_the_parts_of_extending_conform(extending: dict[str, Any]) -> None:
+    suites = [value for name, value in extending.items() if name.startswith("Test")]
+    assert len(suites) >= 3
+    for suite in suites:
+        for name in dir(suite):
+            if name.startswith("test_"):
+                getattr(suite(), name)()
+
+
+def test_a_registered_simulator_is_used_by_all_dialects(extending: dict[str, Any]) -> None:
+    assert extending["obs"].shape == (4, 1)
+    assert extending["venv"].reset(seed=[3, 4, 5, 6])[0].tolist() == extending["obs"].tolist()
+    assert extending["rollout"].shape == (4, 10)
+    assert extending["fitness"].shape == (8,)
+    assert registry.available("drift").names == ("line",)
+    extending["env"].reset(seed=1)
+    steps = [extending["env"].step(torch.zeros(2, dtype=torch.int64)) for _ in range(5)]
+    assert steps[-1][3].tolist() == [True, True]

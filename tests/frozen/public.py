@@ -54,6 +54,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "classic": None,
     "convert": ("to_tensordict", "to_vector", "to_venv"),
     "checkpoint": None,
+    "testing": None,
     "_utils": ("implement_for",),  # TorchRL's users import from a module of this name
 }
 SPECIAL = {

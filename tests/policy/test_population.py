@@ -15,8 +15,8 @@ from vecrl.policy import Policy, RunningNorm, alive_bonus
 from vecrl.policy.evaluation import compiled_loop
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
+from vecrl.simulators import registry
 from vecrl.simulators.native import make_native
-from vecrl.vector import registry
 from vecrl.vector.batched_env import BatchedVectorEnv
 from vecrl.vector.torch_wrapper import TorchWrapper
 

@@ -12,9 +12,9 @@ from gymnasium.spaces import Box
 
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import SpaceError
-from vecrl.simulators.brax import BraxSimulator, brax_envs, brax_names
+from vecrl.simulators.brax import BraxSimulator, brax_envs, names
+from vecrl.simulators.registry import available
 from vecrl.vector.factory import make_brax_env, make_vector_env
-from vecrl.vector.registry import available
 from vecrl.vector.torch_wrapper import TorchWrapper
 
 
@@ -292,4 +292,4 @@ class BraxChecks:
         found = available(self.prefix.removesuffix("::"))
         assert found.missing is None
         assert {"ant", "inverted_pendulum"} <= set(found.names)
-        assert list(found.names) == brax_names(self.old)
+        assert list(found.names) == names(self.old)

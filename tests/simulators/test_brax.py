@@ -5,8 +5,8 @@ import os
 import pytest
 from tests.simulators.brax_checks import BraxChecks
 
+from vecrl.simulators.registry import available
 from vecrl.vector.factory import make_brax_env
-from vecrl.vector.registry import available
 
 os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo reads it on import, and Brax imports MuJoCo
 pytestmark = [

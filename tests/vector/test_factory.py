@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from vecrl.vector import registry
+from vecrl.simulators import registry
 from vecrl.vector.factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
 from vecrl.vector.torch_wrapper import TorchWrapper
 
@@ -184,6 +184,20 @@ def test_empty_prefixes_and_separators_raise(prefix):
     """make_vector_env: an empty prefix or one with the separator raises."""
     with pytest.raises(ValueError, match="prefix"):
         registry.register(prefix, print, "")
+
+
+def test_an_entry_needs_one_way_to_make_environments():
+    for ways in ({}, {"env_fn": print, "make_batch": print}):
+        with pytest.raises(ValueError, match="one of maker, env_fn and make_batch"):
+            registry.register("mine", **ways)
+    assert "mine" not in registry.known_prefixes()
+
+
+def test_batched_environments_take_an_autoreset_mode():
+    env = make_vector_env("native::CartPole-v1", num_envs=2, autoreset_mode="next_step", episode_stats=True)
+    assert env.env.autoreset_mode.value == "NextStep"
+    with pytest.raises(ValueError, match="num_envs"):
+        make_vector_env("native::CartPole-v1", episode_stats=True)
 
 
 def test_gym_kwargs_and_brax_kwargs(monkeypatch):

@@ -13,9 +13,9 @@ import typer
 from rich.table import Table
 
 from vecrl.cli.console import INTERRUPTED, console
-from vecrl.policy.population import creation_errors, gymnasium_maker
+from vecrl.policy.population import creation_errors
+from vecrl.simulators.registry import find_entry
 from vecrl.vector.factory import make_vector_env
-from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import VectorEnv
 
 NUM_ACTION_BATCHES = 64  # batches of actions, sampled before the measurement
@@ -78,11 +78,13 @@ class Bench:
             raise typer.Exit(INTERRUPTED)
 
     def _results(self) -> Iterator[Result]:
-        return self._batches() if find_entry(self.env)[0].prefix != "gym" else self._pools()
+        return self._batches() if find_entry(self.env)[0].is_batched else self._pools()
 
     def _pools(self) -> Iterator[Result]:
         cores = os.cpu_count() or 1
-        make = gymnasium_maker(find_entry(self.env)[1], self.kwargs)
+        entry, name = find_entry(self.env)
+        assert entry.env_fn is not None
+        make = entry.env_fn(name, **self.kwargs)
         for backend in self.backends:
             counts = [1] if backend == "serial" else self.workers or sorted({1, max(1, cores // 2), cores})
             for workers in counts:

@@ -15,8 +15,7 @@ from rich.table import Table
 from vecrl.cli.console import console
 from vecrl.cli.env_checks import BASIC, CHECKS, RENDERING, WORKER, EnvChecks, Finding
 from vecrl.errors import StepTimeout, WorkerCrash
-from vecrl.policy.population import gymnasium_maker
-from vecrl.vector.registry import find_entry
+from vecrl.simulators.registry import find_entry
 from vecrl.vector.vector_env import VectorEnv
 
 EXIT_ADVICE = "Raise an exception instead of ending the process (os._exit, abort, a crash in native code)."
@@ -45,9 +44,8 @@ def check_env(env: str, kwargs: Mapping[str, Any], *, seed: int, render: bool, t
 
 def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, timeout: float) -> Iterator[Finding]:
     entry, name = find_entry(env)
-    batched = entry.prefix != "gym"
-    make_one = None if batched else gymnasium_maker(name, {**kwargs, "disable_env_checker": True})
-    skipped = {WORKER} if batched else set()
+    make_one = None if entry.env_fn is None else entry.env_fn(name, **kwargs, disable_env_checker=True)
+    skipped = {WORKER} if entry.is_batched else set()
     skipped |= set() if render else {RENDERING}
     checks = partial(EnvChecks, env, make_one, kwargs, seed)
     with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout) as worker:

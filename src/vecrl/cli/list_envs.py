@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from vecrl.cli.console import console
+from vecrl.simulators.registry import available, known_prefixes
 from vecrl.vector import factory  # noqa: F401 -- fills the registry on import
-from vecrl.vector.registry import available, known_prefixes
 
 MAX_SAMPLES = 6  # names per prefix in the overview
 

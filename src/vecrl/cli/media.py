@@ -16,9 +16,9 @@ from torch import Tensor
 
 from vecrl.cli.constant_obs import make_constant_obs_env
 from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.population import creation_errors, gymnasium_maker
+from vecrl.policy.population import creation_errors
+from vecrl.simulators.registry import find_entry
 from vecrl.vector.factory import make_vector_env
-from vecrl.vector.registry import find_entry
 from vecrl.vector.torch_wrapper import TorchWrapper
 
 MAX_FRAMES = 3000
@@ -131,8 +131,8 @@ def record_video(
 
 def _make(env: str, kwargs: Mapping[str, Any], constant_obs: bool) -> TorchWrapper:
     entry, name = find_entry(env)
-    if constant_obs and entry.prefix == "gym":
-        return TorchWrapper(make_constant_obs_env(gymnasium_maker(name, kwargs)))
+    if constant_obs and entry.env_fn is not None:
+        return TorchWrapper(make_constant_obs_env(entry.env_fn(name, **kwargs)))
     return make_vector_env(env, **kwargs)
 
 

@@ -19,10 +19,10 @@ from vecrl.cli.constant_obs import make_constant_obs_env
 from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
 from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
 from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator, gymnasium_maker
+from vecrl.policy.population import PopulationEvaluator
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
-from vecrl.vector.registry import find_entry
+from vecrl.simulators.registry import find_entry
 
 
 class RandomActions(nn.Module):
@@ -127,8 +127,8 @@ class RolloutCommand:
             net: Any = lambda policy_io: RandomActions(policy_io.action_space)  # noqa: E731
             entry, name = find_entry(self.env)
             env: Any = self.env
-            if entry.prefix == "gym":
-                env = partial(make_constant_obs_env, gymnasium_maker(name, options.pop("env_kwargs")))
+            if entry.env_fn is not None:
+                env = partial(make_constant_obs_env, entry.env_fn(name, **options.pop("env_kwargs")))
             return PopulationEvaluator(env, net, self.num_envs, **options)
         evaluator = PopulationEvaluator(self.env, self.saved_policy.network, self.num_envs, **options)
         if evaluator.policy_io.constants != self.saved_policy.constants:

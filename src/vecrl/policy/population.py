@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -30,9 +29,9 @@ from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO
 from vecrl.policy.reward_shaping import AliveBonus
 from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
+from vecrl.simulators.registry import find_entry
 from vecrl.vector.batched_env import BatchedVectorEnv
 from vecrl.vector.factory import make_vector_env
-from vecrl.vector.registry import find_entry
 from vecrl.vector.vector_env import EnvFn
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
@@ -271,25 +270,15 @@ def _build_executor(
     make_env: EnvFn
     if isinstance(env, str):
         entry, name = find_entry(env)
-        if entry.prefix != "gym":
+        if entry.env_fn is None:
             arguments = kwargs if device is None else {**kwargs, "device": device}
             return DeviceExecutor(partial(_make_simulator, env, arguments), popsize)
-        make_env = gymnasium_maker(name, kwargs)
+        make_env = entry.env_fn(name, **kwargs)
     else:
         make_env = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
         raise ValueError(f"Expected no device for Python environments, which run on the CPU, got {str(device)!r}.")
     return PoolExecutor(make_env, popsize, subbatch_size, backend_choice)
-
-
-def gymnasium_maker(name: str, kwargs: Mapping[str, Any]) -> EnvFn:
-    """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
-
-    Raises:
-        gymnasium.error.Error: there is no environment of that name.
-    """
-    spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
-    return partial(gymnasium.make, spec_or_name, **kwargs)
 
 
 def _offset_env_ids(start: int, failure: Failure) -> list[Failure]:

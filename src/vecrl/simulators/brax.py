@@ -42,13 +42,18 @@ def brax_envs(old: bool = False) -> Any:
         raise ImportError(INSTALL_HINTS[old]) from error
 
 
-def brax_names(old: bool = False) -> list[str]:
+def names(old: bool = False) -> list[str]:
     """Returns the names of the environments that are available to `BraxSimulator`.
 
     Raises:
         ImportError: as `brax_envs`.
     """
     return sorted(brax_envs(old)._envs)  # Brax has no public list
+
+
+def make_batch(name: str, num_envs: int, *, infos: bool = True, **kwargs: Any) -> BraxSimulator:
+    """Constructs a `BraxSimulator`, as `vecrl.simulators.registry` needs it."""
+    return BraxSimulator(name, num_envs, metrics=infos, **kwargs)
 
 
 class BraxSimulator:
@@ -91,7 +96,7 @@ class BraxSimulator:
     ):
         envs = brax_envs(old)
         if name not in envs._envs:
-            raise ValueError(f"Expected the name of a Brax environment, {', '.join(brax_names(old))}, got {name!r}.")
+            raise ValueError(f"Expected the name of a Brax environment, {', '.join(names(old))}, got {name!r}.")
         self._env = envs.create(
             name, episode_length=episode_length, action_repeat=action_repeat, auto_reset=False, **kwargs
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -401,3 +402,18 @@ def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
         flat = target.reshape(-1, *target.shape[2:])
         np.concatenate(values, out=flat, casting="same_kind")
     return target
+
+
+def env_fn(name: str, **kwargs: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
+
+    Raises:
+        gymnasium.error.Error: there is no environment of that name.
+    """
+    spec_or_name = name if ":" in name else gymnasium.spec(name)  # "module:name" is registered by an import
+    return partial(gymnasium.make, spec_or_name, **kwargs)
+
+
+def names() -> list[str]:
+    """Returns the ids in gymnasium's registry."""
+    return list(gymnasium.registry)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.transition import AutoresetMode
+from ..simulators.registry import available, known_prefixes, register
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
 from .rollout_workers import Rollout, RolloutWorkers
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from .arrays import array_type, convert_from_torch, convert_to_torch, convert_to_torch_bool, reset_tensors
     from .batched_env import BatchedVectorEnv
     from .factory import make_brax_env, make_gym_env, make_native_env, make_vector_env
-    from .registry import available, known_prefixes, register
     from .sync_env import SyncVectorEnv
     from .torch_wrapper import TorchWrapper
 
@@ -52,7 +52,6 @@ _MODULE_EXPORTS = {
     "arrays": ("array_type", "convert_from_torch", "convert_to_torch", "convert_to_torch_bool", "reset_tensors"),
     "batched_env": ("BatchedVectorEnv",),
     "factory": ("make_brax_env", "make_gym_env", "make_native_env", "make_vector_env"),
-    "registry": ("available", "known_prefixes", "register"),
     "sync_env": ("SyncVectorEnv",),
     "torch_wrapper": ("TorchWrapper",),
 }

@@ -16,7 +16,7 @@ import torch
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.pool_factory import BackendName
 from ..engine.simulator import BatchSimulator
-from .registry import find_entry, register
+from ..simulators.registry import Entry, find_entry
 from .torch_wrapper import TorchWrapper
 
 Device = str | torch.device
@@ -37,12 +37,14 @@ def make_vector_env(
 
     Args:
         env_name: `gym::NAME` or a bare `NAME` (gymnasium), `brax::NAME`, `brax::old::NAME`, `native::NAME`, or a name
-            with another prefix that `vecrl.vector.registry.register` added.
+            with another prefix that `vecrl.vector.register` added.
         num_envs: the number of environments; None makes one environment without a batch axis.
         force_classic_api, discrete_to_continuous_act, clip_actions: see `TorchWrapper`.
         gym_kwargs: further arguments for gymnasium environments only; they override `kwargs`.
         brax_kwargs: further arguments for Brax environments only; they override `kwargs`.
-        kwargs: further arguments of the maker: `num_episodes`, `empty_info`, `device`, and those of the simulator.
+        kwargs: `num_episodes`, `empty_info` and `device`; for batched simulators (native tasks, Brax) `autoreset_mode`
+            and `episode_stats` of `BatchedVectorEnv`; for others `backend`, `num_workers` and `ray_options` of
+            `SyncVectorEnv`; and further arguments of the simulator.
 
     Raises:
         ValueError: the prefix is unknown; the message lists the known ones.
@@ -54,7 +56,8 @@ def make_vector_env(
     """
     entry, name = find_entry(env_name)
     prefix_kwargs = {"gym": gym_kwargs, "brax": brax_kwargs, "brax::old": brax_kwargs}.get(entry.prefix)
-    return entry.maker(
+    make = partial(_make, entry) if entry.maker is None else entry.maker
+    return make(
         name,
         force_classic_api=force_classic_api,
         num_envs=num_envs,
@@ -91,26 +94,19 @@ def make_gym_env(
     Raises:
         ValueError: an argument of `SyncVectorEnv` is given without `num_envs`.
     """
-    if num_envs is None:
-        vector_arguments = {"backend": backend != "serial", "num_workers": num_workers, "ray_options": ray_options}
-        _reject_without_num_envs(empty_info=empty_info, num_episodes=num_episodes, device=device, **vector_arguments)
-        env: Any = gymnasium.make(env_name, **kwargs)
-    else:
-        from .sync_env import SyncVectorEnv
-
-        makers = [partial(gymnasium.make, env_name, **kwargs)] * num_envs
-        pool_options: Any = {
-            "device": device,
-            "backend": backend,
-            "num_workers": num_workers,
-            "ray_options": ray_options,
-        }
-        env = SyncVectorEnv(makers, empty_info=empty_info, num_episodes=num_episodes, **pool_options)
-    return TorchWrapper(
-        env,
+    return make_vector_env(
+        "gym::" + env_name,
         force_classic_api=force_classic_api,
+        num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
         clip_actions=clip_actions,
+        empty_info=empty_info,
+        num_episodes=num_episodes,
+        device=device,
+        backend=backend,
+        num_workers=num_workers,
+        ray_options=ray_options,
+        **kwargs,
     )
 
 
@@ -147,23 +143,16 @@ def make_brax_env(
         ValueError: both spellings of an argument are given, auto-reset is turned off, or `empty_info` or
             `num_episodes` is given for a single environment.
     """
-    batch_size = kwargs.pop("batch_size", None)
-    num_envs = _one_of("num_envs", num_envs, "batch_size", batch_size)
-    auto_reset = _one_of("auto_reset", kwargs.pop("auto_reset", None), "autoreset", kwargs.pop("autoreset", None))
-    if auto_reset is not None and not auto_reset:
-        raise ValueError(f"Expected auto-reset to be on for Brax environments, got {auto_reset!r}. Omit auto_reset.")
-    from ..simulators.brax import BraxSimulator
-
-    name = env_name.removeprefix("old::")
-    make_simulator = partial(BraxSimulator, name, old=name != env_name, device=device, metrics=not empty_info, **kwargs)
-    return _wrap_batch(
-        make_simulator,
-        num_envs,
-        empty_info=empty_info,
-        num_episodes=num_episodes,
+    return make_vector_env(
+        "brax::" + env_name,
         force_classic_api=force_classic_api,
+        num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
         clip_actions=clip_actions,
+        empty_info=empty_info,
+        num_episodes=num_episodes,
+        device=device,
+        **kwargs,
     )
 
 
@@ -193,16 +182,16 @@ def make_native_env(
     Raises:
         ValueError: the name is unknown, or `empty_info` or `num_episodes` is given for a single environment.
     """
-    from ..simulators.native import make_native
-
-    return _wrap_batch(
-        partial(make_native, env_name, device=device or "cpu", **kwargs),
-        num_envs,
-        empty_info=empty_info,
-        num_episodes=num_episodes,
+    return make_vector_env(
+        "native::" + env_name,
         force_classic_api=force_classic_api,
+        num_envs=num_envs,
         discrete_to_continuous_act=discrete_to_continuous_act,
         clip_actions=clip_actions,
+        empty_info=empty_info,
+        num_episodes=num_episodes,
+        device=device,
+        **kwargs,
     )
 
 
@@ -238,18 +227,85 @@ class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
         self.simulator.close()
 
 
-def _wrap_batch(
-    make_simulator: Any, num_envs: int | None, *, empty_info: bool, num_episodes: int | None, **options: bool
+def _make(
+    entry: Entry,
+    env_name: str,
+    *,
+    force_classic_api: bool,
+    discrete_to_continuous_act: bool,
+    clip_actions: bool,
+    **kwargs: Any,
 ) -> TorchWrapper:
+    """Makes an environment of a registered simulator."""
+    make = _make_single if entry.make_batch is None else _make_batched
+    return TorchWrapper(
+        make(entry, env_name, **kwargs),
+        force_classic_api=force_classic_api,
+        discrete_to_continuous_act=discrete_to_continuous_act,
+        clip_actions=clip_actions,
+    )
+
+
+def _make_single(
+    entry: Entry,
+    env_name: str,
+    *,
+    num_envs: int | None = None,
+    empty_info: bool = False,
+    num_episodes: int | None = None,
+    device: Device | None = None,
+    backend: BackendName = "serial",
+    num_workers: int | None = None,
+    ray_options: RayOptions | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Makes one environment of a simulator of single environments, or a `SyncVectorEnv` of them."""
+    assert entry.env_fn is not None
+    options: Any = {"device": device, "num_workers": num_workers, "ray_options": ray_options}
+    options |= {"empty_info": empty_info, "num_episodes": num_episodes}
     if num_envs is None:
-        _reject_without_num_envs(empty_info=empty_info, num_episodes=num_episodes)
-        return TorchWrapper(SingleEnvOfBatch(make_simulator(num_envs=1)), **options)
+        _reject_without_num_envs(**options, backend=backend != "serial")
+        return entry.env_fn(env_name, **kwargs)()
+    from .sync_env import SyncVectorEnv
+
+    return SyncVectorEnv([entry.env_fn(env_name, **kwargs)] * num_envs, backend=backend, **options)
+
+
+def _make_batched(
+    entry: Entry,
+    env_name: str,
+    *,
+    num_envs: int | None = None,
+    empty_info: bool = False,
+    num_episodes: int | None = None,
+    autoreset_mode: Any = "same_step",
+    episode_stats: bool = False,
+    batch_size: int | None = None,
+    auto_reset: bool | None = None,
+    autoreset: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Makes one environment of a batched simulator, or a `BatchedVectorEnv`."""
+    assert entry.make_batch is not None
+    num_envs = _one_of("num_envs", num_envs, "batch_size", batch_size)
+    auto_reset = _one_of("auto_reset", auto_reset, "autoreset", autoreset)
+    if auto_reset is not None and not auto_reset:
+        raise ValueError(
+            f"Expected auto-reset to be on, got {auto_reset!r}. Omit it, or choose autoreset_mode='disabled'."
+        )
+    if num_envs is None:
+        options = {"empty_info": empty_info, "num_episodes": num_episodes, "episode_stats": episode_stats}
+        _reject_without_num_envs(**options, autoreset_mode=autoreset_mode != "same_step")
+        return SingleEnvOfBatch(entry.make_batch(env_name, 1, infos=not empty_info, **kwargs))
     from .batched_env import BatchedVectorEnv
 
-    env = BatchedVectorEnv(
-        make_simulator(num_envs=num_envs), autoreset_mode="same_step", num_episodes=num_episodes, empty_info=empty_info
+    return BatchedVectorEnv(
+        entry.make_batch(env_name, num_envs, infos=not empty_info, **kwargs),
+        autoreset_mode=autoreset_mode,
+        num_episodes=num_episodes,
+        empty_info=empty_info,
+        episode_stats=episode_stats,
     )
-    return TorchWrapper(env, **options)
 
 
 def _reject_without_num_envs(**arguments: Any) -> None:
@@ -265,29 +321,3 @@ def _one_of(name: str, value: Any, other_name: str, other_value: Any) -> Any:
     if value is not None and other_value is not None:
         raise ValueError(f"Expected {name} or {other_name}, which mean the same, got both. Give one of them.")
     return other_value if value is None else value
-
-
-def _gym_names() -> list[str]:
-    return list(gymnasium.registry)
-
-
-def _brax_names(old: bool) -> list[str]:
-    from ..simulators.brax import brax_names
-
-    return brax_names(old)
-
-
-def _native_names() -> list[str]:
-    from ..simulators.native import NATIVE
-
-    return list(NATIVE)
-
-
-def _make_old_brax_env(env_name: str, **kwargs: Any) -> TorchWrapper:
-    return make_brax_env("old::" + env_name, **kwargs)
-
-
-register("gym", make_gym_env, "gymnasium's environments, stepped one after another", names=_gym_names)
-register("brax", make_brax_env, "Brax's environments, in one compiled call", "brax", names=partial(_brax_names, False))
-register("brax::old", _make_old_brax_env, "those of brax.v1", "brax-v1", names=partial(_brax_names, True))
-register("native", make_native_env, "vecrl's own tasks, as tensors on any device", names=_native_names)

@@ -68,3 +68,15 @@ def make_native(
         max_episode_steps=max_episode_steps,
         **kwargs,
     )
+
+
+def make_batch(
+    name: str, num_envs: int, *, device: str | torch.device | None = None, infos: bool = True, **kwargs: Any
+) -> NativeSimulator:
+    """Constructs a native task, as `vecrl.simulators.registry` needs it. Its steps have no infos."""
+    return make_native(name, num_envs, device=device or "cpu", **kwargs)
+
+
+def names() -> list[str]:
+    """Returns the names of the native tasks."""
+    return list(NATIVE)

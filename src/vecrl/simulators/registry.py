@@ -1,14 +1,18 @@
-"""The registry of environment name prefixes: which simulators `make_vector_env` supports, and which are installed.
+"""The registry of simulators: by which prefix, how, and from which package each is made.
 
-`register` adds a simulator; the makers and the command line read the registry. This module must not know any
-simulator.
+A simulator is one file in this folder and one entry here, or one call of `register` by its user. Every dialect and the
+command line make environments by their entries. This module imports a simulator when it is used, and must not know any
+dialect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
+
+from ..engine.simulator import BatchSimulator
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none
@@ -16,22 +20,34 @@ BARE = "gym"  # the prefix of a name that has none
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered prefix.
+    """A registered prefix. Exactly one of `env_fn`, `make_batch` and `maker` is given.
 
     Attributes:
         prefix: the part of a name before the last `::`; it may contain `::` itself ("brax::old").
-        maker: `maker(name, *, force_classic_api, num_envs, discrete_to_continuous_act, clip_actions, **kwargs)`
-            makes an environment.
+        maker: `maker(name, *, force_classic_api, num_envs, discrete_to_continuous_act, clip_actions, **kwargs)` makes
+            an environment for `make_vector_env`.
         summary: a one-line description.
         extra: the extra of vecrl that installs the simulator; None if it needs no extra.
         names: returns the names of its environments; raises ImportError if a package is missing.
+        env_fn: `env_fn(name, **kwargs)` returns a function that makes one gymnasium environment, for a simulator of
+            single environments. Workers call that function.
+        make_batch: `make_batch(name, num_envs, *, device=None, infos=True, **kwargs)` makes a `BatchSimulator`, for a
+            simulator that steps many environments in one call. `device` None is the simulator's default device; with
+            `infos` False, infos of steps are not used.
     """
 
     prefix: str
-    maker: Callable[..., Any]
+    maker: Callable[..., Any] | None
     summary: str
     extra: str | None = None
     names: Callable[[], Iterable[str]] = tuple
+    env_fn: Callable[..., Callable[[], Any]] | None = None
+    make_batch: Callable[..., BatchSimulator] | None = None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether many environments step in one call, rather than one after another in workers."""
+        return self.env_fn is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +73,23 @@ _entries: dict[str, Entry] = {}
 
 def register(
     prefix: str,
-    maker: Callable[..., Any],
-    summary: str,
+    maker: Callable[..., Any] | None = None,
+    summary: str = "",
     extra: str | None = None,
     *,
     names: Callable[[], Iterable[str]] = tuple,
+    env_fn: Callable[..., Callable[[], Any]] | None = None,
+    make_batch: Callable[..., BatchSimulator] | None = None,
 ) -> None:
     """Adds a prefix to the registry, or replaces its entry.
 
     Args:
-        prefix, maker, summary, extra, names: see `Entry`.
+        prefix, maker, summary, extra, names, env_fn, make_batch: see `Entry`. With `env_fn` or `make_batch`, all
+            dialects, `PopulationEvaluator` and the command line can use the names.
+
+    Raises:
+        ValueError: the prefix is empty or contains a separator at an end, or there is not exactly one of `maker`,
+            `env_fn` and `make_batch`.
 
     >>> register("mine", lambda name, **kwargs: f"an environment called {name}", "my environments")
     >>> entry, name = find_entry("mine::first")
@@ -76,7 +99,9 @@ def register(
     """
     if not prefix or prefix.startswith(":") or prefix.endswith(":"):
         raise ValueError(f"Expected a prefix without the `::` after it, such as 'mine', got {prefix!r}.")
-    _entries[prefix] = Entry(prefix, maker, summary, extra, names)
+    if (given := 3 - [maker, env_fn, make_batch].count(None)) != 1:
+        raise ValueError(f"Expected one of maker, env_fn and make_batch, got {given} of them.")
+    _entries[prefix] = Entry(prefix, maker, summary, extra, names, env_fn, make_batch)
 
 
 def unregister(prefix: str) -> None:
@@ -123,3 +148,24 @@ def available(prefix: str) -> Availability:
     except ImportError as error:
         install = None if entry.extra is None else f'pip install "vecrl[{entry.extra}]"'
         return Availability(prefix, entry.summary, (), str(error), install)
+
+
+def _from_module(module: str, function: str, **options: Any) -> Callable[..., Any]:
+    """Returns a function that calls `function` of a module of this package, which it imports then."""
+    return lambda *args, **kwargs: getattr(import_module(module, __package__), function)(*args, **options, **kwargs)
+
+
+def _batched(module: str, **options: Any) -> dict[str, Any]:
+    """The arguments of an entry for a module with `make_batch` and `names`."""
+    return {function: _from_module(module, function, **options) for function in ("make_batch", "names")}
+
+
+def _single(module: str) -> dict[str, Any]:
+    """The arguments of an entry for a module with `env_fn` and `names`."""
+    return {function: _from_module(module, function) for function in ("env_fn", "names")}
+
+
+register("gym", None, "gymnasium's environments, stepped one after another", **_single(".gymnasium"))
+register("brax", None, "Brax's environments, in one compiled call", "brax", **_batched(".brax", old=False))
+register("brax::old", None, "those of brax.v1", "brax-v1", **_batched(".brax", old=True))
+register("native", None, "vecrl's own tasks, as tensors on any device", **_batched(".native"))
