@@ -51,7 +51,7 @@ def test_nothing_is_imported_before_the_call(libraries: Any) -> None:
         """A docstring."""
         return x + y
 
-    assert fun.__doc__ == "A text."
+    assert fun.__doc__ == "A docstring."
     with pytest.raises(
         VersionError, match=r"fun to have a variant that matches, got only latelib \[1, …\) \(here: not installed\)"
     ):

@@ -89,13 +89,13 @@ def test_actions_kept_by_environments_are_not_overwritten():
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
-    "too few": ("box", np.zeros((2, 2, 3), np.float32), r"shape \(3, 2, 3\).*\(2, 2, 3\) came"),
-    "too many": ("discrete", [0, 1, 2, 3], r"shape \(3,\).*\(4,\) came"),
-    "one for all": ("discrete", 0, r"shape \(3,\).*\(\) came"),
+    "too few": ("box", np.zeros((2, 2, 3), np.float32), r"shape \(3, 2, 3\).*got \(2, 2, 3\)"),
+    "too many": ("discrete", [0, 1, 2, 3], r"shape \(3,\).*got \(4,\)"),
+    "one for all": ("discrete", 0, r"shape \(3,\).*got \(\)"),
     "single row": ("box", np.zeros((2, 3), np.float32), r"shape \(3, 2, 3\)"),
-    "floats for integers": ("discrete", [0.0, 1.0, 2.0], "int64.*float64 came"),
+    "floats for integers": ("discrete", [0.0, 1.0, 2.0], "int64.*got float64"),
     "text for numbers": ("discrete", ["a", "b", "c"], "int64"),
-    "complex": ("box", np.zeros((3, 2, 3), complex), "float32.*complex128 came"),
+    "complex": ("box", np.zeros((3, 2, 3), complex), "float32.*got complex128"),
     "missing key": ("dict", {"inner": {"image": np.zeros((3, 2, 2)), "number": np.zeros(3)}}, "'pair'"),
     "no dict": ("dict", np.zeros(3), "Expected"),
     "short tuple": ("tuple", (np.zeros(3, int),), r"\[1\]"),

@@ -130,7 +130,7 @@ def test_worker_state_errors_are_state_errors(backend):
     state = rich.get_state()
     with pytest.raises(StateError, match=r"Expected a state with observation_space Box"):
         own.set_state(state)
-    with pytest.raises(StateError, match=r"Expected the space .*, as it was when the state was taken"):
+    with pytest.raises(StateError, match=r"Expected the space .*, as in the state, got"):
         own.set_state(state | {"about": own.get_state()["about"]})
     with pytest.raises(WorkerError, match=r"environment 0 .*Expected a state with observation_space"):
         own._pool.set_state(rich._pool.get_state())

@@ -123,8 +123,8 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "nothing": (lambda: check_env_specs(None), TypeError, "None"),  # pyright: ignore[reportArgumentType]
     "a seed in words": (lambda: Steady().set_seed("a"), TypeError, "int or None as seed.*'a'"),  # pyright: ignore[reportArgumentType]
     "a seed a row": (lambda: SerialEnv(2, Steady).set_seed([1, 2]), TypeError, r"\[1, 2\].*from one"),  # pyright: ignore[reportArgumentType]
-    "no such device": (lambda: Steady().to("gpu"), SpaceError, "'cuda:0', but 'gpu'"),
-    "no such device of a spec": (lambda: Unbounded((2,), device="gpu"), SpaceError, "'cuda:0', but 'gpu'"),
+    "no such device": (lambda: Steady().to("gpu"), SpaceError, "'cuda:0', got 'gpu'"),
+    "no such device of a spec": (lambda: Unbounded((2,), device="gpu"), SpaceError, "'cuda:0', got 'gpu'"),
     "an action without a spec": (lambda: Unspecified().rollout(3), SpaceError, "Expected an action_spec"),
     "no step": (lambda: step_mdp(TensorDict({"pos": 1})), SpaceError, r"under 'next', got .*\['pos'\]"),
 }

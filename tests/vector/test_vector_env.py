@@ -295,7 +295,7 @@ def test_invalid_arguments_raise(arguments, text):
 
 
 def test_factories_without_environment_raise():
-    with pytest.raises(WorkerError, match="returned None"):
+    with pytest.raises(WorkerError, match="got None"):
         VectorEnv([lambda: None])
 
 
@@ -420,6 +420,6 @@ def test_repr():
 def test_copying_raises(copied: Any) -> None:
     """Copies would lose the shared memory of caller and workers, and observe zeros."""
     env = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
-    with pytest.raises(TypeError, match="make others"):
+    with pytest.raises(TypeError, match="Construct another"):
         copied(env)
     env.close()

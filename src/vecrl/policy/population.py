@@ -277,7 +277,9 @@ def _build_executor(
     else:
         make_env = partial(env, **kwargs)
     if device is not None and str(device).partition(":")[0] != "cpu":
-        raise ValueError(f"Expected no device for Python environments, which run on the CPU, got {str(device)!r}.")
+        raise ValueError(
+            f"Expected no device for Python environments, which run on the CPU, got {str(device)!r}. Omit device."
+        )
     return PoolExecutor(make_env, popsize, subbatch_size, backend_choice)
 
 

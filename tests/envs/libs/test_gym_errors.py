@@ -59,7 +59,7 @@ WRONG = {
     "beyond bytes": (BYTES, np.array([300, -1]), "dtype int64"),
     "deep": (PAIR, {"a": np.zeros(3), "n": 1}, r"\['a'\].*shape \(3,\)"),
     "no index": (PAIR, {"a": GOOD, "n": 1.5}, r"\['n'\].*float '1.5'"),
-    "a key less": (PAIR, {"a": GOOD}, r"\['n'\], but it is not in"),
+    "a key less": (PAIR, {"a": GOOD}, r"\['n'\], got a dict"),
 }
 
 
