@@ -42,7 +42,7 @@ test-brax-v1: .venv-brax-v1/.ready
 	.venv-brax-v1/bin/python $(PYTEST) tests/simulators/test_brax_v1.py
 
 test-neighbours: .venv-neighbours/.ready
-	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray" tests/envs tests/specs tests/page \
+	.venv-neighbours/bin/python $(PYTEST) -n 2 --dist worksteal -m "not brax and not ray" tests/envs tests/specs tests/torchrl_examples \
 		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
