@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from vecrl.cli.console import INTERRUPTED, console
+from vecrl.engine.backends.registry import backend_entry
 from vecrl.policy.population import creation_errors, gymnasium_maker
 from vecrl.vector.factory import make_vector_env
 from vecrl.vector.registry import find_entry
@@ -84,13 +85,12 @@ class Bench:
         cores = os.cpu_count() or 1
         make = gymnasium_maker(find_entry(self.env)[1], self.kwargs)
         for backend in self.backends:
-            counts = [1] if backend == "serial" else self.workers or sorted({1, max(1, cores // 2), cores})
+            runs_inline = backend_entry(backend).runs_inline
+            counts = [1] if runs_inline else self.workers or sorted({1, max(1, cores // 2), cores})
             for workers in counts:
                 for envs_per_worker in self.envs or [1, 4, 16]:
                     num_envs = envs_per_worker * workers
-                    backend_options = f"backend={backend!r}" + (
-                        "" if backend == "serial" else f", num_workers={workers}"
-                    )
+                    backend_options = f"backend={backend!r}" + ("" if runs_inline else f", num_workers={workers}")
                     call = (
                         f"VectorEnv([lambda: gymnasium.make({self._env_arguments()})] * {num_envs}, {backend_options})"
                     )

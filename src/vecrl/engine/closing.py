@@ -80,7 +80,7 @@ class Closing:
 
     def _end(self, grace: float, alone: bool) -> list[Failure]:
         pending = self._pending
-        if not alone and self._backend.runs_inline:  # another thread executes an environment; the finalizer closes them
+        if not alone and self._pending.runs_inline:  # another thread executes an environment; the finalizer closes them
             text = "a call of it in another thread cannot be interrupted"
             return [Failure(pending.ids_of(range(self._backend.num_workers)), "close", text, kind="timed_out")]
         try:

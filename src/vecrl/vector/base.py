@@ -7,6 +7,7 @@ nor torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,24 @@ def _scalar_type(space: Space[Any]) -> Any:
 
 def _repeat(values: Any, num_envs: int) -> np.ndarray:
     return np.repeat(np.asarray(values)[None], num_envs, axis=0)
+
+
+def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None] | None:
+    """Returns one seed per environment, from any `seed` that `VectorEnv.reset` takes; None for None.
+
+    Raises:
+        TypeError: `seed` or one of its items has another type.
+        SpaceError: there are not `count` seeds.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(count)]
+    if not hasattr(seed, "__len__") or isinstance(seed, str):
+        raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
+    if len(seed) != count:
+        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
+    for s in seed:
+        if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer)):
+            raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
+    return [None if s is None else int(s) for s in seed]

@@ -14,7 +14,7 @@ import gymnasium
 import torch
 
 from ..engine.backends.ray_cluster.options import RayOptions
-from ..engine.pool_factory import BackendName
+from ..engine.backends.registry import BackendName
 from ..engine.simulator import BatchSimulator
 from .registry import find_entry, register
 from .torch_wrapper import TorchWrapper
