@@ -1,4 +1,4 @@
-"""Derives the batched spaces of a vector environment from the spaces of a single environment.
+"""Derives the batched spaces of a vector environment from the spaces of a single environment, and reads its seeds.
 
 `BaseVectorEnv` is the base class of vector environments with `Box` or `Discrete` single spaces, so that
 `num_envs` and the four spaces mean the same in all of them. This module must not know how the environments are run,
@@ -7,6 +7,7 @@ nor torch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,8 +108,12 @@ def _repeat(values: Any, num_envs: int) -> np.ndarray:
     return np.repeat(np.asarray(values)[None], num_envs, axis=0)
 
 
-def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None] | None:
-    """Returns one seed per environment, from any `seed` that `VectorEnv.reset` takes; None for None.
+def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -> list[int | None] | None:
+    """Returns one seed per environment; None for None.
+
+    Args:
+        seed: None, an int that seeds environment i with `seed + i`, or one seed or None per environment.
+        count: the number of environments.
 
     Raises:
         TypeError: `seed` or one of its items has another type.
@@ -122,7 +127,9 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
         raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
     if len(seed) != count:
         raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
+    seeds: list[int | None] = []
     for s in seed:
-        if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer)):
+        if isinstance(s, bool | np.bool_) or not (s is None or hasattr(s, "__index__")):
             raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
-    return [None if s is None else int(s) for s in seed]
+        seeds.append(None if s is None else operator.index(s))
+    return seeds

@@ -21,6 +21,7 @@ from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
 from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
+from ..vector.base import seeds_of
 from ..vector.vector_env import split_env_fns
 from .result_format import NO_TUPLES, ResultFormatter
 
@@ -144,7 +145,7 @@ class BaseVectorEnv(Stateful):
         id_list = (self._all_ids if ids is None else ids).tolist()
         seed = kwargs.pop("seed", None)
         if isinstance(seed, list | tuple | np.ndarray):
-            seeds: list[Any] | None = [None if s is None else int(s) for s in seed]
+            seeds: list[Any] | None = seeds_of(seed, len(id_list))
         elif seed is None:
             seeds = [self._seeds.get(i) for i in id_list] if self._seeds else None
         else:
@@ -308,14 +309,7 @@ class BaseVectorEnv(Stateful):
         Raises:
             PendingError: environments have pending commands.
         """
-        if seed is None:
-            seeds: list[Any] = [None] * self.env_num
-        elif isinstance(seed, int | np.integer):
-            seeds = [int(seed) + i for i in range(self.env_num)]
-        else:
-            seeds = [None if s is None else int(s) for s in seed]
-        if len(seeds) != self.env_num:
-            raise SpaceError(f"Expected one seed or {self.env_num}, one per environment, got {len(seeds)}.")
+        seeds: list[Any] = seeds_of(seed, self.env_num) or [None] * self.env_num
         env_seeds: list[Any] = [None] * self.env_num
         if self._call_env_seed:
             env_seeds = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)
