@@ -366,7 +366,8 @@ class PoolLifecycle:
     def close(self, timeout: float | None = None) -> None:
         """Closes every environment and ends every worker. It can be called in any state. A second call does nothing.
 
-        A call that waits in another thread raises `ClosedError`.
+        A call that waits in another thread raises `ClosedError`. If several threads call `close`, each returns when the
+        pool is closed, and one of them raises the errors.
 
         Args:
             timeout: seconds that environments may take to close (default: the step timeout, or 10). After that, their
