@@ -26,9 +26,12 @@ def _backend_names() -> list[str]:
 
 
 def _parse_backend(name: str) -> str:
-    if name not in _backend_names():
-        raise typer.BadParameter(f"Expected one of {', '.join(_backend_names())}, got {name!r}.")
-    return name
+    from vecrl.engine.backends.registry import backend_entry
+
+    try:
+        return backend_entry(name).name
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
