@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vecrl.engine.closing import GRACE
 from vecrl.envs import GymWrapper, ParallelEnv
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
@@ -226,3 +227,34 @@ def test_environments_that_have_replied_are_closed_normally(backend: str) -> Non
     assert wait_until(lambda: arrived(pool, 1))
     with pytest.raises(WorkerError, match=r"environment 1 .*ArithmeticError: went wrong on purpose"):
         pool.close()
+
+
+class SlowToClose(Counting):
+    """An environment that takes longer to close than a caller waits for a call of another thread."""
+
+    def __init__(self, env_id: int, folder: Path):
+        super().__init__(env_id)
+        self.folder = folder
+
+    def close(self) -> None:
+        time.sleep(GRACE + 0.5)
+        (self.folder / f"closed {self.env_id}").touch()
+
+
+@pytest.mark.parametrize("backend", ANYWHERE)
+def test_every_thread_that_closes_waits_until_all_is_closed(backend: str, tmp_path: Path) -> None:
+    pool = make_pool([partial(SlowToClose, i, tmp_path) for i in range(2)], backend)
+    closed: list[int] = []
+
+    def close(timeout: float | None) -> None:
+        pool.close(timeout)
+        closed.append(len([*tmp_path.iterdir()]))
+
+    threads = [threading.Thread(target=close, args=(timeout,)) for timeout in (None, 0.01, 20.0)]
+    threads[0].start()
+    assert wait_until(lambda: pool.in_use)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert closed == [2, 2, 2]

@@ -96,7 +96,6 @@ def test_arrived_replies_are_not_cancelled(backend: Any) -> None:
 class Scripted:
     """A backend with replies at given times, on a simulated clock."""
 
-    runs_inline = False
     num_workers = 2
 
     def __init__(self, replies: list[tuple[float, int, int]]):
@@ -124,7 +123,7 @@ class Scripted:
 def test_each_pending_command_has_its_own_timeout(replies: Any, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = Scripted([*replies, (100.0, 0, 9)])
     monkeypatch.setattr(flights_module, "time", SimpleNamespace(monotonic=lambda: backend.now))
-    flights = PendingCommands(backend, np.array([0, 2, 3]))
+    flights = PendingCommands(backend, np.array([0, 2, 3]), runs_inline=False)
     step, reset, other = [flights.register(Op.STEP, [w], np.array([i])) for w, i in ((0, 0), (0, 1), (1, 2))]
     if late:
         with pytest.raises(StepTimeout):

@@ -243,7 +243,7 @@ def test_invalid_use_raises():
         env.step([0] * N)
     with pytest.raises(PendingError, match="reset all"):
         env.reset(options={"reset_mask": [True] * N})
-    with pytest.raises(ValueError, match="4 seeds"):
+    with pytest.raises(ValueError, match="one seed or 4"):
         env.reset(seed=[1, 2])
     with pytest.raises(ValueError, match="num_episodes"):
         BatchedVectorEnv(CountingBatch(), num_episodes=0)

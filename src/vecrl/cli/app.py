@@ -3,7 +3,6 @@
 # typer evaluates annotations, so the types in them are imported here. Nothing slow is.
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -20,19 +19,32 @@ app = typer.Typer(
 )
 
 
-class Backend(StrEnum):
-    """The backends that step Python environments."""
+def _backend_names() -> list[str]:
+    from vecrl.engine.backends.registry import backend_names
 
-    serial = "serial"
-    threads = "threads"
-    processes = "processes"
-    ray = "ray"
+    return backend_names()
+
+
+def _parse_backend(name: str) -> str:
+    from vecrl.engine.backends.registry import backend_entry
+
+    try:
+        return backend_entry(name).name
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 Env = Annotated[str, typer.Argument(help="An environment: CartPole-v1, native::CartPole-v1, brax::ant, …")]
 EnvArgs = Annotated[list[str], typer.Option("--env-arg", metavar="KEY=VALUE", help="Keyword argument; repeatable.")]
 BackendOption = Annotated[
-    Backend, typer.Option(help="What steps Python environments; for ray, RAY_ADDRESS is the address of a cluster.")
+    str,
+    typer.Option(
+        parser=_parse_backend,
+        autocompletion=_backend_names,
+        metavar="NAME",
+        help="What steps Python environments: serial, threads, processes, ray or another registered backend; for ray, "
+        "RAY_ADDRESS is the address of a cluster.",
+    ),
 ]
 Workers = Annotated[Optional[int], typer.Option(min=1, help="Number of workers. Default: one per core.")]  # noqa: UP045
 Device = Annotated[Optional[str], typer.Option(help="Device of a batched simulator: cpu, cuda.")]  # noqa: UP045
@@ -80,7 +92,7 @@ def rollout(
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     envs: Annotated[int, typer.Option(min=1, help="Number of environments in the batch.")] = 8,
     max_steps: Annotated[Optional[int], typer.Option(min=1, help="Truncate longer episodes.")] = None,  # noqa: UP045
-    backend: BackendOption = Backend.serial,
+    backend: BackendOption = "serial",
     workers: Workers = None,
     device: Device = None,
     seed: Seed = None,
@@ -92,7 +104,7 @@ def rollout(
     """Runs episodes and prints returns, lengths and steps per second."""
     from vecrl.cli.rollout import RolloutCommand
 
-    arguments = {"backend": backend.value, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
+    arguments = {"backend": backend, "num_workers": workers, "device": device, "env_kwargs": parse_pairs(env_arg)}
     RolloutCommand(env, policy, episodes, envs, max_steps, seed, threads, arguments).show(video, plot)
 
 
@@ -118,7 +130,7 @@ def evolve(
         Optional[tuple[float, float, float]],  # noqa: UP045
         typer.Option(metavar="T0 T1 BONUS", help="Bonus for each step of an episode in the search."),
     ] = None,
-    backend: BackendOption = Backend.serial,
+    backend: BackendOption = "serial",
     workers: Workers = None,
     device: Device = None,
     compile: Annotated[bool, typer.Option(help="Compile native tasks with the policy, for long searches.")] = False,  # noqa: A002
@@ -142,7 +154,7 @@ def evolve(
     from vecrl.cli.evolve import Evolution, Options
 
     arguments = {name: value for name, value in locals().items() if name in Options.names()}
-    arguments |= {"backend": backend.value, "env_args": parse_pairs(env_arg)}
+    arguments |= {"env_args": parse_pairs(env_arg)}
     if resume is not None:
         source = context.get_parameter_source
         explicit_names = {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"} - {
@@ -160,10 +172,16 @@ def evolve(
 @handle_errors
 def bench(
     env: Env,
-    backends: Annotated[list[Backend], typer.Option("--backend", help="Backend to try; repeatable.")] = [  # noqa: B006
-        Backend.serial,
-        Backend.processes,
-    ],
+    backends: Annotated[
+        list[str],
+        typer.Option(
+            "--backend",
+            parser=_parse_backend,
+            autocompletion=_backend_names,
+            metavar="NAME",
+            help="Backend to try; repeatable.",
+        ),
+    ] = ["serial", "processes"],  # noqa: B006
     workers: Annotated[list[int], typer.Option(min=1, help="Number of workers to try; repeatable.")] = [],  # noqa: B006
     envs: Annotated[list[int], typer.Option(min=1, help="Environments per worker to try; repeatable.")] = [],  # noqa: B006
     seconds: Annotated[float, typer.Option(min=0.05, help="Duration of each measurement.")] = 1.0,
@@ -174,5 +192,4 @@ def bench(
     """Times backends × workers × environments per worker in steps per second; prints the fastest call to copy."""
     from vecrl.cli.bench import Bench
 
-    names = [backend.value for backend in backends]
-    Bench(env, parse_pairs(env_arg), names, workers, envs, seconds, device, threads).show()
+    Bench(env, parse_pairs(env_arg), backends, workers, envs, seconds, device, threads).show()

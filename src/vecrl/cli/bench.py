@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from vecrl.cli.console import INTERRUPTED, console
+from vecrl.engine.backends.registry import backend_entry
 from vecrl.policy.population import creation_errors
 from vecrl.simulators.registry import find_entry
 from vecrl.vector.factory import make_vector_env
@@ -86,13 +87,12 @@ class Bench:
         assert entry.env_fn is not None
         make = entry.env_fn(name, **self.kwargs)
         for backend in self.backends:
-            counts = [1] if backend == "serial" else self.workers or sorted({1, max(1, cores // 2), cores})
+            runs_inline = backend_entry(backend).runs_inline
+            counts = [1] if runs_inline else self.workers or sorted({1, max(1, cores // 2), cores})
             for workers in counts:
                 for envs_per_worker in self.envs or [1, 4, 16]:
                     num_envs = envs_per_worker * workers
-                    backend_options = f"backend={backend!r}" + (
-                        "" if backend == "serial" else f", num_workers={workers}"
-                    )
+                    backend_options = f"backend={backend!r}" + ("" if runs_inline else f", num_workers={workers}")
                     call = (
                         f"VectorEnv([lambda: gymnasium.make({self._env_arguments()})] * {num_envs}, {backend_options})"
                     )

@@ -37,7 +37,9 @@ class Closing:
     def __init__(self, pool: Any, backend: Backend, pending: PendingCommands):
         self.lock = threading.RLock()
         self.closed = False
-        self._ended = False
+        self._claim = threading.RLock()  # held while `_closer` is read and set
+        self._closer: int | None = None  # the thread that closes the pool
+        self._ended = threading.Event()
         self._backend = backend
         self._pending = pending
         self._finalizer = weakref.finalize(pool, backend.shutdown, GRACE)
@@ -56,31 +58,51 @@ class Closing:
         self._finalizer()
 
     def close(self, grace: float) -> list[Failure]:
-        """Closes every environment and ends every worker, within about `grace` seconds. A second call does nothing.
+        """Closes every environment and ends every worker, within about `grace` seconds.
+
+        A further call waits until the first one has ended; in a signal handler of the thread that closes, it does
+        nothing.
 
         Returns:
-            The failures.
+            The failures, to the first call only.
         """
         self.closed = True
-        self._pending.ending = True  # makes a call that waits in another thread raise
+        with self._claim:
+            if self._closer is None:
+                self._pending.ending = True  # makes a call that waits in another thread raise
         alone = self.lock.acquire(timeout=max(grace, GRACE))
         try:
-            if self._ended:
-                return []
-            self._ended = True
-            self._pending.ending = not alone
-            return self._end(grace, alone)
+            if self._claim_closing(alone):
+                failures = self._end(grace, alone)
+                self._mark_ended()
+                return failures
         except BaseException:  # Ctrl-C
             self._finalizer()
+            self._mark_ended()
             raise
         finally:
-            self._pending.ending = True  # for a call that was interrupted by the signal handler that closes the pool
             if alone:
                 self.lock.release()
+        if self._closer != threading.get_ident():
+            self._ended.wait()
+        return []
+
+    def _claim_closing(self, alone: bool) -> bool:
+        """Returns whether this call is the first that closes the pool."""
+        with self._claim:
+            if self._closer is not None:
+                return False
+            self._closer = threading.get_ident()
+            self._pending.ending = not alone
+            return True
+
+    def _mark_ended(self) -> None:
+        self._pending.ending = True  # for a call that was interrupted by the signal handler that closes the pool
+        self._ended.set()
 
     def _end(self, grace: float, alone: bool) -> list[Failure]:
         pending = self._pending
-        if not alone and self._backend.runs_inline:  # another thread executes an environment; the finalizer closes them
+        if not alone and self._pending.runs_inline:  # another thread executes an environment; the finalizer closes them
             text = "a call of it in another thread cannot be interrupted"
             return [Failure(pending.ids_of(range(self._backend.num_workers)), "close", text, kind="timed_out")]
         try:

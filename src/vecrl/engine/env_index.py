@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import Failure, PendingError, SpaceError
 
+T = TypeVar("T")
 Ids = Sequence[int] | np.ndarray
 WorkerRows = tuple[int, np.ndarray, np.ndarray]
 """A worker, the selected ones of its rows in ascending order, and their positions among all selected environments."""
@@ -133,3 +134,20 @@ def name_ids(ids: np.ndarray) -> str:
     'Environments [0, 1, 2]'
     """
     return f"Environments {ids[:20].tolist()}{'…' if len(ids) > 20 else ''}"
+
+
+def split_evenly(items: Sequence[T], num_parts: int) -> list[tuple[int, list[T]]]:
+    """Splits the items of n environments into parts of consecutive ones, as equal in size as possible.
+
+    >>> split_evenly("abcde", 3)
+    [(0, ['a', 'b']), (2, ['c']), (3, ['d', 'e'])]
+
+    Args:
+        items: one item per environment.
+        num_parts: the number of parts, for example of workers; from 1 to n.
+
+    Returns:
+        The index of the first item, and the items, of each part.
+    """
+    bounds = np.linspace(0, len(items), num_parts + 1).round().astype(int).tolist()
+    return [(start, list(items[start:stop])) for start, stop in itertools.pairwise(bounds)]

@@ -66,16 +66,18 @@ class PendingCommands:
         starts: `[num_workers + 1]`; worker w owns the environments from `starts[w]` to `starts[w + 1]`, exclusive.
         updating: whether a call is changing these records. If it is set while no call runs, a call was interrupted, and
             `resume` must be called.
+        runs_inline: whether the backend executes a command when its reply is waited for.
         ending: whether calls must end, because another thread closes or has closed the pool.
     """
 
-    def __init__(self, backend: Backend, starts: np.ndarray):
+    def __init__(self, backend: Backend, starts: np.ndarray, runs_inline: bool):
         self.open: dict[int, PendingCommand] = {}
         self.completed: list[PendingCommand] = []
         self.crashed: dict[int, Failure] = {}
         self.starts = starts
         self.updating = False
         self.ending = False
+        self.runs_inline = runs_inline
         self._backend = backend
         self._seq = 0
         # when a worker was sent a command by id, or last replied if it has further ones
@@ -169,9 +171,7 @@ class PendingCommands:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while command.waiting:
-            remaining = (
-                timeout if deadline is None or self._backend.runs_inline else max(0.0, deadline - time.monotonic())
-            )
+            remaining = timeout if deadline is None or self.runs_inline else max(0.0, deadline - time.monotonic())
             replies = self.receive(remaining, command.waiting)
             if not replies:
                 raise self.timeout_error(timeout)
@@ -187,7 +187,7 @@ class PendingCommands:
             ClosedError: another thread closes the pool.
         """
         updating, self.updating = self.updating, True
-        if self._backend.runs_inline:
+        if self.runs_inline:
             replies = self._backend.receive(timeout, expect)
         else:
             replies = self._backend.receive(_POLL_S if timeout is None else min(timeout, _POLL_S), expect)
@@ -205,7 +205,7 @@ class PendingCommands:
 
         An inline backend has none: it executes a command when its reply is waited for.
         """
-        while not self._backend.runs_inline and self.receive(0.0):
+        while not self.runs_inline and self.receive(0.0):
             pass
 
     def on_replies(self, replies: Sequence[Reply]) -> None:

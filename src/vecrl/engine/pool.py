@@ -28,7 +28,8 @@ class Pool(PoolLifecycle):
 
     Args:
         makers: one `(make, k)` per worker; `make` constructs its simulator of k environments.
-        backend: "serial" (this thread), "threads", "processes" or "ray" (actors of a cluster).
+        backend: "serial" (this thread), "threads", "processes", "ray" (actors of a cluster) or another name that was
+            given to `register_backend`.
         infos: whether to return infos; if not, they cost nothing. "dicts": always as dicts, never as columns, so that
             numbers keep their types.
         check_nan: whether a NaN in an observation or a reward is a failure of its environment.
@@ -37,7 +38,7 @@ class Pool(PoolLifecycle):
             `failed` in the info, and restarts them, also if their worker crashed or timed out. "mask" ends their
             episodes in the same way and excludes them from then on, see `alive`.
         restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
-        start_method, threads_per_worker, preload, pin_workers: see `ProcessBackend`.
+        start_method, threads_per_worker, preload, pin_workers: see `WorkerOptions`.
         same_spaces, same_actions: whether observation and action spaces must be equal; if not, only their memory
             layouts must be.
         resolve_spaces: if the spaces of the workers differ: returns the spaces for which the batch buffers are laid
@@ -47,6 +48,7 @@ class Pool(PoolLifecycle):
 
     Attributes:
         num_envs: n.
+        in_process: whether the environments are in this process.
         worker_info: what the first worker reports about itself: spaces, metadata, render mode, spec.
         worker_infos: what each worker reports about itself.
 
@@ -292,7 +294,7 @@ class Pool(PoolLifecycle):
         pending_commands = self._pending
         deadline = None if timeout is None else time.monotonic() + timeout
         limit = self.step_timeout if timeout is None or self._fault_policy is not None else None
-        if limit is not None and not self._backend.runs_inline and pending_commands.overdue(limit):
+        if limit is not None and not self._pending.runs_inline and pending_commands.overdue(limit):
             pending_commands.receive_arrived()
             self._check_timeouts(limit)
         while sum(len(f.ids) for f in pending_commands.completed if f.ids is not None) < num_wanted:
@@ -309,7 +311,7 @@ class Pool(PoolLifecycle):
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if limit is None:
             return remaining
-        if not self._backend.runs_inline:
+        if not self._pending.runs_inline:
             limit = self._pending.time_until_overdue(limit)
         return limit if remaining is None else min(remaining, limit)
 

@@ -1,4 +1,4 @@
-"""Helps to construct a pool: makes the backend, and checks that the spaces of all workers fit together.
+"""Helps to construct a pool: describes what failed, and checks that the spaces of all workers fit together.
 
 It must not know rows or how commands are sent.
 """
@@ -6,65 +6,17 @@ It must not know rows or how commands are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from gymnasium import Space
 
-from ..errors import Failure, SpaceError, VersionError, failures_to_error
-from .backends.base import Backend
-from .backends.processes import ProcessBackend, StartMethod
-from .backends.ray_cluster.options import RayOptions
-from .backends.serial import SerialBackend
-from .backends.threads import ThreadBackend
+from ..errors import Failure, SpaceError, failures_to_error
 from .space_layout import Layout
 from .worker import WorkerInfo, WorkerSpec
 
-if TYPE_CHECKING:
-    from .backends.ray_cluster.backend import RayBackend
-
-BackendName = Literal["serial", "threads", "processes", "ray"]
 Spaces = tuple[Space[Any], Space[Any]]
 ResolveSpaces = Callable[[Sequence[WorkerInfo]], Spaces]
 """Returns, from the infos of all workers, the observation and action spaces for which batch buffers are laid out."""
-
-
-def make_backend(
-    name: str,
-    worker_specs: Sequence[WorkerSpec],
-    start_method: StartMethod,
-    num_threads: int,
-    preload: Sequence[str],
-    pin_workers: bool,
-    ray_options: RayOptions | None = None,
-) -> Backend:
-    """Returns the backend `name`, which starts to construct its workers.
-
-    Raises:
-        ValueError: the name is unknown, or `ray_options` is given for another backend.
-        VersionError: Ray is not installed and `name` is "ray".
-    """
-    if ray_options is not None and name != "ray":
-        raise ValueError(f"Expected backend='ray' together with ray_options, got backend={name!r}.")
-    if name == "serial":
-        return SerialBackend(worker_specs)
-    if name == "threads":
-        return ThreadBackend(worker_specs)
-    if name == "processes":
-        return ProcessBackend(worker_specs, start_method, num_threads, preload, pin_workers)
-    if name == "ray":
-        return _ray_class()(worker_specs, num_threads, ray_options)
-    raise ValueError(f"Expected backend to be 'serial', 'threads', 'processes' or 'ray', got {name!r}.")
-
-
-def _ray_class() -> type[RayBackend]:
-    """Imports Ray and returns its backend. Ray is imported only here, when it is needed."""
-    try:
-        from .backends.ray_cluster.backend import RayBackend
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise VersionError("backend='ray' needs Ray: pip install 'vecrl[ray]'.", name="ray") from error
-    return RayBackend
 
 
 def construction_error(failures: Sequence[Failure], env_id_offset: int) -> Exception:

@@ -24,13 +24,14 @@ from ..errors import (
     failures_to_error,
 )
 from ..seeding import seed_for
-from .backends.processes import StartMethod
 from .backends.ray_cluster.options import RayOptions
+from .backends.registry import BackendName, backend_entry
+from .backends.worker_options import StartMethod, WorkerOptions
 from .closing import Closing
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, OnFailure, WorkerRestarter, check_fault_options
 from .pending import CLOSED, PendingCommand, PendingCommands
-from .pool_factory import BackendName, ResolveSpaces, check_worker_infos, construction_error, make_backend
+from .pool_factory import ResolveSpaces, check_worker_infos, construction_error
 from .simulator import Simulator
 from .space_layout import Layout
 from .transition_builder import TransitionBuilder
@@ -66,6 +67,7 @@ class PoolLifecycle:
         if step_timeout is not None and not step_timeout > 0:
             raise ValueError(f"Expected step_timeout to be seconds above 0, or None, got {step_timeout!r}.")
         check_fault_options(on_failure, restarts_per_hour)
+        entry = backend_entry(backend)
         self._env_index = env_index = EnvIndex((k for _, k in makers), env_id_offset)
         starts = env_index.starts.tolist()
         root = secrets.randbits(64)
@@ -75,13 +77,14 @@ class PoolLifecycle:
         self.num_envs = env_index.num_envs
         self.num_workers = len(worker_specs)
         self.backend_name: BackendName = backend
+        self.in_process = entry.in_process
         self.step_timeout = step_timeout
         self.on_failure: OnFailure = on_failure
         self._workers = range(len(worker_specs))
         self._healthy = False  # True: nothing is closed, crashed or failed, so a step needs no checks
-        options = start_method, threads_per_worker, preload, pin_workers, ray_options
-        self._backend = make_backend(backend, worker_specs, *options)
-        self._pending = PendingCommands(self._backend, env_index.starts)
+        options = WorkerOptions(start_method, threads_per_worker, preload, pin_workers, ray_options)
+        self._backend = entry.make(worker_specs, options)
+        self._pending = PendingCommands(self._backend, env_index.starts, entry.runs_inline)
         self._closing = Closing(self, self._backend, self._pending)
         self._lock = self._closing.lock
         try:
@@ -363,7 +366,8 @@ class PoolLifecycle:
     def close(self, timeout: float | None = None) -> None:
         """Closes every environment and ends every worker. It can be called in any state. A second call does nothing.
 
-        A call that waits in another thread raises `ClosedError`.
+        A call that waits in another thread raises `ClosedError`. If several threads call `close`, each returns when the
+        pool is closed, and one of them raises the errors.
 
         Args:
             timeout: seconds that environments may take to close (default: the step timeout, or 10). After that, their

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
-from vecrl.engine.pool_factory import BackendName
+from vecrl.engine.backends.registry import BackendName
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
 from vecrl.policy.evaluation.executors import RETRY_ADVICE, BackendChoice, DeviceExecutor, PoolExecutor

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from gymnasium import error as gymnasium_error
 
-from ..engine.backends.processes import start_method_of
-from ..engine.pool_factory import BackendName
+from ..engine.backends.registry import BackendName
+from ..engine.backends.worker_options import parse_start_method
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
@@ -133,7 +133,7 @@ class AsyncVectorEnv(VectorEnv):
             copy=copy,
             observation_mode=observation_mode,
             autoreset_mode=autoreset_mode,
-            start_method=start_method_of(context),
+            start_method=parse_start_method(context, "context", (None, "fork")),
             **vector_options,
         )
 

@@ -1,4 +1,4 @@
-"""Derives the batched spaces of a vector environment from the spaces of a single environment.
+"""Derives the batched spaces of a vector environment from the spaces of a single environment, and reads its seeds.
 
 `BaseVectorEnv` is the base class of vector environments with `Box` or `Discrete` single spaces, so that
 `num_envs` and the four spaces mean the same in all of them. This module must not know how the environments are run,
@@ -7,6 +7,8 @@ nor torch.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -104,3 +106,30 @@ def _scalar_type(space: Space[Any]) -> Any:
 
 def _repeat(values: Any, num_envs: int) -> np.ndarray:
     return np.repeat(np.asarray(values)[None], num_envs, axis=0)
+
+
+def seeds_of(seed: int | Sequence[int | None] | np.ndarray | None, count: int) -> list[int | None] | None:
+    """Returns one seed per environment; None for None.
+
+    Args:
+        seed: None, an int that seeds environment i with `seed + i`, or one seed or None per environment.
+        count: the number of environments.
+
+    Raises:
+        TypeError: `seed` or one of its items has another type.
+        SpaceError: there are not `count` seeds.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(count)]
+    if not hasattr(seed, "__len__") or isinstance(seed, str):
+        raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
+    if len(seed) != count:
+        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
+    seeds: list[int | None] = []
+    for s in seed:
+        if isinstance(s, bool | np.bool_) or not (s is None or hasattr(s, "__index__")):
+            raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
+        seeds.append(None if s is None else operator.index(s))
+    return seeds

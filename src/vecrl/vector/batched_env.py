@@ -17,7 +17,7 @@ from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
-from .base import BaseVectorEnv
+from .base import BaseVectorEnv, seeds_of
 
 TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
 
@@ -125,7 +125,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._require_open()
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
-        seeds = self._seed_list(seed)
+        seeds = seeds_of(seed, self.num_envs)
         if mask is None:
             obs = self.simulator.reset(seeds, options or None)
             self._reset_counters()
@@ -260,15 +260,6 @@ class BatchedVectorEnv(BaseVectorEnv):
                 f"got shape {tuple(value.shape)}."
             )
         return value if value.device == self.device else value.to(self.device)
-
-    def _seed_list(self, seed: int | Sequence[int | None] | None) -> list[int | None] | None:
-        if seed is None:
-            return None
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"Expected {self.num_envs} seeds, one per environment, got {len(seed)}.")
-        return [None if s is None else int(s) for s in seed]
 
     def _require_open(self) -> None:
         if self.closed:

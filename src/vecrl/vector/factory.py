@@ -14,7 +14,7 @@ import gymnasium
 import torch
 
 from ..engine.backends.ray_cluster.options import RayOptions
-from ..engine.pool_factory import BackendName
+from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.simulator import BatchSimulator
 from ..simulators.registry import Entry, find_entry
 from .torch_wrapper import TorchWrapper
@@ -264,7 +264,7 @@ def _make_single(
     options: Any = {"device": device, "num_workers": num_workers, "ray_options": ray_options}
     options |= {"empty_info": empty_info, "num_episodes": num_episodes}
     if num_envs is None:
-        _reject_without_num_envs(**options, backend=backend != "serial")
+        _reject_without_num_envs(**options, backend=not backend_entry(backend).runs_inline)
         return entry.env_fn(env_name, **kwargs)()
     from .sync_env import SyncVectorEnv
 

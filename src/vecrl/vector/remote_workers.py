@@ -16,8 +16,8 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
+from ..engine.backends.registry import BackendName
 from ..engine.pool import Pool
-from ..engine.pool_factory import BackendName
 from ..engine.simulator import Simulator
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 

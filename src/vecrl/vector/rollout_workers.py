@@ -21,20 +21,20 @@ from typing import Any, Literal
 import cloudpickle
 import numpy as np
 
+from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.fault_policy import OnFailure, check_fault_options
-from ..engine.pool_factory import BackendName
 from ..engine.simulator import Simulator
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..errors import PendingError, SpaceError
 from ..random_streams import RandomStreams, seed_streams
 from ..seeding import seed_for, stream_for
+from .base import seeds_of
 from .remote_workers import RemoteWorker, RemoteWorkerGroup, pickled
-from .vector_env import EnvFn, seeds_of, split_env_fns
+from .vector_env import EnvFn, split_env_fns
 
 PolicyFn = Callable[[Any], Any]
 """Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
-_STREAMS = {"processes": "process", "ray": "process", "serial": "worker", "threads": "policy"}
 _GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
 
@@ -127,6 +127,7 @@ class RolloutWorkers:
         restarts_per_hour: int = 100,
         **pool_options: Any,
     ):
+        entry = backend_entry(backend)
         parts = split_env_fns(env_fns, backend, num_workers)
         self._starts = [0, *itertools.accumulate(count for _, count in parts)]
         self.num_envs = self._starts[-1]
@@ -137,7 +138,7 @@ class RolloutWorkers:
         pickled_policy = pickled("policy", policy)
         random_options = {
             "row_by_row": row_by_row,
-            "streams": _STREAMS.get(backend, "process"),
+            "streams": "worker" if entry.runs_inline else "policy" if entry.in_process else "process",
             "entropy": secrets.randbits(64),
         }
         makers = [

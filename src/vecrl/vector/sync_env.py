@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 
+from ..engine.backends.registry import BackendName
 from ..engine.infos import Infos
 from ..engine.pool import Pool
-from ..engine.pool_factory import BackendName
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords

@@ -6,8 +6,6 @@ tuples, info dicts, names). This module must not know how environments are stepp
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -18,16 +16,17 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.ray_cluster.options import RayOptions
-from ..engine.env_index import Ids
+from ..engine.backends.registry import BackendName, backend_entry
+from ..engine.backends.worker_options import StartMethod
+from ..engine.env_index import Ids, split_evenly
 from ..engine.fault_policy import OnFailure
 from ..engine.pool import Pool
-from ..engine.pool_factory import BackendName
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
-from .base import state_facts
+from .base import seeds_of, state_facts
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
 ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
@@ -54,7 +53,8 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
             the workers. They are pickled by value, so scripts need no main guard.
         backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
-            interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster.
+            interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other names must be
+            registered, see `register_backend`.
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
         copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
@@ -99,7 +99,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         step_timeout: float | None = None,
         on_failure: OnFailure = "raise",
         restarts_per_hour: int = 100,
-        start_method: Literal["forkserver", "spawn"] = "forkserver",
+        start_method: StartMethod = "forkserver",
         threads_per_worker: int = 1,
         preload: Sequence[str] = (),
         pin_workers: bool = False,
@@ -335,27 +335,6 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         return np.flatnonzero(array)
 
 
-def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | None] | None:
-    """Returns one seed per environment, from any `seed` that `VectorEnv.reset` takes; None for None.
-
-    Raises:
-        TypeError: `seed` or one of its items has another type.
-        SpaceError: there are not `count` seeds.
-    """
-    if seed is None:
-        return None
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + i for i in range(count)]
-    if not hasattr(seed, "__len__") or isinstance(seed, str):
-        raise TypeError(f"Expected a seed to be None, an integer or one per environment, got {seed!r}.")
-    if len(seed) != count:
-        raise SpaceError(f"Expected one seed or {count}, one per environment, got {len(seed)}.")
-    for s in seed:
-        if s is not None and (isinstance(s, bool) or not isinstance(s, int | np.integer)):
-            raise TypeError(f"Expected each seed to be None or an integer, got {s!r}. Give integers.")
-    return [None if s is None else int(s) for s in seed]
-
-
 def split_env_fns(
     env_fns: Iterable[Callable[[], Any]],
     backend: str,
@@ -375,12 +354,11 @@ def split_env_fns(
                 "Give `lambda: gymnasium.make(...)` instead of an environment."
             )
     if num_workers is None:
-        num_workers = 1 if backend == "serial" else os.cpu_count() or 1
+        num_workers = backend_entry(backend).default_workers
     if not isinstance(num_workers, int | np.integer) or num_workers < 1:
         raise SpaceError(f"Expected num_workers to be 1 or more, got {num_workers!r}.")
-    count = min(num_workers, len(env_fns))
-    bounds = np.linspace(0, len(env_fns), count + 1).round().astype(int).tolist()
-    return [(partial(simulator, env_fns[a:b], **simulator_options), b - a) for a, b in itertools.pairwise(bounds)]
+    parts = split_evenly(env_fns, min(num_workers, len(env_fns)))
+    return [(partial(simulator, part, **simulator_options), len(part)) for _, part in parts]
 
 
 class _LatestObs:

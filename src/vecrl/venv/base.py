@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.pool import Pool
 from ..engine.transition import Transition
 from ..engine.worker import WorkerInfo
@@ -20,6 +21,7 @@ from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
 from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
+from ..vector.base import seeds_of
 from ..vector.vector_env import split_env_fns
 from .result_format import NO_TUPLES, ResultFormatter
 
@@ -39,9 +41,9 @@ class BaseVectorEnv(Stateful):
         wait_num: the number of environments that a `step` waits for. Less than n makes steps asynchronous.
         timeout: seconds after which a `step` returns with the environments that are ready, at least one. A value other
             than None makes steps asynchronous.
-        backend: "serial", "threads", "processes" or "ray".
+        backend: "serial", "threads", "processes", "ray" or another registered backend.
         num_workers: the number of workers that share the environments, each with consecutive ones. By default one per
-            environment, but 1 for synchronous steps with "serial". The environments of one worker step one after
+            environment, but 1 for synchronous steps in this thread ("serial"). The environments of one worker step one after
             another, and become ready together.
         stack_dicts: whether dict observations are returned as one dict of arrays `[m, ...]` instead of an array `[m]`
             of dicts.
@@ -70,7 +72,7 @@ class BaseVectorEnv(Stateful):
         wait_num: int | None = None,
         timeout: float | None = None,
         *,
-        backend: Any = "processes",
+        backend: BackendName = "processes",
         num_workers: int | None = None,
         stack_dicts: bool = False,
         trust_spaces: bool = True,
@@ -80,7 +82,7 @@ class BaseVectorEnv(Stateful):
         env_fns = list(env_fns)
         is_async = _check_waiting(len(env_fns), wait_num, timeout)
         if num_workers is None:
-            num_workers = 1 if backend == "serial" and not is_async else max(len(env_fns), 1)
+            num_workers = 1 if backend_entry(backend).runs_inline and not is_async else max(len(env_fns), 1)
         makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
         self._init_over_pool(
             Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options),
@@ -108,7 +110,7 @@ class BaseVectorEnv(Stateful):
         self.wait_num = self.env_num if wait_num is None else int(wait_num)
         self.timeout = timeout
         self._all_ids = np.arange(self.env_num)
-        self._formatter = ResultFormatter(pool.obs_layout, stack_dicts, pool.backend_name in ("serial", "threads"))
+        self._formatter = ResultFormatter(pool.obs_layout, stack_dicts, pool.in_process)
         self._seeds: dict[int, int] = {}  # seeds for the next reset, by environment
         self._spaces: dict[str, list[Any]] = {}
         self._call_env_seed = call_env_seed
@@ -143,7 +145,7 @@ class BaseVectorEnv(Stateful):
         id_list = (self._all_ids if ids is None else ids).tolist()
         seed = kwargs.pop("seed", None)
         if isinstance(seed, list | tuple | np.ndarray):
-            seeds: list[Any] | None = [None if s is None else int(s) for s in seed]
+            seeds: list[Any] | None = seeds_of(seed, len(id_list))
         elif seed is None:
             seeds = [self._seeds.get(i) for i in id_list] if self._seeds else None
         else:
@@ -307,14 +309,7 @@ class BaseVectorEnv(Stateful):
         Raises:
             PendingError: environments have pending commands.
         """
-        if seed is None:
-            seeds: list[Any] = [None] * self.env_num
-        elif isinstance(seed, int | np.integer):
-            seeds = [int(seed) + i for i in range(self.env_num)]
-        else:
-            seeds = [None if s is None else int(s) for s in seed]
-        if len(seeds) != self.env_num:
-            raise SpaceError(f"Expected one seed or {self.env_num}, one per environment, got {len(seeds)}.")
+        seeds: list[Any] = seeds_of(seed, self.env_num) or [None] * self.env_num
         env_seeds: list[Any] = [None] * self.env_num
         if self._call_env_seed:
             env_seeds = self._invoke_each("call", "seed", [((s,), {}) for s in seeds], None)

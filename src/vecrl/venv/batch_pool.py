@@ -33,7 +33,7 @@ class BatchPool:
             subsets of rows are stepped with that; else all rows are stepped, and the state of the others is restored.
     """
 
-    backend_name = "batched"
+    in_process = False  # infos are made from tensors, so that no environment changes them
     num_workers = 1
 
     def __init__(self, simulator: BatchSimulator):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..engine.backends.processes import start_method_of
+from ..engine.backends.worker_options import parse_start_method
 from .base import BaseVectorEnv, EnvFn
 
 
@@ -62,7 +62,7 @@ class SubprocVectorEnv(BaseVectorEnv):
     ):
         self.share_memory = share_memory
         if context is not None:
-            options["start_method"] = start_method_of(context)
+            options["start_method"] = parse_start_method(context, "context", ("fork",))
         super().__init__(env_fns, wait_num, timeout, backend="processes", **options)
 
 

@@ -21,8 +21,6 @@ class Backend(Protocol):
     """Sends commands to the workers 0 to `num_workers - 1`. Its constructor sends `Op.CONSTRUCT` to all (number 0)."""
 
     num_workers: int
-    runs_inline: bool
-    """Whether `receive` itself executes the commands, one after another."""
 
     def attach(self, obs: Layout, action: Layout, num_envs: int, slots: int) -> BatchBuffers:
         """Allocates the batch buffers and sends `Op.ATTACH` to every worker (number 0)."""

@@ -14,7 +14,6 @@ import select
 import signal
 import time
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 from ...errors import Failure, PendingError
 from ...seeding import seed_for
@@ -28,8 +27,8 @@ from .pickling import modules_in, pickle_specs, pickle_worker_spec
 from .process_worker import ConstructPayload, ProcessContext
 from .protocol import encode_command
 from .worker_connection import WorkerConnection
+from .worker_options import WorkerOptions, parse_start_method
 
-StartMethod = Literal["forkserver", "spawn"]
 _KILL_TIMEOUT_S = 5.0  # seconds to wait for a killed process to end, before `kill` reports that it is impossible
 _SINGLE_POLL_MS = 20.0  # milliseconds to poll one worker only, which is faster, before all are polled
 
@@ -39,31 +38,17 @@ class ProcessBackend:
 
     Args:
         worker_specs: one per worker; factories of `__main__` are pickled by value.
-        start_method: "forkserver" forks a clean process that has imported the factories' modules; "spawn" starts a
-            new interpreter per worker, for modules that must not be imported before a fork (CUDA).
-        threads: the number of threads that numerical libraries may use in a worker.
-        preload: further modules to import before workers are forked.
-        pin: whether to pin worker i to the i-th group of `threads` cores among those that this process may use. After
-            the last core, the assignment starts again with the first.
+        options: how the processes are started; it ignores `ray_options`.
 
     Raises:
-        ValueError: an argument has no valid value.
+        ValueError: an option has no valid value.
         ModuleNotFoundError: a module in `preload` does not exist.
         SerializationError: a worker spec cannot be pickled.
     """
 
-    runs_inline = False
-
-    def __init__(
-        self,
-        worker_specs: Sequence[WorkerSpec],
-        start_method: StartMethod = "forkserver",
-        threads: int = 1,
-        preload: Sequence[str] = (),
-        pin: bool = False,
-    ):
-        if start_method not in ("forkserver", "spawn"):
-            raise ValueError(f"Expected start_method to be 'forkserver' or 'spawn', got {start_method!r}.")
+    def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
+        fork = parse_start_method(options.start_method) == "forkserver"
+        threads, preload = options.threads_per_worker, options.preload
         if threads < 1:
             raise ValueError(f"Expected threads_per_worker to be 1 or more, got {threads!r}.")
         if missing_modules := [name for name in preload if importlib.util.find_spec(name.partition(".")[0]) is None]:
@@ -71,12 +56,12 @@ class ProcessBackend:
                 f"Expected preload to name modules that can be imported, got {missing_modules[0]!r}. "
                 "Install it, or remove it from preload."
             )
-        if pin and not hasattr(os, "sched_setaffinity"):
+        if options.pin_workers and not hasattr(os, "sched_setaffinity"):
             raise ValueError(
                 "Expected a platform that can pin processes to cores, got one that cannot. Use pin_workers=False."
             )
         payloads = [pickle_worker_spec(worker_spec) for worker_spec in worker_specs]
-        modules = sorted(set(preload).union(*map(modules_in, payloads))) if start_method == "forkserver" else []
+        modules = sorted(set(preload).union(*map(modules_in, payloads))) if fork else []
         self.num_workers = len(worker_specs)
         self._threads = threads
         self._poll = select.poll()
@@ -86,10 +71,14 @@ class ProcessBackend:
         context = ProcessContext.of_this_process(forkserver.thread_environment(threads))
         self._buffered_replies: list[Reply] = []  # received while `kill` waited for the end of a worker
         self._memory = -1  # descriptor of the shared memory, kept open for restarted workers
-        self._request = {"fork": start_method == "forkserver", "preload": modules, "path": context.path}
+        self._request = {"fork": fork, "preload": modules, "path": context.path}
         self._construct_commands: list[Command] = []
         for worker_spec, payload in zip(worker_specs, payloads, strict=True):
-            worker_context = dataclasses.replace(context, cores=_cores(worker_spec.index, threads)) if pin else context
+            worker_context = (
+                dataclasses.replace(context, cores=_cores(worker_spec.index, threads))
+                if options.pin_workers
+                else context
+            )
             construct_payload = ConstructPayload(
                 worker_context,
                 worker_spec.index,
@@ -300,20 +289,6 @@ class ProcessBackend:
 
 def _ids_of(worker_spec: WorkerSpec) -> tuple[int, ...]:
     return tuple(range(worker_spec.start, worker_spec.start + worker_spec.num_envs))
-
-
-def start_method_of(context: str | None) -> StartMethod:
-    """Returns the start method for gymnasium's and Tianshou's argument `context`.
-
-    None and "fork" mean "forkserver", which is as fast as "fork" and does not copy this process's threads, locks and
-    GPU contexts.
-
-    >>> start_method_of("fork")
-    'forkserver'
-    """
-    if context not in (None, "fork", "forkserver", "spawn"):
-        raise ValueError(f"Expected context to be None, 'fork', 'forkserver' or 'spawn', got {context!r}.")
-    return "spawn" if context == "spawn" else "forkserver"
 
 
 def _cores(index: int, count: int) -> set[int]:

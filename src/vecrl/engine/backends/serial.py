@@ -13,6 +13,7 @@ from ..batch_buffers import BatchBuffers
 from ..space_layout import Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .base import Reply
+from .worker_options import WorkerOptions
 
 
 class SerialBackend:
@@ -21,9 +22,7 @@ class SerialBackend:
     `receive` cannot interrupt a command. If one takes longer than the timeout, the next `receive` returns its reply.
     """
 
-    runs_inline = True
-
-    def __init__(self, worker_specs: Sequence[WorkerSpec]):
+    def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
         self.num_workers = len(worker_specs)
         self._worker_specs = worker_specs
         self._workers = [Worker(worker_spec) for worker_spec in worker_specs]

@@ -11,14 +11,13 @@ from ..batch_buffers import BatchBuffers
 from ..space_layout import Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .base import Reply
+from .worker_options import WorkerOptions
 
 
 class ThreadBackend:
     """A `Backend` with one thread per worker. A thread cannot be killed; `shutdown` returns those that do not end."""
 
-    runs_inline = False
-
-    def __init__(self, worker_specs: Sequence[WorkerSpec]):
+    def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
         self.num_workers = len(worker_specs)
         self._replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._inboxes: list[queue.SimpleQueue[Command]] = [queue.SimpleQueue() for _ in worker_specs]

@@ -15,10 +15,11 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ...engine.backends.ray_cluster.options import RayOptions
+from ...engine.backends.registry import BackendName, backend_entry
+from ...engine.backends.worker_options import parse_start_method
 from ...engine.env_index import Ids
 from ...engine.fault_policy import OnFailure
 from ...engine.pool import Pool
-from ...engine.pool_factory import BackendName
 from ...engine.transition import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
@@ -30,7 +31,7 @@ from ..spec_container import INPUTS, OUTPUTS
 from .autograd_graphs import Graphs
 from .codecs import GymCodec, TensorDictCodec
 from .entry_layout import is_tensordict_layout, stack_full_specs
-from .env_factories import Kwargs, make_env_fns, merge_kwargs, parse_start_method, split_makers
+from .env_factories import Kwargs, make_env_fns, merge_kwargs, split_makers
 from .env_simulator import METHOD, MISSING, resolve_spaces, same_metadata
 from .gym_rollout import fits_in_memory, play_rollout
 from .metadata import EnvMetaData
@@ -68,7 +69,7 @@ class BatchedEnv(EnvBase):
         non_blocking: kept as an attribute without effect. Copies between devices are always synchronous, because values
             would be wrong before a copy is complete.
         envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
-        backend: "serial", "threads", "processes" or "ray"; by default the backend of the class.
+        backend: "serial", "threads", "processes", "ray" or another registered backend; by default that of the class.
         step_timeout: the maximum seconds of a reset, step or call before `StepTimeout`; None for no limit.
         on_failure: what to do if environments fail: "raise", "restart", or "mask", which excludes them. With the last
             two, a failed environment is done and truncated, with reward 0 and its last known observation.
@@ -160,16 +161,16 @@ class BatchedEnv(EnvBase):
         makers = make_env_fns(self.num_workers, self.create_env_fn, self.create_env_kwargs)
         if options["num_threads"] is not None:
             torch.set_num_threads(options["num_threads"])
-        alone = self._backend_name == "serial"
-        graphs = Graphs() if alone else None
+        entry = backend_entry(self._backend_name)
+        graphs = Graphs() if entry.runs_inline else None
         pool = Pool(
-            split_makers(makers, options["envs_per_worker"], alone, graphs),
+            split_makers(makers, options["envs_per_worker"], entry.default_workers, graphs),
             self._backend_name,
             infos=False,
             step_timeout=options["step_timeout"],
             on_failure=options["on_failure"],
             restarts_per_hour=options["restarts_per_hour"],
-            start_method=parse_start_method(options["mp_start_method"]),
+            start_method=parse_start_method(options["mp_start_method"], "mp_start_method", (None,)),
             threads_per_worker=options["num_sub_threads"],
             resolve_spaces=resolve_spaces,
             ray_options=options["ray_options"],
@@ -311,7 +312,7 @@ class BatchedEnv(EnvBase):
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
         data = tensordict.select(*keys, strict=False)
-        data = data if self._backend_name == "serial" else data.detach()
+        data = data if backend_entry(self._backend_name).runs_inline else data.detach()
         parts = data.to("cpu").unbind(0)  # workers get data on the CPU
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 

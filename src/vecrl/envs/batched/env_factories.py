@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
-import numpy as np
 
+from ...engine.env_index import split_evenly
 from ...errors import SpaceError
 from ..base import EnvBase
 from ..shared_folder import SharedFolder
@@ -136,22 +134,8 @@ def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[K
     return [{**old_kwargs, **new_kwargs} for old_kwargs, new_kwargs in zip(old_list, new_list, strict=True)]
 
 
-def parse_start_method(name: str | None) -> Literal["forkserver", "spawn"]:
-    """Returns the start method of worker processes, "forkserver" for None.
-
-    Raises:
-        ValueError: `name` is not None, "forkserver" or "spawn".
-    """
-    if name in (None, "forkserver"):
-        return "forkserver"
-    if name == "spawn":
-        return "spawn"
-    reason = " A fork copies this process with the locks that its threads hold." if name == "fork" else ""
-    raise ValueError(f"Expected mp_start_method to be 'forkserver' or 'spawn', got {name!r}.{reason}")
-
-
 def split_makers(
-    makers: Sequence[Any], envs_per_worker: int | None, single_worker: bool, graphs: Graphs | None = None
+    makers: Sequence[Any], envs_per_worker: int | None, default_workers: int, graphs: Graphs | None = None
 ) -> list[tuple[Any, int]]:
     """Returns, for each worker, the function that creates its simulator, and its number of environments.
 
@@ -159,8 +143,8 @@ def split_makers(
 
     Args:
         makers: one function per environment.
-        envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
-        single_worker: whether one worker has all environments, unless `envs_per_worker` is given.
+        envs_per_worker: the number of environments per worker.
+        default_workers: the largest number of workers if `envs_per_worker` is None.
         graphs: as in `TensorDictRows`.
 
     Raises:
@@ -169,8 +153,6 @@ def split_makers(
     if envs_per_worker is not None and envs_per_worker < 1:
         raise SpaceError(f"Expected envs_per_worker of 1 or more, got {envs_per_worker}.")
     count = len(makers)
-    workers = (
-        -(-count // envs_per_worker) if envs_per_worker else 1 if single_worker else min(os.cpu_count() or 1, count)
-    )
-    bounds = np.linspace(0, count, workers + 1).round().astype(int).tolist()
-    return [(partial(EnvSimulator, list(makers[a:b]), a, graphs), b - a) for a, b in itertools.pairwise(bounds)]
+    workers = -(-count // envs_per_worker) if envs_per_worker else min(default_workers, count)
+    parts = split_evenly(makers, workers)
+    return [(partial(EnvSimulator, part, start, graphs), len(part)) for start, part in parts]

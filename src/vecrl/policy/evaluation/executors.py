@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
+from vecrl.engine.backends.registry import BackendName, backend_entry
 from vecrl.engine.pool import Pool
-from vecrl.engine.pool_factory import BackendName
 from vecrl.engine.simulator import BatchSimulator, Simulator
 from vecrl.errors import SpaceError, WorkerCrash
 from vecrl.policy.evaluation.compiled_loop import CompiledEvaluation
@@ -159,7 +159,7 @@ class PoolExecutor:
         backend, num_workers, _ = backend_choice
         worker_makers = split_env_fns([env_fn] * popsize, backend, num_workers)
         self._executor: RemoteExecutor | LockstepExecutor
-        if backend in ("processes", "ray") and 1 < subbatches >= len(worker_makers):
+        if not backend_entry(backend).in_process and 1 < subbatches >= len(worker_makers):
             self._executor = RemoteExecutor(env_fn, self._size, subbatches, len(worker_makers), backend_choice)
         else:
             self._executor = LockstepExecutor(worker_makers, backend_choice)

@@ -29,6 +29,7 @@ from ..base import Reply
 from ..pickling import pickle_specs, pickle_worker_spec
 from ..process_worker import ConstructPayload
 from ..protocol import REPLY, ReplyCodec, encode_command, unreadable_report
+from ..worker_options import WorkerOptions
 from .options import RayOptions
 from .placement import RayPlacement
 from .row_codec import RowCodec
@@ -107,18 +108,15 @@ class RayBackend:
 
     Args:
         worker_specs: one per worker; factories of `__main__` are pickled by value.
-        threads: the number of threads that numerical libraries may use in a worker.
-        options: the Ray to use, and the resources of an actor.
+        options: `threads_per_worker` and `ray_options`; it ignores the others.
 
     Raises:
         SerializationError: a worker spec cannot be pickled.
         ValueError, ConnectionError: Ray cannot be used with these options, see `RaySession`.
     """
 
-    runs_inline = False
-
-    def __init__(self, worker_specs: Sequence[WorkerSpec], threads: int = 1, options: RayOptions | None = None):
-        self._options = options or RayOptions()
+    def __init__(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions):
+        self._options = options.ray_options or RayOptions()
         self._handles = [RayWorkerHandle(worker_spec, pickle_worker_spec(worker_spec)) for worker_spec in worker_specs]
         self.num_workers = len(worker_specs)
         self._owner = os.getpid()
@@ -130,7 +128,7 @@ class RayBackend:
         self._placement: RayPlacement | None = None
         try:
             self._placement = RayPlacement(self._options, self._session, len(worker_specs))
-            self._context = _process_context(threads, self._session.local)
+            self._context = _process_context(options.threads_per_worker, self._session.local)
             _open_backends.add(self)
             for handle in self._handles:
                 self._start(handle, self._placement.initial_options(handle.worker_spec.index))

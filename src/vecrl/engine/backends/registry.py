@@ -1,0 +1,151 @@
+"""The registry of backends: what vecrl must know of a backend before it imports the backend's class.
+
+`register_backend` adds a backend; the pool, all interfaces above it and the command line read the registry. No other
+module compares the names of backends. This module must not import Ray.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...errors import VersionError
+from ..worker import WorkerSpec
+from .base import Backend
+from .worker_options import WorkerOptions
+
+BackendName = Literal["serial", "threads", "processes", "ray"] | str
+MakeBackend = Callable[[Sequence[WorkerSpec], WorkerOptions], Backend]
+"""The class of a backend, or a function that returns one. It starts to construct the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendEntry:
+    """A registered backend.
+
+    Attributes:
+        name: the value of the argument `backend`.
+        load: imports the class of the backend and returns it. It is called when a pool with this backend is made.
+        in_process: whether the environments are in the caller's process, so that they share its objects and its global
+            random generators, and so that a crash of one ends the caller.
+        runs_inline: whether `Backend.receive` itself executes the commands, one after another, in the caller's thread.
+        takes_ray_options: whether `ray_options` may be given.
+    """
+
+    name: str
+    load: Callable[[], MakeBackend]
+    in_process: bool = False
+    runs_inline: bool = False
+    takes_ray_options: bool = False
+
+    @property
+    def default_workers(self) -> int:
+        """The largest number of workers that a pool has by default: one per core, or one if commands run inline."""
+        return 1 if self.runs_inline else os.cpu_count() or 1
+
+    def make(self, worker_specs: Sequence[WorkerSpec], options: WorkerOptions) -> Backend:
+        """Returns the backend, which starts to construct its workers.
+
+        Raises:
+            ValueError: `ray_options` are given, and the backend does not take them.
+            VersionError: a package that the backend needs is not installed.
+        """
+        if options.ray_options is not None and not self.takes_ray_options:
+            expected = " or ".join(f"backend={e.name!r}" for e in _entries.values() if e.takes_ray_options)
+            raise ValueError(f"Expected {expected} together with ray_options, got backend={self.name!r}.")
+        return self.load()(worker_specs, options)
+
+
+_entries: dict[str, BackendEntry] = {}
+
+
+def register_backend(
+    name: str,
+    load: Callable[[], MakeBackend],
+    *,
+    in_process: bool = False,
+    runs_inline: bool = False,
+    takes_ray_options: bool = False,
+) -> None:
+    """Adds a backend to the registry, or replaces its entry.
+
+    Args:
+        name, load, in_process, runs_inline, takes_ray_options: see `BackendEntry`.
+
+    Raises:
+        ValueError: `runs_inline` is given without `in_process`.
+
+    >>> from vecrl.engine import Pool
+    >>> from vecrl.engine.backends.serial import SerialBackend
+    >>> register_backend("mine", lambda: SerialBackend, in_process=True, runs_inline=True)
+    >>> backend_entry("mine").default_workers
+    1
+    >>> unregister_backend("mine")
+    """
+    if runs_inline and not in_process:
+        raise ValueError(f"Expected in_process=True together with runs_inline=True for the backend {name!r}.")
+    _entries[name] = BackendEntry(name, load, in_process, runs_inline, takes_ray_options)
+
+
+def unregister_backend(name: str) -> None:
+    """Removes a backend from the registry. Pools that use it are not affected."""
+    _entries.pop(name, None)
+
+
+def backend_names() -> list[str]:
+    """Returns the names of all registered backends, in the order of their registration."""
+    return list(_entries)
+
+
+def backend_entry(name: str) -> BackendEntry:
+    """Returns the entry of a backend.
+
+    Raises:
+        ValueError: no backend of this name is registered.
+
+    >>> backend_entry("threads").in_process
+    True
+    """
+    if name not in _entries:
+        *names, last = map(repr, _entries)
+        raise ValueError(f"Expected backend to be {', '.join(names)} or {last}, got {name!r}.")
+    return _entries[name]
+
+
+# -- the backends of vecrl, each imported when a pool needs it ---------------------------------------
+
+
+def _load_serial() -> MakeBackend:
+    from .serial import SerialBackend
+
+    return SerialBackend
+
+
+def _load_threads() -> MakeBackend:
+    from .threads import ThreadBackend
+
+    return ThreadBackend
+
+
+def _load_processes() -> MakeBackend:
+    from .processes import ProcessBackend
+
+    return ProcessBackend
+
+
+def _load_ray() -> MakeBackend:
+    try:
+        from .ray_cluster.backend import RayBackend
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise VersionError("backend='ray' needs Ray: pip install 'vecrl[ray]'.", name="ray") from error
+    return RayBackend
+
+
+register_backend("serial", _load_serial, in_process=True, runs_inline=True)
+register_backend("threads", _load_threads, in_process=True)
+register_backend("processes", _load_processes)
+register_backend("ray", _load_ray, takes_ray_options=True)

@@ -1,0 +1,56 @@
+"""Defines the options that a pool passes to its backend. It must not import Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .ray_cluster.options import RayOptions
+
+StartMethod = Literal["forkserver", "spawn"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How workers are started. A backend uses those options that concern its workers.
+
+    Attributes:
+        start_method: "forkserver" forks worker processes from a clean process that has imported the factories' modules;
+            "spawn" starts a new interpreter per worker, for modules that must not be imported before a fork (CUDA).
+        threads_per_worker: the number of threads that numerical libraries may use in a worker process.
+        preload: further modules to import before workers are forked.
+        pin_workers: whether to pin worker i to the i-th group of `threads_per_worker` cores among those that this
+            process may use. After the last core, the assignment starts again with the first.
+        ray_options: the Ray to use, and the resources of an actor.
+    """
+
+    start_method: StartMethod = "forkserver"
+    threads_per_worker: int = 1
+    preload: Sequence[str] = ()
+    pin_workers: bool = False
+    ray_options: RayOptions | None = None
+
+
+def parse_start_method(
+    name: str | None, argument: str = "start_method", default_names: Collection[str | None] = ()
+) -> StartMethod:
+    """Returns the start method of worker processes.
+
+    Args:
+        name: "forkserver", "spawn", or one of `default_names`.
+        argument: the name of the argument in errors.
+        default_names: further values that mean "forkserver".
+
+    Raises:
+        ValueError: `name` is none of these.
+
+    >>> parse_start_method("fork", "context", (None, "fork"))
+    'forkserver'
+    """
+    if name == "forkserver" or name in default_names:
+        return "forkserver"
+    if name == "spawn":
+        return "spawn"
+    reason = " A fork copies this process with the locks that its threads hold." if name == "fork" else ""
+    raise ValueError(f"Expected {argument} to be 'forkserver' or 'spawn', got {name!r}.{reason}")
