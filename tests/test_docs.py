@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from vecrl.engine.backends.registry import backend_names, unregister_backend
 from vecrl.simulators import registry
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,17 +29,19 @@ def test_block_runs(page: str, number: int, block: str, tmp_path: Path, monkeypa
 def extending() -> Iterator[dict[str, Any]]:
     """The names that extending.md defines."""
     names: dict[str, Any] = {"__name__": "extending"}
-    before = registry.known_prefixes()
+    before, backends = registry.known_prefixes(), backend_names()
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL):
         exec(compile(block, "extending.md", "exec"), names)
     yield names
     for prefix in set(registry.known_prefixes()).difference(before):
         registry.unregister(prefix)
+    for backend in set(backend_names()).difference(backends):
+        unregister_backend(backend)
 
 
 def test_the_parts_of_extending_conform(extending: dict[str, Any]) -> None:
     suites = [value for name, value in extending.items() if name.startswith("Test")]
-    assert len(suites) >= 3
+    assert len(suites) == 4
     for suite in suites:
         for name in dir(suite):
             if name.startswith("test_"):
