@@ -24,7 +24,7 @@ from .entry_copies import owned
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .spec_container import OUTPUTS, SpecContainer, device_of, join_key
+from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
 from .step_mdp import leaves_of, step_mdp_for
 from .step_validation import check_result, missing_input_error, reshape_reward
 from .unwrapped_gym import UnwrappedGymEnv
@@ -155,7 +155,8 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
             NotImplementedError: if `set_state` is true and the environment does not support it.
             SpaceError: if a mask is in the wrong place or has the wrong shape, or rows are done after their reset.
         """
-        self._check_open()
+        if self.is_closed:
+            self._check_open()
         if set_state is not None and self.supports_set_state:
             kwargs["set_state"] = set_state
         elif set_state:
@@ -192,8 +193,9 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
         masks = self._done_masks(tensordict)
-        if masks is None:
-            return tensordict
+        return tensordict if masks is None else self._reset_done_rows(tensordict, masks)
+
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
         for prefix, mask in masks.items():
             tensordict.set(join_key(prefix, "_reset"), mask)
         return self.reset(tensordict)
@@ -204,15 +206,19 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
-        masks = {prefix: tensordict.get(key) for prefix, key in self._done_keys_by_prefix}
-        return masks if any(map(any_true, masks.values())) else None
+        masks: dict[tuple[str, ...], Tensor] = {}
+        any_done = False
+        for prefix, key in self._done_keys_by_prefix:
+            masks[prefix] = mask = tensordict.get(key)
+            any_done = any_done or any_true(mask)
+        return masks if any_done else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
         """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
         return masks.none_selected
 
     def _drop_reset_masks(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return drop_keys(tensordict, self._cached("reset_keys", lambda: self.reset_keys))
+        return drop_keys(tensordict, self._reset_keys)
 
     # -- steps
 
@@ -230,7 +236,8 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
             ClosedError: if the environment is closed.
             SpaceError: if the batch size or the mask does not fit, or the result of `_step` is invalid.
         """
-        self._check_open()
+        if self.is_closed:
+            self._check_open()
         self._check_batch(tensordict)
         mask = tensordict.get("_step", None)
         if mask is None:
@@ -281,10 +288,10 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
         next_td = self._complete_flags(owned(next_td, tensordict, self._arrays_are_new))
-        for key in self.reward_keys:
+        for key, shape in self._rewards:
             actual = next_td.get(key, None)
-            reward = reshape_reward(actual, key, self.full_reward_spec[key].shape, self.batch_locked)
-            if reward is not actual:
+            if actual is None or actual.shape != shape:
+                reward = reshape_reward(actual, key, shape, self.batch_locked)
                 next_td.set(key, reward)
         if self.run_type_checks:
             self._check_types(next_td)
@@ -295,8 +302,8 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
 
     def _complete_flags(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds missing done flags: "done" is the union of the others, "terminated" equals a lone "done"."""
-        if not has_all_flags(tensordict, self._flags()):
-            for group in self._cached("flag_groups", self._flag_groups):
+        if not has_all_flags(tensordict, self._flags):
+            for group in self._flag_groups:
                 fill_flags(tensordict, *group)
         return tensordict
 
@@ -307,7 +314,8 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
             `tensordict` with "next" as `step` sets it, and the root of the next step, in which the rows that were done
             hold the first entries of a new episode.
         """
-        self._check_open()
+        if self.is_closed:
+            self._check_open()
         self._check_batch(tensordict)
         if "_step" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
             result = self.step(tensordict)
@@ -334,7 +342,11 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
         From "next", it takes the entries that a spec names or that the root has too. It keeps the other entries of the
         root.
         """
-        return self._cached("successor", lambda: step_mdp_for(self))(tensordict)
+        return self._step_mdp(tensordict)
+
+    @derived
+    def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        return step_mdp_for(self)
 
     # -- checks
 
@@ -344,7 +356,7 @@ class EnvBase(EnvExtras, Stateful, SpecContainer):
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         batch = getattr(tensordict, "batch_size", None)
-        if batch is None or (self.batch_locked and batch != self.batch_size):
+        if batch is None or (batch != self._batch_size and self.batch_locked):
             actual = f"{tensordict!r:.80}" if batch is None else f"one of {tuple(batch)}"
             raise SpaceError(f"Expected a TensorDict of batch size {tuple(self.batch_size)}, got {actual}.")
 

@@ -5,7 +5,7 @@ This module must not know how environments step, nor what policies compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Sized
 from inspect import signature
 from itertools import islice, repeat
 from operator import index
@@ -106,10 +106,14 @@ def rollout(
     reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     step_buffer = _StepBuffer(env, (max_steps, length_is_known, return_contiguous is None), contiguous, out)
-    for data in _steps(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps):
+
+    def on_step(data: TensorDictBase) -> None:
         if callback is not None:
             callback(env, data)
         step_buffer.add(data if storing_device is None else data.to(storing_device))
+
+    store = step_buffer.add if callback is None and storing_device is None else on_step
+    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store)
     return step_buffer.to_tensordict()
 
 
@@ -135,9 +139,16 @@ def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: boo
     return env.maybe_reset(env._complete_flags(tensordict))
 
 
-def _steps(
-    env: EnvBase, data: TensorDictBase, act: Policy, action_iter: Iterable[Any], stop_rule: _StopRule, max_steps: int
-) -> Iterator[TensorDictBase]:
+def _play(
+    env: EnvBase,
+    data: TensorDictBase,
+    act: Policy,
+    action_iter: Iterable[Any],
+    stop_rule: _StopRule,
+    max_steps: int,
+    store: Callable[[TensorDictBase], None],
+) -> None:
+    """Steps the environment from the root `data` and stores each step."""
     for step_index, action in enumerate(action_iter, 1):
         data = act(data) if action is None else _with_action(env, data, action)
         if step_index == 1:
@@ -151,10 +162,13 @@ def _steps(
             check_first_step(env, data.get("next"))
         if is_last:
             stop_rule.truncate(data)
-        yield data
-        if is_last or stop_rule.is_over(data):
+        store(data)
+        if root is not None:
+            data = root
+        elif is_last or stop_rule.is_over(data):
             return
-        data = stop_rule.next_root(data) if root is None else root
+        else:
+            data = stop_rule.next_root(data)
 
 
 class _StopRule:

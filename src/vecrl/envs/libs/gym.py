@@ -30,7 +30,7 @@ from ..gym_trajectory import record_trajectory
 from ..overrides import overrides_any
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
-from ..spec_container import FLAGS
+from ..spec_container import FLAGS, derived
 from ..unwrapped_gym import UnwrappedGymEnv
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
@@ -163,7 +163,8 @@ class GymWrapper(GymLikeEnv):
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """Converts an observation of the environment to a nested dict of tensors."""
         entries: dict[str, Any] = {}
-        for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
+        values = [observations] if self._layout.flat else self._layout.split(observations)
+        for (path, encode), value in zip(self._encoders, values, strict=True):
             branch = entries
             for name_part in path[:-1]:
                 branch = branch.setdefault(name_part, {})
@@ -202,12 +203,13 @@ class GymWrapper(GymLikeEnv):
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         # The result of the fast `_step` has all flags, and every entry has the shape of its spec
         is_plain = not (self.run_type_checks or self.info_dict_reader) and self._self_reset is None
-        if is_plain and self._cached("whole", self._has_default_shapes):
+        if is_plain and self._step_is_complete:
             return self._step(tensordict)
         return super()._step_and_complete(tensordict)
 
-    def _has_default_shapes(self) -> bool:
-        """Returns whether the result of `_step` is complete, because neither the specs nor the step were changed."""
+    @derived
+    def _step_is_complete(self) -> bool:
+        """Whether the result of `_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
         return default_shapes and self._fast_path and not overrides_any(self, GymWrapper, ("_step",))
@@ -228,21 +230,16 @@ class GymWrapper(GymLikeEnv):
     def _flag(self, flag: Any) -> Tensor:
         return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
-    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged.
-
-        Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`.
-        """
-        if self._vector is None:
-            return super().maybe_reset(tensordict)
-        self_reset_rows = self._vector.self_reset_rows
-        not_overridden = not overrides_any(self, GymWrapper, ("_reset", "reset"))
-        if self_reset_rows is None or not not_overridden or self.info_dict_reader or self._self_reset is not None:
-            return super().maybe_reset(tensordict)
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
+        # Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`
+        self_reset_rows = None if self._vector is None else self._vector.self_reset_rows
+        is_plain = not overrides_any(self, GymWrapper, ("_reset", "reset")) and not self.info_dict_reader
+        if self._vector is None or self_reset_rows is None or not is_plain or self._self_reset is not None:
+            return super()._reset_done_rows(tensordict, masks)
         done = tensordict.get("done")
         mask = torch.from_numpy(self_reset_rows).unsqueeze(-1).to(done.device)
         if not mask.equal(done):
-            return super().maybe_reset(tensordict)
+            return super()._reset_done_rows(tensordict, masks)
         reset_td = self._with_info(self.read_obs(self._vector.reset(self_reset_rows)[0]), {})
         RowMasks({(): mask}, [()]).select(reset_td, tensordict)
         return tensordict.update(reset_td).update({flag: torch.zeros_like(mask) for flag in FLAGS})
@@ -279,19 +276,17 @@ class GymWrapper(GymLikeEnv):
     # -- whole rollouts
 
     def _step_recorded(self, action: Any) -> tuple[Any, float, bool, bool]:
-        result, reward_so_far, frames_left = self._checked_step(action), 0.0, self.frame_skip - 1
-        while frames_left and not (result[2] or result[3]):
-            reward_so_far, frames_left = reward_so_far + result[1], frames_left - 1
-            result = self._checked_step(action)
-        return (result[0], reward_so_far + result[1], *result[2:]) if reward_so_far else result
-
-    def _checked_step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        output = self._env.step(action)
-        try:
-            obs, reward, terminated, truncated, _ = output
-        except (TypeError, ValueError):
-            raise step_output_error(output) from None
-        return obs, reward if type(reward) is float else to_float(reward), bool(terminated), bool(truncated)
+        obs, total, terminated, truncated = None, -0.0, False, False  # -0.0 changes no sum
+        for _ in range(self.frame_skip):
+            output = self._env.step(action)
+            try:
+                obs, reward, terminated, truncated, _ = output
+            except (TypeError, ValueError):
+                raise step_output_error(output) from None
+            total += reward if type(reward) is float else to_float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, bool(terminated), bool(truncated)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
         is_overridden = overrides_any(self, GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
