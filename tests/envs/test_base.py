@@ -19,7 +19,7 @@ from vecrl.envs import (
     TransformedEnv,
     check_env_specs,
 )
-from vecrl.envs.base import next_seed
+from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
-from .check_specs import no_action, wrong_action
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .spec_container import Key, derived
+from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 

@@ -9,29 +9,26 @@ from collections.abc import Callable, Iterable, Sized
 from inspect import signature
 from itertools import islice, repeat
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from .check_specs import check_actions, check_all_actions, check_first_step
 from .done_flags import rows_done
-from .overrides import overrides_any
 from .row_masks import merge_into
 from .spec_container import join_key, split_key
+from .step_validation import check_actions, check_all_actions, check_first_step
+from .stepping import SteppedEnv
 from .trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from .base import EnvBase
 
 Policy = Callable[[TensorDictBase], Any]
 _STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
 
 
 def rollout(
-    env: EnvBase,
+    env: SteppedEnv,
     max_steps: int,
     policy: Policy | None = None,
     callback: Callable[[Any, TensorDictBase], Any] | None = None,
@@ -117,7 +114,7 @@ def rollout(
     return step_buffer.to_tensordict()
 
 
-def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+def rollout_at_once(env: SteppedEnv, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
     """Returns the result of `env._rollout_at_once`, or None where single steps could differ from it.
 
     They could if a subclass overrides a method that `_rollout_at_once` does not call, or if types are checked.
@@ -126,12 +123,12 @@ def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done:
     names = _STEP_METHODS if actions is not None else (*_STEP_METHODS, "rand_action")
     return (
         None
-        if env.run_type_checks or overrides_any(env, defining_class, names)
+        if env.run_type_checks or env._overrides(defining_class, names)
         else env._rollout_at_once(steps, actions, break_when_any_done)
     )
 
 
-def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+def _first_root(env: SteppedEnv, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
     """Returns the root of the first step; `tensordict` is updated in place."""
     if auto_reset or tensordict is None:
         return env.reset(tensordict)
@@ -140,7 +137,7 @@ def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: boo
 
 
 def _play(
-    env: EnvBase,
+    env: SteppedEnv,
     data: TensorDictBase,
     act: Policy,
     action_iter: Iterable[Any],
@@ -174,7 +171,7 @@ def _play(
 class _StopRule:
     """Decides when a rollout ends, and returns the root of the next step otherwise."""
 
-    def __init__(self, env: EnvBase, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
+    def __init__(self, env: SteppedEnv, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
         if stop_when_any and stop_when_all:
             raise TypeError("Expected break_when_any_done or break_when_all_done, got both. Give one of them.")
         self._env = env
@@ -214,7 +211,7 @@ class _StopRule:
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
-def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
+def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
     device = _device_of(policy) if cast else None
@@ -234,7 +231,7 @@ def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> P
     return act
 
 
-def _as_tensordict_module(env: EnvBase, policy: Any) -> Policy:
+def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
     """Converts a module over tensors to one over TensorDicts; returns any other policy unchanged."""
     if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
         return policy
@@ -295,7 +292,7 @@ def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
     return actions
 
 
-def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
+def _with_action(env: SteppedEnv, data: TensorDictBase, action: Any) -> TensorDictBase:
     if isinstance(action, TensorDictBase):
         return data.update(action.select(*env.action_keys))
     return data.set(env.action_key, action)
@@ -305,7 +302,7 @@ class _StepBuffer:
     """Collects the steps: in a `Trajectory` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
-        self, env: EnvBase, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
+        self, env: SteppedEnv, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
     ):
         self._env = env
         self._out = out

@@ -24,14 +24,13 @@ from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, make, 
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
+from ..base import UnwrappedGymEnv
 from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
 from ..gym_outputs import step_output_error, to_float, to_leaf_array
 from ..gym_trajectory import record_trajectory
-from ..overrides import overrides_any
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
 from ..spec_container import FLAGS, derived
-from ..unwrapped_gym import UnwrappedGymEnv
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
@@ -140,7 +139,7 @@ class GymWrapper(GymLikeEnv):
         keys = observation_keys_of(self._layout)
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         self._action_key = next(iter(self.action_keys), "action")
-        not_overridden = not overrides_any(self, GymWrapper, _READ_METHODS)
+        not_overridden = not self._overrides(GymWrapper, _READ_METHODS)
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
         self._fast_path = not_overridden and is_plain and vector is None  # whether `_step` may skip the hooks
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
@@ -212,7 +211,7 @@ class GymWrapper(GymLikeEnv):
         """Whether the result of `_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
-        return default_shapes and self._fast_path and not overrides_any(self, GymWrapper, ("_step",))
+        return default_shapes and self._fast_path and not self._overrides(GymWrapper, ("_step",))
 
     def _step_env(self, action: Any) -> StepOutput:
         if self._vector is not None:
@@ -233,7 +232,7 @@ class GymWrapper(GymLikeEnv):
     def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
         # Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`
         self_reset_rows = None if self._vector is None else self._vector.self_reset_rows
-        is_plain = not overrides_any(self, GymWrapper, ("_reset", "reset")) and not self.info_dict_reader
+        is_plain = not self._overrides(GymWrapper, ("_reset", "reset")) and not self.info_dict_reader
         if self._vector is None or self_reset_rows is None or not is_plain or self._self_reset is not None:
             return super()._reset_done_rows(tensordict, masks)
         done = tensordict.get("done")
@@ -289,7 +288,7 @@ class GymWrapper(GymLikeEnv):
         return obs, total, bool(terminated), bool(truncated)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_overridden = overrides_any(self, GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
+        is_overridden = self._overrides(GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
         is_plain = self._fast_path and self.frame_skip == 1 and self._self_reset is None and not self.run_type_checks
         if is_overridden or not is_plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
@@ -299,7 +298,7 @@ class GymWrapper(GymLikeEnv):
         is_plain = (
             self._fast_path and not self.info_dict_reader and not self._layout.opaque and self._self_reset is None
         )
-        if not is_plain or overrides_any(self, GymWrapper, _RECORD_METHODS):
+        if not is_plain or self._overrides(GymWrapper, _RECORD_METHODS):
             return None
         spec = self.action_spec
         actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
