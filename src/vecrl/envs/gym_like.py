@@ -152,7 +152,8 @@ class GymLikeEnv(EnvBase):
         if action.shape != spec.shape and not spec._is_shape(action.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
         array: Any = spec.to_numpy(action)
-        return array if array.ndim else array[()]  # some environments cannot use 0-dimensional arrays as dict keys
+        # some environments cannot use 0-dimensional arrays as dict keys
+        return array[()] if isinstance(array, np.ndarray) else array
 
     @derived
     def _action_leaf(self) -> Any:

@@ -20,11 +20,10 @@ from .done_flags import rows_done
 from .row_masks import merge_into
 from .spec_container import join_key, split_key
 from .step_validation import check_actions, check_all_actions, check_first_step
-from .stepping import SteppedEnv
+from .stepping import STEP_METHODS, SteppedEnv
 from .trajectory import Trajectory
 
 Policy = Callable[[TensorDictBase], Any]
-_STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
 
 
 def rollout(
@@ -120,7 +119,7 @@ def rollout_at_once(env: SteppedEnv, steps: int, actions: Any, break_when_any_do
     They could if a subclass overrides a method that `_rollout_at_once` does not call, or if types are checked.
     """
     defining_class = next(cls for cls in type(env).__mro__ if "_rollout_at_once" in vars(cls))
-    names = _STEP_METHODS if actions is not None else (*_STEP_METHODS, "rand_action")
+    names = STEP_METHODS if actions is not None else (*STEP_METHODS, "rand_action")
     return (
         None
         if env.run_type_checks or env._overrides(defining_class, names)

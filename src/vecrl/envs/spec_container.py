@@ -448,28 +448,6 @@ class SpecContainer(nn.Module):
         return [key for key in self.reward_keys if key not in self.state_keys]
 
 
-def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
-    """Returns the key of the observation of an environment that is to be used without TensorDicts.
-
-    Such an environment has one observation (unless one is requested), one action, one reward, and done flags only at
-    the root.
-
-    Raises:
-        SpaceError: if the environment has other keys, or does not have the requested observation.
-    """
-    keys = list(env.observation_keys)
-    if requested is None and len(keys) != 1:
-        raise SpaceError(f"Expected one observation, got {keys}. Name one, or join them with CatTensors.")
-    if requested is not None and requested not in keys:
-        raise SpaceError(f"Expected one of the observations {keys}, got {requested!r}.")
-    for name, keys_found in (("action", env.action_keys), ("reward", env.reward_keys)):
-        if len(keys_found) != 1:
-            raise SpaceError(f"Expected one {name}, got {keys_found}.")
-    if env.done_prefixes != [()]:
-        raise SpaceError(f"Expected done flags at the root only, got {env.done_keys}.")
-    return keys[0] if requested is None else requested
-
-
 def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:
     items = spec.items(include_nested=True, leaves_only=True)
     return [(key, leaf) for key, leaf in items if leaf is not None]

@@ -26,6 +26,8 @@ from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
 from .step_mdp import leaves_of, step_mdp_for
 from .step_validation import check_result, missing_input_error, reshape_reward
 
+STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
+"""If a subclass overrides one of these methods, no faster way to step is used."""
 _STATE_FACT_SPECS = ("observation", "action")
 
 

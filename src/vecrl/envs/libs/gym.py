@@ -31,6 +31,7 @@ from ..gym_trajectory import record_trajectory
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
 from ..spec_container import FLAGS, derived
+from ..stepping import STEP_METHODS
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
@@ -288,7 +289,7 @@ class GymWrapper(GymLikeEnv):
         return obs, total, bool(terminated), bool(truncated)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_overridden = self._overrides(GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
+        is_overridden = self._overrides(GymWrapper, (*_RECORD_METHODS, *STEP_METHODS, "set_seed", "_set_seed"))
         is_plain = self._fast_path and self.frame_skip == 1 and self._self_reset is None and not self.run_type_checks
         if is_overridden or not is_plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
@@ -431,7 +432,6 @@ class GymEnv(GymWrapper):
 
 
 _FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
-_UNWRAP_METHODS = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ_METHODS = (
     "_step_env",
     "_output_transform",
