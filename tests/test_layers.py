@@ -122,6 +122,17 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
         assert _disallowed_imports(f"envs/libs/{path.name}", below, libraries | own.get(name, set())) == []
 
 
+def test_the_base_of_environments_imports_nothing_that_imports_it() -> None:
+    """Not in functions or for types either."""
+    order = ("spec_container", "step_validation", "stepping", "rollout", "check_specs", "spec_inference", "base")
+    for index, name in enumerate(order):
+        upper = ("transforms", "batched", "libs", "gym_like", *order[index + 1 :])
+        found = {
+            imported.split(".")[2] for imported in _imports(SOURCE / "envs" / f"{name}.py") if ".envs." in imported
+        }
+        assert found.isdisjoint(upper), name
+
+
 def test_classic_imports_spaces_and_only_conversions_import_tensordict() -> None:
     below = ("vecrl.classic", "vecrl.errors", "vecrl.running_stats", "vecrl.snapshot", "vecrl.simulators.gym_factory")
     over_tensordicts = (*below, "vecrl.envs", "vecrl.specs")

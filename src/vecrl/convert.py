@@ -19,7 +19,8 @@ from .engine.pool import Pool
 from .engine.simulator import BatchSimulator, BatchStep
 from .envs import EnvBase
 from .envs.seed_chain import seed_chain
-from .envs.spec_container import Key, single_observation_key
+from .envs.spec_container import Key
+from .envs.utils import single_observation_key
 from .errors import SpaceError
 from .simulators.heterogeneous import AnySpace
 from .specs.convert import space_from_spec

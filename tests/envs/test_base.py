@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from vecrl.envs import (
     TransformedEnv,
     check_env_specs,
 )
-from vecrl.envs.base import next_seed
+from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
 
@@ -64,6 +65,18 @@ def test_missing_done_flags_are_derived(given: dict[str, bool], done: bool, term
         ("done", "terminated", "truncated", "reward"), (1, 1)
     )
     assert (next_td["done"].item(), next_td["terminated"].item()) == (done, terminated)
+
+
+def test_steps_use_the_current_specs() -> None:
+    env = Counting(2, 3)
+    env.rand_step()
+    changed = deepcopy(env).add_truncated_keys()
+    assert "truncated" in changed.rand_step()["next"]
+    assert "truncated" not in env.rand_step()["next"]
+    env.set_spec_lock_(False)
+    env.rand_step()
+    env.full_done_spec["truncated"] = env.full_done_spec["done"].clone()  # in place, so nothing is notified
+    assert "truncated" in env.rand_step()["next"]
 
 
 def test_missing_rewards_raise() -> None:

@@ -13,7 +13,8 @@ from tensordict import TensorDictBase
 
 from ..envs.base import EnvBase
 from ..envs.gym_like import GymLikeEnv, StepOutput
-from ..envs.spec_container import FLAGS, Key, single_observation_key
+from ..envs.spec_container import FLAGS, Key
+from ..envs.utils import single_observation_key
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, Unbounded
 from ..specs.convert import space_from_spec, spec_from_gym

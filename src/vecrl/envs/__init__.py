@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import transforms
-from .base import EnvBase
+from .base import EnvBase, upper_modules
 from .batched import EnvCreator, EnvMetaData, ParallelEnv, SerialEnv
 from .custom import PendulumEnv, TicTacToeEnv
 from .gym_like import GymLikeEnv, default_info_dict_reader
@@ -61,6 +61,15 @@ __all__ = [
     "terminated_or_truncated",
 ]
 __all__ += transforms.__all__
+
+
+def _register_gym(*args: Any, **kwargs: Any) -> None:
+    from .libs.to_gymnasium import register_gym
+
+    register_gym(*args, **kwargs)
+
+
+upper_modules.update(TransformedEnv=transforms.TransformedEnv, ParallelEnv=ParallelEnv, register_gym=_register_gym)
 
 _LAZY_IMPORTS = {
     **dict.fromkeys(("GymEnv", "GymWrapper", "gym_backend", "register_gym_spec_conversion", "set_gym_backend"), "gym"),

@@ -18,10 +18,10 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
-from .check_specs import no_action, wrong_action
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
-from .spec_container import Key
+from .spec_container import Key, derived
+from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]
 
@@ -146,12 +146,18 @@ class GymLikeEnv(EnvBase):
         """
         if isinstance(action, TensorDictBase):
             return _unwrap_scalars(self.full_action_spec.to_numpy(action))
-        spec = self.action_spec
+        spec = self._action_leaf
         if action is None:
             raise no_action(self.action_keys[0])
         if action.shape != spec.shape and not spec._is_shape(action.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
-        return _unwrap_scalars(spec.to_numpy(action))
+        array: Any = spec.to_numpy(action)
+        # some environments cannot use 0-dimensional arrays as dict keys
+        return array[()] if isinstance(array, np.ndarray) else array
+
+    @derived
+    def _action_leaf(self) -> Any:
+        return self.action_spec
 
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """Converts an observation to a dict of tensors, nested like `observation_spec`.
@@ -338,7 +344,7 @@ class GymLikeEnv(EnvBase):
 
 
 def _unwrap_scalars(array: Any) -> Any:
-    """Converts 0-dimensional arrays to numbers, since some environments cannot use the arrays as dict keys."""
+    """Converts 0-dimensional arrays in a nested dict to numbers."""
     if isinstance(array, np.ndarray):
         return array[()]
     return {name: _unwrap_scalars(item) for name, item in array.items()} if isinstance(array, dict) else array

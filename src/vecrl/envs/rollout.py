@@ -5,33 +5,29 @@ This module must not know how environments step, nor what policies compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Sized
 from inspect import signature
 from itertools import islice, repeat
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 
 from ..errors import SpaceError
-from .check_specs import check_actions, check_all_actions, check_first_step
 from .done_flags import rows_done
-from .overrides import overrides_any
 from .row_masks import merge_into
 from .spec_container import join_key, split_key
+from .step_validation import check_actions, check_all_actions, check_first_step
+from .stepping import STEP_METHODS, SteppedEnv
 from .trajectory import Trajectory
 
-if TYPE_CHECKING:
-    from .base import EnvBase
-
 Policy = Callable[[TensorDictBase], Any]
-_STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
 
 
 def rollout(
-    env: EnvBase,
+    env: SteppedEnv,
     max_steps: int,
     policy: Policy | None = None,
     callback: Callable[[Any, TensorDictBase], Any] | None = None,
@@ -106,28 +102,32 @@ def rollout(
     reset_td = _first_root(env, None if tensordict is None else tensordict.copy(), auto_reset)
     contiguous = not env.has_dynamic_specs if return_contiguous is None else return_contiguous
     step_buffer = _StepBuffer(env, (max_steps, length_is_known, return_contiguous is None), contiguous, out)
-    for data in _steps(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps):
+
+    def on_step(data: TensorDictBase) -> None:
         if callback is not None:
             callback(env, data)
         step_buffer.add(data if storing_device is None else data.to(storing_device))
+
+    store = step_buffer.add if callback is None and storing_device is None else on_step
+    _play(env, reset_td, act, islice(action_iter, max_steps), stop_rule, max_steps, store)
     return step_buffer.to_tensordict()
 
 
-def rollout_at_once(env: EnvBase, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+def rollout_at_once(env: SteppedEnv, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
     """Returns the result of `env._rollout_at_once`, or None where single steps could differ from it.
 
     They could if a subclass overrides a method that `_rollout_at_once` does not call, or if types are checked.
     """
     defining_class = next(cls for cls in type(env).__mro__ if "_rollout_at_once" in vars(cls))
-    names = _STEP_METHODS if actions is not None else (*_STEP_METHODS, "rand_action")
+    names = STEP_METHODS if actions is not None else (*STEP_METHODS, "rand_action")
     return (
         None
-        if env.run_type_checks or overrides_any(env, defining_class, names)
+        if env.run_type_checks or env._overrides(defining_class, names)
         else env._rollout_at_once(steps, actions, break_when_any_done)
     )
 
 
-def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
+def _first_root(env: SteppedEnv, tensordict: TensorDictBase | None, auto_reset: bool) -> TensorDictBase:
     """Returns the root of the first step; `tensordict` is updated in place."""
     if auto_reset or tensordict is None:
         return env.reset(tensordict)
@@ -135,9 +135,16 @@ def _first_root(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: boo
     return env.maybe_reset(env._complete_flags(tensordict))
 
 
-def _steps(
-    env: EnvBase, data: TensorDictBase, act: Policy, action_iter: Iterable[Any], stop_rule: _StopRule, max_steps: int
-) -> Iterator[TensorDictBase]:
+def _play(
+    env: SteppedEnv,
+    data: TensorDictBase,
+    act: Policy,
+    action_iter: Iterable[Any],
+    stop_rule: _StopRule,
+    max_steps: int,
+    store: Callable[[TensorDictBase], None],
+) -> None:
+    """Steps the environment from the root `data` and stores each step."""
     for step_index, action in enumerate(action_iter, 1):
         data = act(data) if action is None else _with_action(env, data, action)
         if step_index == 1:
@@ -151,16 +158,19 @@ def _steps(
             check_first_step(env, data.get("next"))
         if is_last:
             stop_rule.truncate(data)
-        yield data
-        if is_last or stop_rule.is_over(data):
+        store(data)
+        if root is not None:
+            data = root
+        elif is_last or stop_rule.is_over(data):
             return
-        data = stop_rule.next_root(data) if root is None else root
+        else:
+            data = stop_rule.next_root(data)
 
 
 class _StopRule:
     """Decides when a rollout ends, and returns the root of the next step otherwise."""
 
-    def __init__(self, env: EnvBase, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
+    def __init__(self, env: SteppedEnv, stop_when_all: bool, stop_when_any: bool | None, set_truncated: bool):
         if stop_when_any and stop_when_all:
             raise TypeError("Expected break_when_any_done or break_when_all_done, got both. Give one of them.")
         self._env = env
@@ -200,7 +210,7 @@ class _StopRule:
         return root.set("_step", ~done) if bool(done.any()) else root
 
 
-def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> Policy:
+def _make_act(env: SteppedEnv, policy: Policy | None, cast: bool, trust: bool) -> Policy:
     if policy is None:
         return env.rand_action
     device = _device_of(policy) if cast else None
@@ -220,7 +230,7 @@ def _make_act(env: EnvBase, policy: Policy | None, cast: bool, trust: bool) -> P
     return act
 
 
-def _as_tensordict_module(env: EnvBase, policy: Any) -> Policy:
+def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
     """Converts a module over tensors to one over TensorDicts; returns any other policy unchanged."""
     if not isinstance(policy, torch.nn.Module) or hasattr(policy, "in_keys"):
         return policy
@@ -281,7 +291,7 @@ def _unbind_steps(actions: Any, batch_dims: int) -> Iterable[Any]:
     return actions
 
 
-def _with_action(env: EnvBase, data: TensorDictBase, action: Any) -> TensorDictBase:
+def _with_action(env: SteppedEnv, data: TensorDictBase, action: Any) -> TensorDictBase:
     if isinstance(action, TensorDictBase):
         return data.update(action.select(*env.action_keys))
     return data.set(env.action_key, action)
@@ -291,7 +301,7 @@ class _StepBuffer:
     """Collects the steps: in a `Trajectory` if the result is to be contiguous, otherwise in a list."""
 
     def __init__(
-        self, env: EnvBase, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
+        self, env: SteppedEnv, trajectory_options: tuple[int, bool, bool], contiguous: bool, out: TensorDictBase | None
     ):
         self._env = env
         self._out = out

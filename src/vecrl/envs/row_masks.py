@@ -127,8 +127,12 @@ class RowMasks:
 
 def _find_prefixes(td: TensorDictBase, name: str) -> list[Prefix]:
     """Returns the prefixes at which there are leaves of this name."""
-    if type(td) is TensorDict and all(isinstance(value, Tensor) for value in td.values()):  # no nested TensorDicts
-        return [()] if name in td.keys() else []  # noqa: SIM118 - a TensorDict is no dict
+    if type(td) is TensorDict:
+        for value in td.values():
+            if not isinstance(value, Tensor):
+                break
+        else:  # no nested TensorDicts
+            return [()] if name in td.keys() else []  # noqa: SIM118 - a TensorDict is no dict
     split_keys = map(split_key, td.keys(include_nested=True, leaves_only=True))
     return [prefix for prefix, leaf_name in split_keys if leaf_name == name]
 

@@ -8,8 +8,8 @@ is exactly one. This module must not know how environments step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -19,9 +19,9 @@ from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded
 from ..specs.base import device_of
 from ..specs.shape_ops import as_size
-from .spec_property import SpecProperty
 
 Key = str | tuple[str, ...]
+Value = TypeVar("Value")
 INPUTS, OUTPUTS = ("state", "action"), ("observation", "reward", "done")
 FLAGS = ("done", "terminated", "truncated")
 
@@ -49,6 +49,70 @@ class _DependentEnvs(weakref.WeakSet["SpecContainer"]):
         return _DependentEnvs, ()  # in another process, dependent environments add themselves
 
 
+class derived(Generic[Value]):
+    """Decorator of an attribute of a `SpecContainer` that depends on the specs only.
+
+    It is computed once while the specs are locked, until they change; after that, reading it calls no function.
+    """
+
+    def __init__(self, make: Callable[[Any], Value]):
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type[SpecContainer], name: str) -> None:
+        self._name = name
+        owner._derived_names = (*owner._derived_names, name)
+        owner.excluded_from_state = (*owner.excluded_from_state, name)
+
+    @overload
+    def __get__(self, owner: None, owner_class: Any) -> derived[Value]: ...
+    @overload
+    def __get__(self, owner: SpecContainer, owner_class: Any) -> Value: ...
+    def __get__(self, owner: SpecContainer | None, owner_class: Any = None) -> Any:
+        if owner is None:
+            return self
+        value = self._make(owner)
+        if owner.is_spec_locked:
+            owner.__dict__[self._name] = value
+        return value
+
+
+class SpecProperty:
+    """An attribute that gets and sets one of the five specs.
+
+    Args:
+        name: "action", "state", "observation", "reward" or "done".
+        full: always return the `Composite`; otherwise the leaf, if there is only one.
+        unbatched: without the batch dimensions.
+    """
+
+    def __init__(self, name: str, *, full: bool = False, unbatched: bool = False):
+        self._name, self._full, self._unbatched = name, full, unbatched
+
+    @overload
+    def __get__(self, owner: None, owner_class: Any) -> SpecProperty: ...
+    @overload
+    def __get__(self, owner: SpecContainer, owner_class: Any) -> Any: ...
+    def __get__(self, owner: SpecContainer | None, owner_class: Any = None) -> Any:
+        if owner is None:
+            return self
+        spec = owner._cache.get(self)
+        if spec is None:
+            spec = owner._cached(self, lambda: self._find(owner))
+        return spec
+
+    def _find(self, owner: SpecContainer) -> Any:
+        full = owner._full(self._name)
+        leaves = [] if self._full else _leaves(full)
+        spec = leaves[0][1] if len(leaves) == 1 else full
+        return spec[(0,) * owner.ndim] if self._unbatched and owner.ndim else spec
+
+    def __set__(self, owner: SpecContainer, spec: Any) -> None:
+        if self._unbatched:
+            spec = spec.expand(*owner.batch_size, *spec.shape)
+        owner._set_full(self._name, spec)
+
+
 class SpecContainer(nn.Module):
     """Base class of environments that holds their five specs and caches the keys derived from them.
 
@@ -60,7 +124,8 @@ class SpecContainer(nn.Module):
 
     auto_complete_done_specs = True
     # attributes that states do not contain, see `vecrl.snapshot`
-    excluded_from_state = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
+    excluded_from_state: tuple[str, ...] = ("_specs", "_cache", "_dependents", "_device", "_batch_size", "_locked")
+    _derived_names: tuple[str, ...] = ()
 
     action_spec = SpecProperty("action")
     reward_spec = SpecProperty("reward")
@@ -144,11 +209,14 @@ class SpecContainer(nn.Module):
     def empty_cache(self) -> None:
         """Deletes everything cached from the specs. Setting a spec calls this method."""
         self._cache.clear()
+        for name in self._derived_names:
+            self.__dict__.pop(name, None)
         for dependent in self._dependents:
             dependent.empty_cache()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dependents": _DependentEnvs(), "_cache": {}}
+        state = {name: value for name, value in self.__dict__.items() if name not in self._derived_names}
+        return {**state, "_dependents": _DependentEnvs(), "_cache": {}}
 
     def _cached(self, name: Any, make: Any) -> Any:
         if not self._locked:
@@ -202,14 +270,6 @@ class SpecContainer(nn.Module):
         if spec.shape[: len(batch)] != batch:
             spec.shape = batch
         return spec
-
-    def _leaf(self, name: str) -> TensorSpec:
-        return self._cached(f"leaf of {name}", lambda: self._single_leaf(name))
-
-    def _single_leaf(self, name: str) -> TensorSpec:
-        full = self._full(name)
-        leaves = _leaves(full)
-        return leaves[0][1] if len(leaves) == 1 else full
 
     @property
     def input_spec(self) -> Composite:
@@ -347,25 +407,24 @@ class SpecContainer(nn.Module):
         """The prefixes of done flags: `()` for the root, `("agents",)` for a group; the root comes first."""
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
 
-    @property
+    @derived
     def _done_keys_by_prefix(self) -> list[tuple[tuple[str, ...], Key]]:
         """The prefix and the key of each "done" flag."""
-        return self._cached(
-            "done_places", lambda: [(prefix, join_key(prefix, "done")) for prefix in self.done_prefixes]
-        )
+        return [(prefix, join_key(prefix, "done")) for prefix in self.done_prefixes]
 
+    @derived
     def _flags(self) -> list[tuple[Key, torch.Size]]:
-        """Returns the keys of the done flags and their shapes after the batch dimensions."""
-        dims = self.ndim
-        return self._cached("flags", lambda: [(key, self._full("done")[key].shape[dims:]) for key in self.done_keys])
+        """The keys of the done flags and their shapes after the batch dimensions."""
+        return [(key, self._full("done")[key].shape[self.ndim :]) for key in self.done_keys]
 
     @property
     def done_keys_groups(self) -> list[list[Key]]:
         """The keys of the done flags, one list per prefix."""
         return [[key for key in self.done_keys if split_key(key)[0] == prefix] for prefix in self.done_prefixes]
 
+    @derived
     def _flag_groups(self) -> list[tuple[tuple[str, ...], bool, torch.Size]]:
-        """Returns every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
+        """Every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
         groups, spec = zip(self._done_keys_by_prefix, self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
@@ -374,34 +433,19 @@ class SpecContainer(nn.Module):
         """The keys of the masks of a partial reset, which are beside the done flags."""
         return [join_key(prefix, "_reset") for prefix in self.done_prefixes]
 
-    @property
+    @derived
+    def _reset_keys(self) -> list[Key]:
+        return self.reset_keys
+
+    @derived
+    def _rewards(self) -> list[tuple[Key, torch.Size]]:
+        """The keys of the rewards and their shapes."""
+        return [(key, self.full_reward_spec[key].shape) for key in self.reward_keys]
+
+    @derived
     def _reward_keys_not_in_root(self) -> list[Key]:
         """The keys of the rewards that are no state, and so are only under "next"."""
-        return self._cached(
-            "reward_keys_not_in_root", lambda: [key for key in self.reward_keys if key not in self.state_keys]
-        )
-
-
-def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
-    """Returns the key of the observation of an environment that is to be used without TensorDicts.
-
-    Such an environment has one observation (unless one is requested), one action, one reward, and done flags only at
-    the root.
-
-    Raises:
-        SpaceError: if the environment has other keys, or does not have the requested observation.
-    """
-    keys = list(env.observation_keys)
-    if requested is None and len(keys) != 1:
-        raise SpaceError(f"Expected one observation, got {keys}. Name one, or join them with CatTensors.")
-    if requested is not None and requested not in keys:
-        raise SpaceError(f"Expected one of the observations {keys}, got {requested!r}.")
-    for name, keys_found in (("action", env.action_keys), ("reward", env.reward_keys)):
-        if len(keys_found) != 1:
-            raise SpaceError(f"Expected one {name}, got {keys_found}.")
-    if env.done_prefixes != [()]:
-        raise SpaceError(f"Expected done flags at the root only, got {env.done_keys}.")
-    return keys[0] if requested is None else requested
+        return [key for key in self.reward_keys if key not in self.state_keys]
 
 
 def _leaves(spec: Composite) -> list[tuple[Key, TensorSpec]]:

@@ -6,7 +6,7 @@ This module knows TensorDicts and specs; of environments it must know only `_res
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection
@@ -15,11 +15,9 @@ from ..errors import SpaceError
 from ..specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 from .spec_container import FLAGS, Key, join_key, split_key
 from .step_mdp import as_keys
+from .stepping import SteppedEnv
 
-if TYPE_CHECKING:
-    from .base import EnvBase
-
-Env = TypeVar("Env", bound="EnvBase")
+Env = TypeVar("Env", bound=SteppedEnv)
 
 
 def make_composite_from_td(
@@ -108,7 +106,7 @@ def auto_specs(
 
 
 def _probe_steps(
-    env: EnvBase, policy: Any, tensordict: TensorDictBase | None
+    env: SteppedEnv, policy: Any, tensordict: TensorDictBase | None
 ) -> tuple[TensorDictBase, list[TensorDictBase]]:
     """Returns the result of a reset and of two steps after it, made without the specs, which are not known yet."""
     data = env._reset(None if tensordict is None else tensordict.copy())

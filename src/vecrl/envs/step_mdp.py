@@ -117,9 +117,12 @@ def _merge_tree(
             sub_skip = skip.get(name) if skip else None
             if sub_skip is True:
                 continue
-            sub_keep = None if keep_tree is None or source is not overlay else _sub_keep(name, keep_tree, entries)
-            if sub_keep is False:
-                continue
+            sub_keep = None  # which parts of the entry to keep: None for all, or a tree of nested keys
+            if keep_tree is not None and source is overlay:
+                sub_keep = keep_tree.get(name)
+                if sub_keep is None and name not in entries:
+                    continue
+                sub_keep = None if sub_keep is True else sub_keep or _EMPTY_TREE
             if not isinstance(value, Tensor) and _is_branch(value):
                 base_value = entries.get(name) if source is overlay else None
                 value = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
@@ -127,14 +130,6 @@ def _merge_tree(
                     continue
             entries[name] = value
     return TensorDict(entries, shape.batch_size, device=shape.device)
-
-
-def _sub_keep(name: str, keep_tree: Tree, base: Mapping[str, Any]) -> Any:
-    """Returns which parts of an entry of "next" to keep: None for all, False for none, else the tree of nested keys."""
-    sub_keep = keep_tree.get(name, False)
-    if sub_keep is False and name in base:
-        return _EMPTY_TREE
-    return None if sub_keep is True else sub_keep
 
 
 def step_mdp_for(owner: SpecContainer) -> Callable[[TensorDictBase], TensorDictBase]:

@@ -1,14 +1,15 @@
-"""Checks the results of an environment's `_step` and `_reset`, and explains errors inside them.
+"""Checks the actions for a step and the results of an environment's `_step` and `_reset`, and explains errors in them.
 
 This module knows TensorDicts and the keys of an environment; it must not know how environments step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError, VecrlError
@@ -75,3 +76,99 @@ def reshape_reward(reward: Tensor | None, key: Key, expected: torch.Size, must_m
     if reward.numel() != expected.numel():
         raise SpaceError(f"Expected {key!r} of shape {tuple(expected)}, got {tuple(reward.shape)}.")
     return reward.reshape(expected)
+
+
+def check_first_step(env: SpecContainer, next_td: TensorDictBase) -> None:
+    """Compares the shapes, dtypes and devices of the result of a step with the specs, once until the specs change.
+
+    Raises:
+        SpaceError: if entries differ, with a line per entry.
+    """
+    if "first_step_checked" in env._cache or isinstance(next_td, LazyStackedTensorDict):
+        return
+    lines_found: list[str] = []
+    for name in ("observation", "reward", "done"):
+        for key, spec in getattr(env, f"full_{name}_spec").items(include_nested=True, leaves_only=True):
+            value = next_td.get(key, None)
+            if isinstance(value, torch.Tensor):
+                batch = value.shape[: next_td.batch_dims]
+                reason = form_difference(spec, (*batch, *spec.shape[env.ndim :]), value, True)
+                lines_found += [] if reason is None else [f"  {key!r} ({name}_spec): {reason}"]
+    if lines_found:
+        lines = "\n".join(lines_found)
+        raise SpaceError(
+            f"Expected {type(env).__name__} to return what its specs say, got these differences:\n{lines}\n"
+            "Correct the specs or the results."
+        )
+    env._cache["first_step_checked"] = True
+
+
+def no_action(key: Key) -> SpaceError:
+    """Returns the error for a step without an action at `key`."""
+    return SpaceError(
+        f"Expected {key!r} in the input of step, got none. env.rand_action(tensordict) adds a random action."
+    )
+
+
+def wrong_action(key: Key, action: torch.Tensor, shape: Sequence[int], domain: str | None = None) -> SpaceError:
+    """Returns the error for an action at `key` of another shape than `shape`, with a hint if it may be an index."""
+    one_hot = domain == "discrete" and tuple(action.shape) == tuple(shape)[:-1]
+    hint = f" env.action_spec.encode({action.tolist()!r:.40}) makes one-hot rows of indices." if one_hot else ""
+    return SpaceError(f"Expected shape {tuple(shape)} at {key!r}, got {tuple(action.shape)}.{hint}")
+
+
+def check_actions(env: SpecContainer, data: TensorDictBase, check_shapes: bool) -> None:
+    """Checks that `data`, which a policy returned or actions were written into, has all actions.
+
+    Args:
+        env: the environment.
+        data: the input of a step.
+        check_shapes: also compare the shapes of the actions with their specs.
+
+    Raises:
+        KeyError: if actions are missing.
+        SpaceError: if an action has another shape than its spec.
+    """
+    missing = [key for key in env.action_keys if data.get(key, None) is None]
+    if missing:
+        available = list(data.keys(include_nested=True, leaves_only=True))
+        raise KeyError(f"Expected the policy to write actions at {missing}, got only {available}.")
+    if not check_shapes or isinstance(data, LazyStackedTensorDict):
+        return
+    for key in env.action_keys:
+        value, spec = data.get(key), env.full_action_spec[key]
+        shape = (*data.batch_size, *spec.shape[env.ndim :])
+        if isinstance(value, torch.Tensor) and not _shape_matches(value.shape, shape):
+            raise wrong_action(key, value, shape, spec.domain)
+
+
+def check_all_actions(env: SpecContainer, actions: torch.Tensor) -> None:
+    """Checks that the actions of all steps, `[*batch_size, time, ...]`, have the shape of their spec.
+
+    Raises:
+        SpaceError: if they have another shape.
+    """
+    dims, spec = env.ndim, env.full_action_spec[env.action_key]
+    shape = (*env.batch_size, -1, *spec.shape[dims:])
+    if env.batch_locked and not _shape_matches(actions.shape, shape):
+        shape_text = ", ".join("time" if i == dims else str(size) for i, size in enumerate(shape))
+        hint = " env.action_spec.encode makes one-hot rows of indices." if spec.domain == "discrete" else ""
+        raise SpaceError(
+            f"Expected actions of shape [{shape_text}] at {env.action_key!r}, with time after the batch, got "
+            f"{tuple(actions.shape)}.{hint} A list with one action per step is accepted too."
+        )
+
+
+def _shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
+    return len(actual) == len(shape) and all(size in (-1, c) for c, size in zip(actual, shape, strict=True))
+
+
+def form_difference(spec: Any, shape: Sequence[int], value: torch.Tensor, check_dtype: bool) -> str | None:
+    """Returns how the dtype, shape or device of a value differs from its spec; None if it does not."""
+    if check_dtype and spec.dtype is not None and value.dtype != spec.dtype:
+        return f"expected dtype {spec.dtype}, found {value.dtype}"
+    if not _shape_matches(value.shape, shape):
+        return f"expected shape {tuple(shape)}, found {tuple(value.shape)}"
+    if spec.device is not None and value.device != spec.device:
+        return f"expected device {spec.device}, found {value.device}"
+    return None

@@ -14,9 +14,10 @@ from tensordict.nn.probabilistic import InteractionType as ExplorationType
 from tensordict.nn.probabilistic import interaction_type as exploration_type
 from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
 
+from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
-from .spec_container import FLAGS, join_key, split_key
+from .spec_container import FLAGS, Key, SpecContainer, join_key, split_key
 from .spec_inference import make_composite_from_td
 from .step_mdp import step_mdp
 
@@ -98,3 +99,25 @@ def terminated_or_truncated(
         for prefix, mask in masks.items():
             data.set(join_key(prefix, key), mask)
     return any_ended
+
+
+def single_observation_key(env: SpecContainer, requested: Key | None = None) -> Key:
+    """Returns the key of the observation of an environment that is to be used without TensorDicts.
+
+    Such an environment has one observation (unless one is requested), one action, one reward, and done flags only at
+    the root.
+
+    Raises:
+        SpaceError: if the environment has other keys, or does not have the requested observation.
+    """
+    keys = list(env.observation_keys)
+    if requested is None and len(keys) != 1:
+        raise SpaceError(f"Expected one observation, got {keys}. Name one, or join them with CatTensors.")
+    if requested is not None and requested not in keys:
+        raise SpaceError(f"Expected one of the observations {keys}, got {requested!r}.")
+    for name, keys_found in (("action", env.action_keys), ("reward", env.reward_keys)):
+        if len(keys_found) != 1:
+            raise SpaceError(f"Expected one {name}, got {keys_found}.")
+    if env.done_prefixes != [()]:
+        raise SpaceError(f"Expected done flags at the root only, got {env.done_keys}.")
+    return keys[0] if requested is None else requested

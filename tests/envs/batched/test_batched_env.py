@@ -26,8 +26,8 @@ from vecrl.envs import (
     TransformedEnv,
     default_info_dict_reader,
 )
-from vecrl.envs.base import next_seed
 from vecrl.envs.batched.codecs import GymCodec
+from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError, WorkerError
 from vecrl.specs import Composite, StackedComposite
 

@@ -86,10 +86,11 @@ class TensorDictCodec:
             if value is None and path[:1] == NEXT:  # not written by a policy: use the current value
                 key = key_of(path[1:])
                 value = data.get(key, None)
-            tensor = _require_shape(value, self._shapes[path], key, data)
-            if tensor.requires_grad:
-                graphs[path] = tensor
-            array = tensor.detach().cpu().numpy()
+            if value is None or value.shape[1:] != self._shapes[path]:
+                raise _input_error(value, self._shapes[path], key, data)
+            if value.requires_grad:
+                graphs[path] = value
+            array = value.detach().cpu().numpy()
             tree[path] = array if row_index is None else array[row_index]
         if self._graphs is not None:
             self._graphs.take_inputs(graphs, data)
@@ -168,7 +169,9 @@ class GymCodec:
 
     def inputs(self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None) -> np.ndarray:
         """Returns actions in the form that gymnasium environments take."""
-        actions = _require_shape(data.get(self._action_key, None), self._action_spec.shape, self._action_key, data)
+        actions: Any = data.get(self._action_key, None)
+        if actions is None or actions.shape[1:] != self._action_spec.shape:
+            raise _input_error(actions, self._action_spec.shape, self._action_key, data)
         return self.actions(actions if row_ids is None else actions[torch.from_numpy(row_ids)])
 
     def actions(self, actions: Tensor) -> np.ndarray:
@@ -297,15 +300,13 @@ def _same_memory_layout(spec: TensorSpec, leaf: Leaf) -> bool:
     return spec.shape == leaf.shape and torch.from_numpy(np.empty(0, leaf.dtype)).dtype == spec.dtype
 
 
-def _require_shape(value: Any, shape: torch.Size, key: Key, data: TensorDictBase) -> Tensor:
-    """Returns the tensor at `key`, after checking that every row has the shape `shape`."""
+def _input_error(value: Tensor | None, shape: torch.Size, key: Key, data: TensorDictBase) -> SpaceError:
+    """Returns the error for an input that is missing, or in which not every row has the shape `shape`."""
     if value is None:
-        raise SpaceError(f"Expected {key!r} among the inputs of a step, got {_sorted_keys(data)}. Add this entry.")
-    if value.shape[1:] != shape:
-        raise SpaceError(
-            f"Expected shape {(len(value), *shape)} at {key!r} (environments first), got {tuple(value.shape)}."
-        )
-    return value
+        return SpaceError(f"Expected {key!r} among the inputs of a step, got {_sorted_keys(data)}. Add this entry.")
+    return SpaceError(
+        f"Expected shape {(len(value), *shape)} at {key!r} (environments first), got {tuple(value.shape)}."
+    )
 
 
 def _all_true(data: TensorDictBase) -> Tensor:

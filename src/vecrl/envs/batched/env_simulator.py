@@ -19,8 +19,7 @@ from ...engine.worker import WorkerInfo
 from ...errors import LockedError, SpaceError
 from ...simulators.gymnasium import GymnasiumSimulator, close_all, make_all, restore_env
 from ...snapshot import capture, restore
-from ..base import EnvBase
-from ..unwrapped_gym import UnwrappedGymEnv
+from ..base import EnvBase, UnwrappedGymEnv
 from .autograd_graphs import Graphs
 from .entry_layout import inputs_of, is_tensordict_layout, outputs_of, space_of_formats
 from .metadata import EnvMetaData

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
 from ...specs import Composite
+from ..base import EnvBase
 from ..spec_container import INPUTS, OUTPUTS
-
-if TYPE_CHECKING:
-    from ..base import EnvBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class TensorDictRows:
         ]
         entry_formats = [outputs_of(EnvMetaData.metadata_from_env(env, fake=False)) for env in envs]
         self._pickled_keys = [[key_of(path) for path in formats if path not in paths] for formats in entry_formats]
-        self._inputs = paths_of(inputs)
+        self._inputs = [(path, key_of(path) if path else path) for path in paths_of(inputs)]
 
     def reset(
         self, rows: Sequence[int] | None, seeds: Sequence[int | None] | None, options: Options | None, out: RowBuffers
@@ -129,11 +129,11 @@ class TensorDictRows:
         for path in () if graphs is None else graphs.detached_paths:
             if (value := data.get(key_of(path), None)) is not None:
                 data.set(key_of(path), value.detach())
-        for path in self._inputs:
+        for path, key in self._inputs:
             value = action[path]
             if path == PICKLED:
-                for key, entry in value.items():
-                    data.set(key, entry)
+                for entry_key, entry in value.items():
+                    data.set(entry_key, entry)
             elif path == STEP:
                 if not value.all():
                     data.set("_step", torch.from_numpy(value))
@@ -141,7 +141,7 @@ class TensorDictRows:
                 tensor = torch.from_numpy(np.asarray(value))
                 if graphs is not None and path in graphs.inputs:
                     tensor = graphs.inputs[path][self._start + row].to(tensor)
-                data.set(key_of(path), tensor)
+                data.set(key, tensor)
         return data
 
     def _record_failure(self, row: int, error: BaseException, notes: StepNotes) -> None:
@@ -167,7 +167,11 @@ class TensorDictRows:
         for writer in self._writers:
             value = data.get(writer.key, None)
             if value is not None:
-                leaves[writer.index][row] = writer.validate(value)
+                if type(value) is Tensor and value.shape == writer.shape and value.dtype == writer.tensor_dtype:
+                    array = value.detach().cpu().numpy()
+                else:
+                    array = writer.convert(value)
+                leaves[writer.index][row] = array
                 if graphs is not None and value.requires_grad:
                     graph_tensors[writer.path] = value
             elif writer.key not in optional_keys:
@@ -197,13 +201,14 @@ class TensorDictRows:
 class EntryWriter:
     """The leaf of the batch buffers for an entry, with its shape and dtype."""
 
-    __slots__ = ("dtype", "index", "key", "path", "shape")
+    __slots__ = ("dtype", "index", "key", "path", "shape", "tensor_dtype")
 
     def __init__(self, index: int, path: Path, shape: torch.Size, dtype: Any):
         self.index, self.path, self.key, self.shape, self.dtype = index, path, key_of(path), shape, dtype
+        self.tensor_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
 
-    def validate(self, value: Any) -> np.ndarray:
-        """Returns a tensor as an array for the leaf.
+    def convert(self, value: Any) -> np.ndarray:
+        """Returns a tensor as an array for the leaf, after checks of its shape and dtype.
 
         Raises:
             SpaceError: the value is no tensor of the shape, or its dtype cannot be cast.

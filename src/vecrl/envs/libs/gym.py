@@ -24,14 +24,14 @@ from ...simulators.gym_factory import apply_pixel_wrappers, as_gymnasium, make, 
 from ...specs import Categorical, Composite, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ...specs.convert.dtypes import numpy_dtype
+from ..base import UnwrappedGymEnv
 from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
 from ..gym_outputs import step_output_error, to_float, to_leaf_array
 from ..gym_trajectory import record_trajectory
-from ..overrides import overrides_any
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
-from ..spec_container import FLAGS
-from ..unwrapped_gym import UnwrappedGymEnv
+from ..spec_container import FLAGS, derived
+from ..stepping import STEP_METHODS
 from .gym_backends import DEFAULT_GYM, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples
 from .gym_vector import VectorEnvAdapter, check_gym_env, is_vector, make_gym_vector, single_spaces_of
@@ -140,7 +140,7 @@ class GymWrapper(GymLikeEnv):
         keys = observation_keys_of(self._layout)
         self._leaves: list[tuple[Any, TensorSpec]] = [(key, self.observation_spec[key]) for key in keys]
         self._action_key = next(iter(self.action_keys), "action")
-        not_overridden = not overrides_any(self, GymWrapper, _READ_METHODS)
+        not_overridden = not self._overrides(GymWrapper, _READ_METHODS)
         is_plain = self._convert_actions_to_numpy and len(self.action_keys) == 1 and not self._dict_actions
         self._fast_path = not_overridden and is_plain and vector is None  # whether `_step` may skip the hooks
         self._reward_dtype = numpy_dtype(self.reward_spec.dtype)
@@ -163,7 +163,8 @@ class GymWrapper(GymLikeEnv):
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """Converts an observation of the environment to a nested dict of tensors."""
         entries: dict[str, Any] = {}
-        for (path, encode), value in zip(self._encoders, self._layout.split(observations), strict=True):
+        values = [observations] if self._layout.flat else self._layout.split(observations)
+        for (path, encode), value in zip(self._encoders, values, strict=True):
             branch = entries
             for name_part in path[:-1]:
                 branch = branch.setdefault(name_part, {})
@@ -202,15 +203,16 @@ class GymWrapper(GymLikeEnv):
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         # The result of the fast `_step` has all flags, and every entry has the shape of its spec
         is_plain = not (self.run_type_checks or self.info_dict_reader) and self._self_reset is None
-        if is_plain and self._cached("whole", self._has_default_shapes):
+        if is_plain and self._step_is_complete:
             return self._step(tensordict)
         return super()._step_and_complete(tensordict)
 
-    def _has_default_shapes(self) -> bool:
-        """Returns whether the result of `_step` is complete, because neither the specs nor the step were changed."""
+    @derived
+    def _step_is_complete(self) -> bool:
+        """Whether the result of `_step` is complete, because neither the specs nor the step were changed."""
         shapes = {key: spec.shape for key, spec in (*self.full_done_spec.items(), *self.full_reward_spec.items())}
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
-        return default_shapes and self._fast_path and not overrides_any(self, GymWrapper, ("_step",))
+        return default_shapes and self._fast_path and not self._overrides(GymWrapper, ("_step",))
 
     def _step_env(self, action: Any) -> StepOutput:
         if self._vector is not None:
@@ -228,21 +230,16 @@ class GymWrapper(GymLikeEnv):
     def _flag(self, flag: Any) -> Tensor:
         return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
-    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged.
-
-        Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`.
-        """
-        if self._vector is None:
-            return super().maybe_reset(tensordict)
-        self_reset_rows = self._vector.self_reset_rows
-        not_overridden = not overrides_any(self, GymWrapper, ("_reset", "reset"))
-        if self_reset_rows is None or not not_overridden or self.info_dict_reader or self._self_reset is not None:
-            return super().maybe_reset(tensordict)
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
+        # Rows that the step itself reset (same-step mode) are merged directly, without a call of `reset`
+        self_reset_rows = None if self._vector is None else self._vector.self_reset_rows
+        is_plain = not self._overrides(GymWrapper, ("_reset", "reset")) and not self.info_dict_reader
+        if self._vector is None or self_reset_rows is None or not is_plain or self._self_reset is not None:
+            return super()._reset_done_rows(tensordict, masks)
         done = tensordict.get("done")
         mask = torch.from_numpy(self_reset_rows).unsqueeze(-1).to(done.device)
         if not mask.equal(done):
-            return super().maybe_reset(tensordict)
+            return super()._reset_done_rows(tensordict, masks)
         reset_td = self._with_info(self.read_obs(self._vector.reset(self_reset_rows)[0]), {})
         RowMasks({(): mask}, [()]).select(reset_td, tensordict)
         return tensordict.update(reset_td).update({flag: torch.zeros_like(mask) for flag in FLAGS})
@@ -279,22 +276,20 @@ class GymWrapper(GymLikeEnv):
     # -- whole rollouts
 
     def _step_recorded(self, action: Any) -> tuple[Any, float, bool, bool]:
-        result, reward_so_far, frames_left = self._checked_step(action), 0.0, self.frame_skip - 1
-        while frames_left and not (result[2] or result[3]):
-            reward_so_far, frames_left = reward_so_far + result[1], frames_left - 1
-            result = self._checked_step(action)
-        return (result[0], reward_so_far + result[1], *result[2:]) if reward_so_far else result
-
-    def _checked_step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        output = self._env.step(action)
-        try:
-            obs, reward, terminated, truncated, _ = output
-        except (TypeError, ValueError):
-            raise step_output_error(output) from None
-        return obs, reward if type(reward) is float else to_float(reward), bool(terminated), bool(truncated)
+        obs, total, terminated, truncated = None, -0.0, False, False  # -0.0 changes no sum
+        for _ in range(self.frame_skip):
+            output = self._env.step(action)
+            try:
+                obs, reward, terminated, truncated, _ = output
+            except (TypeError, ValueError):
+                raise step_output_error(output) from None
+            total += reward if type(reward) is float else to_float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, bool(terminated), bool(truncated)
 
     def _unwrapped_gym(self) -> UnwrappedGymEnv | None:
-        is_overridden = overrides_any(self, GymWrapper, (*_RECORD_METHODS, *_UNWRAP_METHODS))
+        is_overridden = self._overrides(GymWrapper, (*_RECORD_METHODS, *STEP_METHODS, "set_seed", "_set_seed"))
         is_plain = self._fast_path and self.frame_skip == 1 and self._self_reset is None and not self.run_type_checks
         if is_overridden or not is_plain or self._tuples or self._layout.opaque or self.info_dict_reader:
             return None
@@ -304,7 +299,7 @@ class GymWrapper(GymLikeEnv):
         is_plain = (
             self._fast_path and not self.info_dict_reader and not self._layout.opaque and self._self_reset is None
         )
-        if not is_plain or overrides_any(self, GymWrapper, _RECORD_METHODS):
+        if not is_plain or self._overrides(GymWrapper, _RECORD_METHODS):
             return None
         spec = self.action_spec
         actions = spec.rand((steps,)) if actions is None else actions[:steps].clone()
@@ -437,7 +432,6 @@ class GymEnv(GymWrapper):
 
 
 _FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
-_UNWRAP_METHODS = ("reset", "step", "_reset", "_step", "maybe_reset", "set_seed", "_set_seed")
 _READ_METHODS = (
     "_step_env",
     "_output_transform",

@@ -22,7 +22,6 @@ from ...simulators.native.trajectory import record_trajectory
 from ...specs import Categorical, Composite, OneHot, Unbounded
 from ...specs.convert import spec_from_gym
 from ..base import EnvBase
-from ..overrides import overrides_any
 from ..row_masks import RowMasks
 from ..spec_container import FLAGS
 
@@ -244,7 +243,7 @@ class NativeEnv(EnvBase):
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         state = self._rows_of(tensordict)
-        if state is None or overrides_any(self, NativeEnv, ("_reset", "_step")):
+        if state is None or self._overrides(NativeEnv, ("_reset", "_step")):
             return super().maybe_reset(tensordict)
         # The entries are valid in all rows, so no merge is needed.
         shape, done = tensordict.batch_size, tensordict.get("done")
