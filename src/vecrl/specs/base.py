@@ -7,7 +7,7 @@ projected (`_sample`, `_violation`, `_project`), and with which arguments a copy
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from . import shape_ops, torch_functions
+from . import shape_ops
 from .shape_methods import ShapeMethods
 
 Device = torch.device | str | int | None
@@ -325,17 +325,6 @@ class TensorSpec(ShapeMethods):
 
     def _repr_fields(self) -> dict[str, Any]:
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return torch_functions.dispatch(func, args, kwargs or {})
-
-    @classmethod
-    def implements_for_spec(cls, torch_function: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Decorator that registers a function as the implementation of `torch_function` for specs."""
-        return torch_functions.register_torch_function(torch_function)
 
 
 def _values_equal(a: Any, b: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SpaceError
-from . import shape_ops, torch_functions
+from . import shape_ops
 from .base import TensorSpec
 from .shape_ops import ShapeOp
 
@@ -150,7 +150,7 @@ class LazyStack(TensorSpec):
         dim = sum(not isinstance(item, int) for item in items[:position])
         if not selected:
             raise SpaceError("Expected an index that selects at least one spec of the lazy stack, got an empty one.")
-        return torch_functions.stack_tensors([spec[other_indices] for spec in selected], dim)
+        return torch.stack([spec[other_indices] for spec in selected], dim)
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         dim = shape_ops.normalize_dim(dim, self.ndim, "unbind")

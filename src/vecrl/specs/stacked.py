@@ -19,13 +19,16 @@ from .lazy_stack import LazyStack
 from .stacked_composite import StackedComposite
 
 
-def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
+@TensorSpec.implements_for_spec(torch.stack)
+def stack_specs(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     """Returns the spec of values stacked along `dim`: an ordinary spec if the specs are equal, else a lazy stack.
 
     Raises:
-        SpaceError: there are no specs, or their dtypes, devices or numbers of dimensions differ.
+        SpaceError: there are no specs, their dtypes, devices or numbers of dimensions differ, or `out` is given.
     """
-    specs = list(specs)
+    if out is not None:
+        raise SpaceError("Specs cannot be stacked into an existing one. Omit `out`.")
+    specs = list(tensors)
     if not specs:
         raise SpaceError("Expected at least one spec to stack.")
     invalid = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)

@@ -11,7 +11,7 @@ from tensordict import LazyStackedTensorDict, is_tensor_collection
 from torch import Generator
 
 from ..errors import SpaceError
-from . import composite_values, shape_ops, torch_functions
+from . import composite_values, shape_ops
 from .composite import Composite
 from .composite_mapping import MISSING
 from .lazy_stack import LazyStack
@@ -70,7 +70,7 @@ class StackedComposite(LazyStack, Composite):
             return None
         if all(isinstance(entry, Composite) for entry in entries):
             return StackedComposite(*entries, dim=self.dim)  # also if they are equal, so that changes apply to them
-        return torch_functions.stack_tensors(entries, self.dim)
+        return torch.stack(entries, self.dim)
 
     def _set_entry(self, name: str, spec: Any) -> None:
         per_spec = [None] * len(self.specs) if spec is None else spec.unbind(self.dim)
