@@ -11,9 +11,9 @@ from tensordict import LazyStackedTensorDict, is_tensor_collection
 from torch import Generator
 
 from ..errors import SpaceError
-from . import composite_values, shape_ops
+from . import shape_ops
 from .composite import Composite
-from .composite_mapping import MISSING
+from .composite_mapping import MISSING, key_path
 from .lazy_stack import LazyStack
 
 
@@ -83,7 +83,7 @@ class StackedComposite(LazyStack, Composite):
 
     def set(self, name: Any, spec: Any) -> Self:
         self._require_unlocked(f"{name!r}")
-        key = composite_values.key_path(name)
+        key = key_path(name)
         spec = self._validated_entry(key[-1], spec)
         for sub_spec, spec_part in zip(
             self.specs, [None] * len(self.specs) if spec is None else spec.unbind(self.dim), strict=True
