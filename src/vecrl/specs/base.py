@@ -1,7 +1,7 @@
 """`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec.
 
 A leaf class implements how its tensors follow a change of shape (`_reshaped`), how values are drawn, checked and
-projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_arguments`).
+projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_fields`).
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ class TensorSpec(ShapeMethods):
     domain: str | None = None
 
     _kind: ClassVar[str] = "TensorSpec"
-
     """Specs are equal only if their kinds are. A class and its shorthand subclasses have the same kind."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold the arguments of the constructor, under their names, or these after an underscore."""
 
     # -- what each class of specs implements
 
     def _arguments(self) -> dict[str, Any]:
         """Returns the arguments with which the constructor builds an equal spec."""
-        raise NotImplementedError
+        return {name.removeprefix("_"): getattr(self, name) for name in self._fields}
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
         """Draws random values of shape `sizes`, which ends with this spec's shape."""

@@ -59,6 +59,7 @@ class Bounded(TensorSpec):
     """
 
     _kind = "Bounded"
+    _fields = ("_low", "_high", "shape", "device", "dtype", "domain")
 
     def __init__(
         self,
@@ -141,16 +142,6 @@ class Bounded(TensorSpec):
     @property
     def space(self) -> ContinuousBox:
         return ContinuousBox(self.low, self.high)
-
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "low": self._low,
-            "high": self._high,
-            "shape": self.shape,
-            "device": self.device,
-            "dtype": self.dtype,
-            "domain": self.domain,
-        }
 
     def to(self, dest: Any) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:
@@ -235,6 +226,7 @@ class Unbounded(TensorSpec):
     """
 
     _kind = "Unbounded"
+    _fields = ("shape", "device", "dtype", "domain")
 
     def __init__(
         self,
@@ -254,9 +246,6 @@ class Unbounded(TensorSpec):
         assert self.dtype is not None
         extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
         return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
-
-    def _arguments(self) -> dict[str, Any]:
-        return {"shape": self.shape, "device": self.device, "dtype": self.dtype, "domain": self.domain}
 
     def to(self, dest: Any) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:

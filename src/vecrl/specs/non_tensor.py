@@ -43,6 +43,7 @@ class NonTensor(TensorSpec):
     """
 
     _kind = "NonTensor"
+    _fields = ("shape", "device", "example_data", "batched", "feature_dims", "_space")
     dtype = None
 
     def __init__(
@@ -66,16 +67,6 @@ class NonTensor(TensorSpec):
     @property
     def space(self) -> Sampler | None:
         return self._space
-
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "device": self.device,
-            "example_data": self.example_data,
-            "batched": self.batched,
-            "feature_dims": self.feature_dims,
-            "space": self._space,
-        }
 
     def _reshaped(self, op: ShapeOp) -> Self:
         return self._with(shape=op.out_shape)
