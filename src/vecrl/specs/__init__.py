@@ -11,8 +11,7 @@ from .composite import Composite
 from .multi_categorical import MultiCategorical, MultiOneHot
 from .non_tensor import Choice, NonTensor
 from .space_records import BoxList, CategoricalBox, ContinuousBox
-from .stacked import Stacked
-from .stacked_composite import StackedComposite
+from .stacked import Stacked, StackedComposite
 
 __all__ = [
     "Binary",
