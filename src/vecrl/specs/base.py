@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 from ..errors import OutOfSpecError, SpaceError
 from . import shape_ops
 from .shape_methods import ShapeMethods
+from .shape_ops import ShapeLike
 
 Device = torch.device | str | int | None
 
@@ -117,13 +118,13 @@ class TensorSpec(ShapeMethods):
         """The number of elements of one value; dynamic dimensions count as 1."""
         return shape_ops.concrete(self.shape).numel()
 
-    def _sizes(self, shape: Any) -> torch.Size:
+    def _sizes(self, shape: ShapeLike | None) -> torch.Size:
         lead = shape_ops.as_size(() if shape is None else shape)
         if -1 in lead:
             raise SpaceError(f"Expected the shape of a batch of values, got {tuple(lead)}. Give all sizes.")
         return torch.Size([*lead, *shape_ops.concrete(self.shape)])
 
-    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """Draws random values in the spec; dynamic dimensions have size 1.
 
         Args:
@@ -132,23 +133,23 @@ class TensorSpec(ShapeMethods):
         """
         return self._sample(self._sizes(shape), generator)
 
-    def sample(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def sample(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """The same as `rand`."""
         return self.rand(shape, generator=generator)
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         """Returns zeros of the spec's shape, dtype and device, even if zero is not in the spec."""
         return torch.zeros(self._sizes(shape), dtype=self.dtype, device=self.device)
 
-    def zeros(self, shape: Any = None) -> Any:
+    def zeros(self, shape: ShapeLike | None = None) -> Any:
         """The same as `zero`."""
         return self.zero(shape)
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         """Returns ones of the spec's shape, dtype and device, even if one is not in the spec."""
         return torch.ones(self._sizes(shape), dtype=self.dtype, device=self.device)
 
-    def ones(self, shape: Any = None) -> Any:
+    def ones(self, shape: ShapeLike | None = None) -> Any:
         """The same as `one`."""
         return self.one(shape)
 
@@ -271,7 +272,7 @@ class TensorSpec(ShapeMethods):
 
     # -- devices, dtypes, copies
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         """Returns the spec on another device or with another dtype; `self` if nothing changes."""
         if dest is None:
             return self

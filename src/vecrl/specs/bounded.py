@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device, as_dtype
-from .shape_ops import ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import ContinuousBox
 
 # torch can neither compare, draw nor pickle tensors of these dtypes
@@ -65,7 +65,7 @@ class Bounded(TensorSpec):
         self,
         low: Any = None,
         high: Any = None,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = None,
         *,
@@ -143,7 +143,7 @@ class Bounded(TensorSpec):
     def space(self) -> ContinuousBox:
         return ContinuousBox(self.low, self.high)
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:
             return self._with(dtype=dest, domain=None)
         return super().to(dest)
@@ -230,7 +230,7 @@ class Unbounded(TensorSpec):
 
     def __init__(
         self,
-        shape: Any = torch.Size([1]),  # noqa: B008
+        shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: torch.dtype | str | None = None,
         *,
@@ -247,7 +247,7 @@ class Unbounded(TensorSpec):
         extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
         return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:
             return self._with(dtype=dest, domain=None)
         return super().to(dest)
@@ -288,7 +288,7 @@ class UnboundedDiscrete(Unbounded):
 
     def __init__(
         self,
-        shape: Any = torch.Size([1]),  # noqa: B008
+        shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: torch.dtype | str | None = torch.int64,
         *,

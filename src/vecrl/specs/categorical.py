@@ -14,7 +14,7 @@ from . import categorical_ops
 from .base import Device, TensorSpec, as_device, as_dtype
 from .categorical_base import IndexSpec, OneHotSpec
 from .categorical_ops import Counts
-from .shape_ops import ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import CategoricalBox
 
 _MAX_SCAN_OPTIONS = 32  # up to this number of options, a loop in Python is faster than NumPy
@@ -44,7 +44,7 @@ class Categorical(IndexSpec):
     def __init__(
         self,
         n: int,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int64,
         mask: Any = None,
@@ -144,13 +144,14 @@ class Binary(Categorical):
     def __init__(
         self,
         n: int | None = None,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int8,
     ):
-        if n is None and shape is None:
+        either = n if shape is None else shape
+        if either is None:
             raise SpaceError("Expected n or a shape, got neither. Give the number of bits, n, or a shape.")
-        shape = as_size(n if shape is None else shape)
+        shape = as_size(either)
         if n is not None and (not shape or shape[-1] != n):
             raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(shape)}.")
         super().__init__(2, shape, device, dtype)
@@ -207,7 +208,7 @@ class OneHot(OneHotSpec):
     def __init__(
         self,
         n: int,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,

@@ -14,7 +14,7 @@ from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
 from .composite_mapping import SpecMapping, key_path
 from .composite_values import get_entry, has_entry, put
-from .shape_ops import Names, ShapeOp, as_size, concrete, shape_matches
+from .shape_ops import Names, ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
 
 class Composite(SpecMapping):
@@ -54,7 +54,7 @@ class Composite(SpecMapping):
         specs: Mapping[Any, Any] | None = None,
         /,
         *,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         data_cls: type | None = None,
         step_mdp_static: bool = False,
@@ -80,7 +80,7 @@ class Composite(SpecMapping):
         return self._shape
 
     @shape.setter
-    def shape(self, shape: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def shape(self, shape: ShapeLike) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._require_unlocked("its shape")
         shape = as_size(shape)
         fitting = Composite(self._entries(), shape=shape, device=self.device)._entries()
@@ -158,7 +158,7 @@ class Composite(SpecMapping):
 
         return self._map(move_entry, shape=op.out_shape, names=op.names(self._names))
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         """Returns the Composite with all entries on another device, or with another dtype."""
         if dest is None:
             return self
@@ -201,18 +201,18 @@ class Composite(SpecMapping):
             return td
         return self.data_cls.from_tensordict(td)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _build(self, shape: Any, value_of: Callable[[TensorSpec], Any]) -> Any:
+    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], Any]) -> Any:
         """Builds a value from `value_of` of each entry, with the batch dimensions `shape` in front."""
         batch = torch.Size([*as_size(() if shape is None else shape), *concrete(self.shape)])
         return self._pack({name: value_of(spec) for name, spec in self._present_entries().items()}, batch)
 
-    def rand(self, shape: Any = None, *, generator: torch.Generator | None = None) -> Any:
+    def rand(self, shape: ShapeLike | None = None, *, generator: torch.Generator | None = None) -> Any:
         return self._build(shape, lambda spec: spec.rand(shape, generator=generator))
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         return self._build(shape, lambda spec: spec.zero(shape))
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         return self._build(shape, lambda spec: spec.one(shape))
 
     def _extra_batch_shape(self, val: Any) -> torch.Size:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from ..errors import SpaceError
 from . import shape_ops
 from .base import TensorSpec
-from .shape_ops import ShapeOp
+from .shape_ops import ShapeLike, ShapeOp
 
 
 class LazyStack(TensorSpec):
@@ -174,17 +174,17 @@ class LazyStack(TensorSpec):
         """Stacks one value per spec along `dim`."""
         return tensordict.lazy_stack(rows, dim)
 
-    def _stack_values(self, shape: Any, value_of: Callable[[Any], Any]) -> Any:
+    def _stack_values(self, shape: ShapeLike | None, value_of: Callable[[Any], Any]) -> Any:
         num_extra_dims = 0 if shape is None else len(shape_ops.as_size(shape))
         return self._stack_rows([value_of(spec) for spec in self.specs], self.dim + num_extra_dims)
 
-    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         return self._stack_values(shape, lambda spec: spec.rand(shape, generator=generator))
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         return self._stack_values(shape, lambda spec: spec.zero(shape))
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         return self._stack_values(shape, lambda spec: spec.one(shape))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:

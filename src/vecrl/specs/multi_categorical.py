@@ -14,7 +14,7 @@ from . import categorical_ops
 from .base import Device, as_device, as_dtype
 from .categorical_base import IndexSpec, OneHotSpec
 from .categorical_ops import Counts
-from .shape_ops import ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import BoxList, CategoricalBox
 
 
@@ -56,7 +56,7 @@ class MultiCategorical(IndexSpec):
     def __init__(
         self,
         nvec: Sequence[int] | Tensor | int,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.int64,
         mask: Any = None,
@@ -199,7 +199,7 @@ class MultiOneHot(OneHotSpec):
     def __init__(
         self,
         nvec: Sequence[int] | Tensor,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,

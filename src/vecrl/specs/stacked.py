@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from . import shape_ops
-from .base import TensorSpec
+from .base import Device, TensorSpec
 from .composite import Composite
 from .composite_mapping import MISSING, key_path
 from .lazy_stack import LazyStack
@@ -203,7 +203,7 @@ class StackedComposite(LazyStack, Composite):
             spec._set_lock(value)
         return self
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         return self if dest is None else self._map_specs(lambda spec: spec.to(dest))
 
     def clear_device_(self) -> Self:
