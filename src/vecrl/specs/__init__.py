@@ -6,14 +6,12 @@ them, and converts them from NumPy and back. `Composite` holds specs under keys,
 
 from .base import TensorSpec
 from .bounded import Bounded, BoundedContinuous, Unbounded, UnboundedContinuous, UnboundedDiscrete
-from .categorical import Binary, Categorical
+from .categorical import Binary, Categorical, OneHot
 from .composite import Composite
 from .multi_categorical import MultiCategorical, MultiOneHot
 from .non_tensor import Choice, NonTensor
-from .one_hot import OneHot
 from .space_records import BoxList, CategoricalBox, ContinuousBox
-from .stacked import Stacked
-from .stacked_composite import StackedComposite
+from .stacked import Stacked, StackedComposite
 
 __all__ = [
     "Binary",

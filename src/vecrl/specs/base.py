@@ -1,13 +1,13 @@
 """`TensorSpec`: the base class of all specs, with everything that does not depend on the kind of spec.
 
 A leaf class implements how its tensors follow a change of shape (`_reshaped`), how values are drawn, checked and
-projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_arguments`).
+projected (`_sample`, `_violation`, `_project`), and with which arguments a copy is built (`_fields`).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,8 +15,9 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from . import shape_ops, torch_functions
+from . import shape_ops
 from .shape_methods import ShapeMethods
+from .shape_ops import ShapeLike
 
 Device = torch.device | str | int | None
 
@@ -76,14 +77,16 @@ class TensorSpec(ShapeMethods):
     domain: str | None = None
 
     _kind: ClassVar[str] = "TensorSpec"
-
     """Specs are equal only if their kinds are. A class and its shorthand subclasses have the same kind."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold the arguments of the constructor, under their names, or these after an underscore."""
 
     # -- what each class of specs implements
 
     def _arguments(self) -> dict[str, Any]:
         """Returns the arguments with which the constructor builds an equal spec."""
-        raise NotImplementedError
+        return {name.removeprefix("_"): getattr(self, name) for name in self._fields}
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
         """Draws random values of shape `sizes`, which ends with this spec's shape."""
@@ -115,13 +118,13 @@ class TensorSpec(ShapeMethods):
         """The number of elements of one value; dynamic dimensions count as 1."""
         return shape_ops.concrete(self.shape).numel()
 
-    def _sizes(self, shape: Any) -> torch.Size:
+    def _sizes(self, shape: ShapeLike | None) -> torch.Size:
         lead = shape_ops.as_size(() if shape is None else shape)
         if -1 in lead:
             raise SpaceError(f"Expected the shape of a batch of values, got {tuple(lead)}. Give all sizes.")
         return torch.Size([*lead, *shape_ops.concrete(self.shape)])
 
-    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """Draws random values in the spec; dynamic dimensions have size 1.
 
         Args:
@@ -130,23 +133,23 @@ class TensorSpec(ShapeMethods):
         """
         return self._sample(self._sizes(shape), generator)
 
-    def sample(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def sample(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """The same as `rand`."""
         return self.rand(shape, generator=generator)
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         """Returns zeros of the spec's shape, dtype and device, even if zero is not in the spec."""
         return torch.zeros(self._sizes(shape), dtype=self.dtype, device=self.device)
 
-    def zeros(self, shape: Any = None) -> Any:
+    def zeros(self, shape: ShapeLike | None = None) -> Any:
         """The same as `zero`."""
         return self.zero(shape)
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         """Returns ones of the spec's shape, dtype and device, even if one is not in the spec."""
         return torch.ones(self._sizes(shape), dtype=self.dtype, device=self.device)
 
-    def ones(self, shape: Any = None) -> Any:
+    def ones(self, shape: ShapeLike | None = None) -> Any:
         """The same as `one`."""
         return self.one(shape)
 
@@ -269,7 +272,7 @@ class TensorSpec(ShapeMethods):
 
     # -- devices, dtypes, copies
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         """Returns the spec on another device or with another dtype; `self` if nothing changes."""
         if dest is None:
             return self
@@ -325,17 +328,6 @@ class TensorSpec(ShapeMethods):
 
     def _repr_fields(self) -> dict[str, Any]:
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return torch_functions.dispatch(func, args, kwargs or {})
-
-    @classmethod
-    def implements_for_spec(cls, torch_function: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Decorator that registers a function as the implementation of `torch_function` for specs."""
-        return torch_functions.register_torch_function(torch_function)
 
 
 def _values_equal(a: Any, b: Any) -> bool:

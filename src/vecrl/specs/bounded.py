@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device, as_dtype
-from .shape_ops import ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import ContinuousBox
 
 # torch can neither compare, draw nor pickle tensors of these dtypes
@@ -59,12 +59,13 @@ class Bounded(TensorSpec):
     """
 
     _kind = "Bounded"
+    _fields = ("_low", "_high", "shape", "device", "dtype", "domain")
 
     def __init__(
         self,
         low: Any = None,
         high: Any = None,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = None,
         *,
@@ -142,17 +143,7 @@ class Bounded(TensorSpec):
     def space(self) -> ContinuousBox:
         return ContinuousBox(self.low, self.high)
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "low": self._low,
-            "high": self._high,
-            "shape": self.shape,
-            "device": self.device,
-            "dtype": self.dtype,
-            "domain": self.domain,
-        }
-
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:
             return self._with(dtype=dest, domain=None)
         return super().to(dest)
@@ -235,10 +226,11 @@ class Unbounded(TensorSpec):
     """
 
     _kind = "Unbounded"
+    _fields = ("shape", "device", "dtype", "domain")
 
     def __init__(
         self,
-        shape: Any = torch.Size([1]),  # noqa: B008
+        shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: torch.dtype | str | None = None,
         *,
@@ -255,10 +247,7 @@ class Unbounded(TensorSpec):
         extremes = (torch.tensor(end, dtype=self.dtype, device=self.device) for end in dtype_limits(self.dtype))
         return ContinuousBox(*(end.expand(concrete(self.shape)) for end in extremes))
 
-    def _arguments(self) -> dict[str, Any]:
-        return {"shape": self.shape, "device": self.device, "dtype": self.dtype, "domain": self.domain}
-
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         if isinstance(dest, torch.dtype) and dest != self.dtype:
             return self._with(dtype=dest, domain=None)
         return super().to(dest)
@@ -299,7 +288,7 @@ class UnboundedDiscrete(Unbounded):
 
     def __init__(
         self,
-        shape: Any = torch.Size([1]),  # noqa: B008
+        shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: torch.dtype | str | None = torch.int64,
         *,

@@ -1,21 +1,26 @@
-"""Specs of one choice as an index: `Categorical`, and `Binary` for bits."""
+"""Specs of one choice: `Categorical` as an index, `Binary` for bits, `OneHot` as a row with a single 1."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from . import categorical_ops
 from .base import Device, TensorSpec, as_device, as_dtype
-from .one_hot import OneHot
-from .shape_ops import ShapeOp, as_size, concrete
+from .categorical_base import IndexSpec, OneHotSpec
+from .categorical_ops import Counts
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import CategoricalBox
 
+_MAX_SCAN_OPTIONS = 32  # up to this number of options, a loop in Python is faster than NumPy
 
-class Categorical(TensorSpec):
+
+class Categorical(IndexSpec):
     """An index among `n` options.
 
     Args:
@@ -34,12 +39,12 @@ class Categorical(TensorSpec):
     """
 
     _kind = "Categorical"
-    domain = "discrete"
+    _fields = ("n", "shape", "device", "dtype", "_mask", "min")
 
     def __init__(
         self,
         n: int,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int64,
         mask: Any = None,
@@ -59,28 +64,12 @@ class Categorical(TensorSpec):
     def space(self) -> CategoricalBox:
         return CategoricalBox(self.n)
 
-    @property
-    def mask(self) -> Tensor | None:
-        """The mask of allowed options, bool of shape `(*shape, n)`, or None for all."""
-        return self._mask
-
-    def update_mask(self, mask: Any) -> None:
-        """Sets the mask of allowed options in place; None for all."""
-        self._mask = categorical_ops.as_mask(mask, torch.Size([*concrete(self.shape), self.n]), self.device)
+    def _mask_shape(self) -> torch.Size:
+        return torch.Size([*concrete(self.shape), self.n])
 
     def set_provisional_n(self, n: int | None) -> None:
         """Sets the number of options for drawing values while the spec's own number is unknown."""
         self._provisional_n = n
-
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "n": self.n,
-            "shape": self.shape,
-            "device": self.device,
-            "dtype": self.dtype,
-            "mask": self._mask,
-            "min": self.min,
-        }
 
     def _with(self, **changes: Any) -> Self:
         spec = super()._with(**changes)
@@ -101,17 +90,8 @@ class Categorical(TensorSpec):
             return torch.randint(low, high, sizes, dtype=self.dtype, device=self.device, generator=generator)
         return (categorical_ops.sample_index(n, self._mask, sizes, generator, self.device) + self.min).to(self.dtype)
 
-    def _violation(self, val: Tensor) -> str | None:
-        index = categorical_ops.to_integers(val) - self.min
-        if val.is_floating_point() and not bool((index + self.min == val).all()):
-            return "an index is not an integer"
-        return categorical_ops.index_violation(index, self.n if self.n > 0 else 2**62, self._mask)
-
-    def _project(self, val: Tensor) -> Tensor:
-        index = categorical_ops.to_integers(val) - self.min
-        return (categorical_ops.nearest_index(index, self.n if self.n > 0 else 2**62, self._mask) + self.min).to(
-            self.dtype
-        )
+    def _choices(self, device: torch.device) -> tuple[int, Counts, Tensor | None]:
+        return self.min, self.n if self.n > 0 else 2**62, self._mask
 
     def cardinality(self) -> int | float:
         return self.n if self.n > 0 else float("inf")
@@ -129,33 +109,16 @@ class Categorical(TensorSpec):
         """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each index."""
         return categorical_ops.gather_option(tensor_to_index, categorical_ops.to_integers(index) - self.min)
 
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Converts indices to one-hot rows; `safe` checks them with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
+    def _to_rows(self, val: Tensor) -> Tensor:
         return categorical_ops.one_hot(categorical_ops.to_integers(val) - self.min, self.n, torch.bool)
-
-    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Returns the indices unchanged; `safe` checks them with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
-        return val
 
     def to_one_hot_spec(self) -> OneHot:
         """Returns the spec of the same choice as one-hot rows."""
         return OneHot(self.n, (*self.shape, self.n), self.device, torch.bool, mask=self._mask, min=self.min)
 
-    def to_categorical_spec(self) -> Categorical:
-        """Returns a copy of this spec."""
-        return self.clone()
-
     def _repr_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"n": self.n, **super()._repr_fields()}
-        if self.min:
-            fields["min"] = self.min
-        if self._mask is not None:
-            fields["mask"] = f"{int(self._mask.sum())} of {self._mask.numel()}"
-        return fields
+        minimum = {"min": self.min} if self.min else {}
+        return {"n": self.n, **super()._repr_fields(), **minimum, **self._mask_field()}
 
 
 class Binary(Categorical):
@@ -176,17 +139,19 @@ class Binary(Categorical):
     """
 
     _kind = "Binary"
+    _fields = ("shape", "device", "dtype")
 
     def __init__(
         self,
         n: int | None = None,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int8,
     ):
-        if n is None and shape is None:
+        either = n if shape is None else shape
+        if either is None:
             raise SpaceError("Expected n or a shape, got neither. Give the number of bits, n, or a shape.")
-        shape = as_size(n if shape is None else shape)
+        shape = as_size(either)
         if n is not None and (not shape or shape[-1] != n):
             raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(shape)}.")
         super().__init__(2, shape, device, dtype)
@@ -196,9 +161,6 @@ class Binary(Categorical):
         if mask is not None:
             raise SpaceError("Binary has no mask. Use Categorical(2, shape, mask=...) instead.")
         self._mask = None
-
-    def _arguments(self) -> dict[str, Any]:
-        return {"shape": self.shape, "device": self.device, "dtype": self.dtype}
 
     def _reshaped(self, op: ShapeOp) -> Self:
         return self._with(shape=op.out_shape)
@@ -219,3 +181,157 @@ class Binary(Categorical):
 
     def _repr_fields(self) -> dict[str, Any]:
         return TensorSpec._repr_fields(self)
+
+
+class OneHot(OneHotSpec):
+    """One choice among `n` options as a row with a single 1, along the last dimension.
+
+    Args:
+        n: the number of options.
+        shape: of a value, ends with n; (n,) by default.
+        device: None for torch's default device.
+        dtype: of the rows; bool by default.
+        use_register: whether `encode` takes any hashable objects. Each new one gets the next free option.
+        mask: which options are allowed, of a shape that expands to `shape`; None for all.
+        min: the index of the first option: `encode(min)` returns the first row, and `to_numpy` converts it to `min`.
+
+    >>> spec = OneHot(4)
+    >>> spec.encode(2).int(), spec.to_numpy(spec.encode(2))
+    (tensor([0, 0, 1, 0], dtype=torch.int32), array(2))
+    >>> spec.project(torch.tensor([0.1, 0.3, 0.2, -1.0])).int()
+    tensor([0, 1, 0, 0], dtype=torch.int32)
+    """
+
+    _kind = "OneHot"
+    _fields = ("n", "shape", "device", "dtype", "use_register", "_mask", "min")
+
+    def __init__(
+        self,
+        n: int,
+        shape: ShapeLike | None = None,
+        device: Device = None,
+        dtype: torch.dtype | str | None = torch.bool,
+        use_register: bool = False,
+        mask: Any = None,
+        min: int = 0,  # noqa: A002
+    ):
+        self.n = int(n)
+        self.min = int(min)
+        self.use_register = use_register
+        self.shape = as_size((self.n,) if shape is None else shape)
+        self.device = as_device(device)
+        self.dtype = torch.bool if dtype is None else as_dtype(dtype)
+        if self.n < 1 or not self.shape or self.shape[-1] != self.n:
+            raise SpaceError(f"Expected n >= 1 options and a shape that ends with n={n}, got {tuple(self.shape)}.")
+        self._register: list[Hashable] = []
+        self.update_mask(mask)
+
+    @property
+    def space(self) -> CategoricalBox:
+        return CategoricalBox(self.n)
+
+    def _with(self, **changes: Any) -> Self:
+        spec = super()._with(**changes)
+        spec._register = self._register  # shared, so that the copies encode the same objects as the same options
+        return spec
+
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
+        assert self.device is not None
+        assert self.dtype is not None
+        index = categorical_ops.sample_index(self.n, self._mask, sizes[:-1], generator, self.device)
+        return categorical_ops.index_to_one_hot(index, self.n, self.dtype)
+
+    def _violation(self, val: Tensor) -> str | None:
+        return categorical_ops.one_hot_violation(val, self._mask)
+
+    def _project(self, val: Tensor) -> Tensor:
+        assert self.dtype is not None
+        return categorical_ops.nearest_one_hot(val, self._mask, self.dtype)
+
+    def cardinality(self) -> int | float:
+        return self.n
+
+    def enumerate(self, use_mask: bool = False) -> Tensor:
+        rows = torch.eye(self.n, dtype=self.dtype, device=self.device)
+        if use_mask and self._mask is not None:
+            rows = rows[categorical_ops.single_mask(self._mask, "Options")]
+        shape = concrete(self.shape)
+        return rows.reshape(-1, *[1] * (len(shape) - 1), self.n).expand(-1, *shape).clone()
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+        """Converts indices to one-hot rows. Rows of the spec's shape are not changed.
+
+        Args:
+            val: indices from `min` on, of the spec's shape without its last dimension, after any batch dimensions;
+                with `use_register`, a single hashable object.
+            ignore_device: leave the result on the device of `val`.
+
+        Raises:
+            SpaceError: an index is out of range, the shape does not fit, or there are more objects than options.
+        """
+        assert self.dtype is not None
+        if self.use_register:
+            val = self._lookup(val)
+        if self.ndim == 1 and isinstance(val, int | np.integer):  # a shortcut for the usual case
+            row = torch.zeros(self.n, dtype=self.dtype, device=None if ignore_device else self.device)
+            if not 0 <= val - self.min < self.n:
+                raise SpaceError(f"Expected an index in [{self.min}, {self.min + self.n}), got {val}.")
+            row[int(val) - self.min] = 1
+            return row
+        tensor = self._as_tensor(val, None, ignore_device)
+        if self._is_row(tensor):
+            return tensor.to(self.dtype)
+        tensor = categorical_ops.reshape_indices(tensor, self.shape[:-1])
+        return categorical_ops.one_hot(categorical_ops.to_integers(tensor) - self.min, self.n, self.dtype)
+
+    def _lookup(self, obj: Any) -> int:
+        obj = obj.item() if isinstance(obj, Tensor | np.ndarray) else obj
+        if obj not in self._register:
+            if len(self._register) == self.n:
+                raise SpaceError(f"Expected at most {self.n} objects, got {obj!r} after {self._register}. Increase n.")
+            self._register.append(obj)
+        return self._register.index(obj) + self.min
+
+    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
+        """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
+
+        Raises:
+            SpaceError: the rows have another number of options, or a row selects none.
+        """
+        if safe:
+            self.assert_is_in(val)
+        if val.ndim == 1 and self.n <= _MAX_SCAN_OPTIONS and not val.is_floating_point():
+            row: list[int] = val.tolist()
+            largest = max(row, default=0)
+            if not largest or len(row) != self.n:
+                raise self._not_one_hot(val)
+            index = np.asarray(row.index(largest) + self.min)
+        else:
+            rows = val.detach().cpu().numpy()
+            if rows.shape[-1:] != (self.n,) or not np.logical_and.reduce(np.logical_or.reduce(rows, -1), None):
+                raise self._not_one_hot(val)
+            index = np.asarray(rows.argmax(-1) + self.min)
+        if not self.use_register:
+            return index
+        objects = [self._register[i - self.min] for i in np.ravel(index)]
+        return objects if index.ndim else objects[0]
+
+    def _not_one_hot(self, val: Tensor) -> SpaceError:
+        return SpaceError(
+            f"Expected one-hot rows of {self.n} options, got {val!r:.80} of shape {tuple(val.shape)}. "
+            "Use spec.encode to convert indices."
+        )
+
+    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+        """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each row."""
+        return categorical_ops.gather_option(tensor_to_index, index.to(torch.uint8).argmax(-1))
+
+    def _to_index(self, val: Tensor) -> Tensor:
+        return val.to(torch.uint8 if val.dtype == torch.bool else val.dtype).argmax(-1) + self.min
+
+    def to_categorical_spec(self) -> Categorical:
+        """Returns the spec of the same choice as indices."""
+        return Categorical(self.n, self.shape[:-1], self.device, mask=self._mask, min=self.min)
+
+    def _repr_fields(self) -> dict[str, Any]:
+        return {"n": self.n, **super()._repr_fields(), **self._mask_field()}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
+from tensordict import TensorDict, is_tensor_collection
+from torch import Tensor
 
 from ..errors import SpaceError
-from . import composite_values
 from .base import Device, TensorSpec, as_device
-from .composite_mapping import SpecMapping
-from .shape_ops import Names, ShapeOp, as_size
+from .composite_mapping import SpecMapping, key_path
+from .composite_values import get_entry, has_entry, put
+from .shape_ops import Names, ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
 
 class Composite(SpecMapping):
@@ -51,7 +54,7 @@ class Composite(SpecMapping):
         specs: Mapping[Any, Any] | None = None,
         /,
         *,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         data_cls: type | None = None,
         step_mdp_static: bool = False,
@@ -77,7 +80,7 @@ class Composite(SpecMapping):
         return self._shape
 
     @shape.setter
-    def shape(self, shape: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def shape(self, shape: ShapeLike) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._require_unlocked("its shape")
         shape = as_size(shape)
         fitting = Composite(self._entries(), shape=shape, device=self.device)._entries()
@@ -127,37 +130,23 @@ class Composite(SpecMapping):
         return Composite(shape=self.shape, device=self.device, data_cls=self.data_cls, names=self.names)
 
     def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Composite:
-        names = self._names if len(self._names) == len(shape) else None
         device = device or self.device
-        entries = {name: self._copied_entry(spec, shape, device) for name, spec in self._entries().items()}
-        return type(self)(
-            entries,
-            shape=shape,
-            device=device,
-            data_cls=self.data_cls,
-            step_mdp_static=self.step_mdp_static,
-            names=names,
-        )
 
-    def _copied_entry(self, spec: TensorSpec | None, shape: torch.Size, device: torch.device | None) -> Any:
-        if not isinstance(spec, SpecMapping):
-            return spec
-        return spec._copy_with_shape(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
+        def copied(spec: TensorSpec) -> TensorSpec:
+            if not isinstance(spec, SpecMapping):
+                return spec
+            return spec._copy_with_shape(spec.shape if spec.shape[: len(shape)] == shape else shape, device)
+
+        names = self._names if len(self._names) == len(shape) else None
+        return self._map(copied, shape=shape, device=device, names=names)
 
     def _empty_like(self, specs: Mapping[Any, Any]) -> Composite:
         return Composite(specs, shape=self.shape, device=self.device)
 
     def _map(self, function: Callable[[TensorSpec], TensorSpec], **changes: Any) -> Self:
         """Returns a Composite in which `function` is applied to each entry."""
-        arguments: dict[str, Any] = {
-            "shape": self.shape,
-            "device": self.device,
-            "data_cls": self.data_cls,
-            "step_mdp_static": self.step_mdp_static,
-            "names": self._names,
-            **changes,
-        }
-        entries = {name: None if spec is None else function(spec) for name, spec in self._entries().items()}
+        arguments: dict[str, Any] = {**self._arguments(), "step_mdp_static": self.step_mdp_static, **changes}
+        entries = {name: None if spec is None else function(spec) for name, spec in arguments.pop("specs").items()}
         return type(self)(entries, **arguments)
 
     def _reshaped(self, op: ShapeOp) -> Self:
@@ -169,7 +158,7 @@ class Composite(SpecMapping):
 
         return self._map(move_entry, shape=op.out_shape, names=op.names(self._names))
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: Device | torch.dtype) -> Self:
         """Returns the Composite with all entries on another device, or with another dtype."""
         if dest is None:
             return self
@@ -200,29 +189,61 @@ class Composite(SpecMapping):
             "names": self._names,
         }
 
-    def rand(self, shape: Any = None, *, generator: torch.Generator | None = None) -> Any:
-        return composite_values.build(self, shape, lambda spec: spec.rand(shape, generator=generator))
+    def _present_entries(self) -> dict[str, TensorSpec]:
+        """The entries that have a spec."""
+        return {name: spec for name, spec in self._entries().items() if spec is not None}
 
-    def zero(self, shape: Any = None) -> Any:
-        return composite_values.build(self, shape, lambda spec: spec.zero(shape))
+    def _pack(self, values: dict[str, Any], batch: torch.Size) -> Any:
+        """Builds a TensorDict, or an instance of `data_cls`, from values under keys."""
+        names: Any = [*[None] * (len(batch) - self.ndim), *self._names] if any(self._names) else None
+        td = TensorDict(values, batch_size=batch, device=self.device, names=names)
+        if self.data_cls is None or self.data_cls is TensorDict:
+            return td
+        return self.data_cls.from_tensordict(td)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def one(self, shape: Any = None) -> Any:
-        return composite_values.build(self, shape, lambda spec: spec.one(shape))
+    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], Any]) -> Any:
+        """Builds a value from `value_of` of each entry, with the batch dimensions `shape` in front."""
+        batch = torch.Size([*as_size(() if shape is None else shape), *concrete(self.shape)])
+        return self._pack({name: value_of(spec) for name, spec in self._present_entries().items()}, batch)
+
+    def rand(self, shape: ShapeLike | None = None, *, generator: torch.Generator | None = None) -> Any:
+        return self._build(shape, lambda spec: spec.rand(shape, generator=generator))
+
+    def zero(self, shape: ShapeLike | None = None) -> Any:
+        return self._build(shape, lambda spec: spec.zero(shape))
+
+    def one(self, shape: ShapeLike | None = None) -> Any:
+        return self._build(shape, lambda spec: spec.one(shape))
+
+    def _extra_batch_shape(self, val: Any) -> torch.Size:
+        """Returns the batch dimensions of `val` in front of this Composite's."""
+        batch = val.batch_size
+        if not shape_matches(batch, self.shape):
+            raise SpaceError(f"Expected a batch shape that ends with {tuple(self.shape)}, got {tuple(batch)}.")
+        return batch[: len(batch) - self.ndim]
 
     def rand_update(self, val: Any) -> Any:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with random values of all entries."""
-        return val.update(self.rand(composite_values.extra_batch_shape(self, val)))
+        return val.update(self.rand(self._extra_batch_shape(val)))
 
     def zeros_update(self, val: Any) -> Any:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with zeros of all entries."""
-        return val.update(self.zero(composite_values.extra_batch_shape(self, val)))
+        return val.update(self.zero(self._extra_batch_shape(val)))
 
     def ones_update(self, val: Any) -> Any:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with ones of all entries."""
-        return val.update(self.one(composite_values.extra_batch_shape(self, val)))
+        return val.update(self.one(self._extra_batch_shape(val)))
 
     def mismatch(self, val: Any) -> str | None:
-        return composite_values.mismatch(self, val)
+        if not isinstance(val, Mapping) and not is_tensor_collection(val):
+            return f"expected a TensorDict, got {type(val).__name__}"
+        for name, spec in self._present_entries().items():
+            if not has_entry(val, name):
+                return f"{name!r} is missing among {sorted(map(str, val.keys()))}"  # pyright: ignore[reportUnknownArgumentType]
+            problem = spec.mismatch(get_entry(val, name))
+            if problem is not None:
+                return f"at {name!r}: {problem}"
+        return None
 
     def project(self, val: Any) -> Any:
         """Replaces the entries of the TensorDict `val` that are not in their specs by the nearest values that are.
@@ -240,7 +261,14 @@ class Composite(SpecMapping):
             SpaceError: an entry is missing or has another shape.
             LockedError: an entry of a locked TensorDict has another dtype.
         """
-        return composite_values.project(self, val)
+        if not is_tensor_collection(val):
+            val = TensorDict(dict(val), batch_size=concrete(self.shape))
+        for name, spec in self._present_entries().items():
+            if not has_entry(val, name):
+                raise SpaceError(f"Expected {name!r} to project, got only {list(val.keys())}.")
+            entry_value = get_entry(val, name)
+            put(val, name, entry_value, spec.project(entry_value))
+        return val
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         """Encodes the entries of `val`, a mapping or TensorDict that may lack some, and returns a TensorDict.
@@ -249,11 +277,26 @@ class Composite(SpecMapping):
             KeyError: `val` has an entry that the spec does not have.
             SpaceError: an entry does not fit its spec.
         """
-        return composite_values.encode(self, val, ignore_device)
+        if is_tensor_collection(val):
+            val = {name: get_entry(val, name) for name in val.keys()}  # noqa: SIM118
+        if not isinstance(val, Mapping):
+            raise SpaceError(f"Expected a mapping with keys of {list(self.keys())}, got {val!r:.80}.")
+        specs = self._entries()
+        values: dict[str, Any] = {}
+        for name, item in val.items():  # pyright: ignore[reportUnknownVariableType]
+            if name not in specs:
+                raise KeyError(f"Expected keys of the spec, {list(self.keys())}, got {name!r}.")
+            spec = specs[name]  # pyright: ignore[reportUnknownArgumentType]
+            try:
+                values[name] = item if spec is None else spec.encode(item, ignore_device=ignore_device)
+            except SpaceError as error:
+                raise type(error)(f"At {name!r}: {error}") from error
+        return self._pack(values, concrete(self.shape))
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
         """Converts the entries with `to_numpy` of their specs and returns a nested dict."""
-        return composite_values.to_numpy(self, val, safe)
+        entries = self._present_entries().items()
+        return {name: spec.to_numpy(get_entry(val, name), safe) for name, spec in entries if has_entry(val, name)}
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Raises a `SpaceError` (a TypeError) unless the entries have the dtypes of their specs.
@@ -262,16 +305,29 @@ class Composite(SpecMapping):
             value: a TensorDict or mapping, or a single value of the entry `key`.
             key: the key that is checked, or a list of keys; None for all keys of `value`.
         """
-        composite_values.type_check(self, value, key)
+        if isinstance(value, Tensor):
+            self.get(key).type_check(value, key)
+            return
+        names = None if key is None else {key_path(k)[0] for k in (key if isinstance(key, list) else [key])}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        for name, spec in self._present_entries().items():
+            if has_entry(value, name) and (names is None or name in names):
+                item = get_entry(value, name)
+                spec.type_check(item, name if isinstance(item, Tensor) else None)
 
     def cardinality(self) -> int | float:
-        product: int | float = 1
-        for spec in self._entries().values():
-            product *= 1 if spec is None else spec.cardinality()
-        return product
+        return math.prod(spec.cardinality() for spec in self._present_entries().values())
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        return composite_values.enumerate_all(self, use_mask)
+        """Returns every combination of the entries' values; the last entry varies fastest."""
+        columns = {name: spec.enumerate(use_mask) for name, spec in self._present_entries().items()}
+        counts = [column.shape[0] for column in columns.values()]
+        total = math.prod(counts)
+        rows = torch.unravel_index(torch.arange(total), counts)
+        values = {
+            name: column[row.to(column.device) if isinstance(column, Tensor) else row]
+            for (name, column), row in zip(columns.items(), rows, strict=True)
+        }
+        return self._pack(values, torch.Size([total, *concrete(self.shape)]))
 
     def __repr__(self) -> str:
         lines = [f"    {name}: {_indent(spec)}," for name, spec in self._entries().items()]

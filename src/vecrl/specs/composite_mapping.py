@@ -1,18 +1,69 @@
-"""`SpecMapping`: the mapping interface of `Composite`: specs under keys and tuples of keys, with a lock."""
+"""`SpecMapping`: the mapping interface of `Composite`: specs under keys and tuples of keys, their views, and a lock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
 
 from ..errors import LockedError, SpaceError
-from . import composite_values
 from .base import TensorSpec
-from .composite_views import Key, SpecItems, SpecKeys, SpecValues
 
+Key = str | tuple[str, ...]
 MISSING: Any = object()
+
+
+def key_path(key: Any) -> tuple[str, ...]:
+    """Converts a key or a nested tuple of keys to a flat tuple of names."""
+    if isinstance(key, str):
+        return (key,)
+    if isinstance(key, tuple) and key:
+        if all(isinstance(part, str) for part in key):  # pyright: ignore[reportUnknownVariableType]
+            return key  # pyright: ignore[reportUnknownVariableType]
+        return tuple(name for part in key for name in key_path(part))  # pyright: ignore[reportUnknownVariableType]
+    raise SpaceError(f"Expected a key (a name, or a tuple of names), got {key!r}.")
+
+
+class SpecView:
+    """A live view of a tree of specs: `pairs` returns its keys and specs, and is called for each iteration."""
+
+    def __init__(self, pairs: Callable[[], Iterator[tuple[Key, TensorSpec | None]]]):
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._pairs()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._pairs())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+
+class SpecKeys(SpecView):
+    def __iter__(self) -> Iterator[Key]:
+        return (key for key, _ in self._pairs())
+
+    def __contains__(self, key: object) -> bool:
+        key = key[0] if isinstance(key, tuple) and len(key) == 1 else key  # pyright: ignore[reportUnknownVariableType]
+        return any(key == own_key for own_key in self)
+
+    def __eq__(self, other: object) -> bool:
+        return set(self) == set(other) if isinstance(other, SpecKeys | set | frozenset) else NotImplemented  # pyright: ignore[reportUnknownArgumentType]
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+class SpecItems(SpecView):
+    def __iter__(self) -> Iterator[tuple[Key, TensorSpec | None]]:
+        return self._pairs()
+
+
+class SpecValues(SpecView):
+    def __iter__(self) -> Iterator[TensorSpec | None]:
+        return (spec for _, spec in self._pairs())
 
 
 class SpecMapping(TensorSpec):
@@ -52,8 +103,15 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecKeys:
-        """Returns a view of the keys; `SpecView` documents the arguments."""
-        return SpecKeys(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+        """Returns a live view of the keys.
+
+        Args:
+            include_nested: include the entries of nested Composites, under tuples of keys.
+            leaves_only: exclude the nested Composites themselves.
+            is_leaf: returns whether the specs of a class are leaves; None for all except Composites.
+            step_mdp_static_only: include only entries that are marked as not changing from step to step.
+        """
+        return SpecKeys(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def items(
         self,
@@ -63,8 +121,8 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecItems:
-        """Returns a view of the pairs of keys and specs; `SpecView` documents the arguments."""
-        return SpecItems(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+        """Returns a live view of the pairs of keys and specs; `keys` documents the arguments."""
+        return SpecItems(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def values(
         self,
@@ -74,8 +132,26 @@ class SpecMapping(TensorSpec):
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
     ) -> SpecValues:
-        """Returns a view of the specs; `SpecView` documents the arguments."""
-        return SpecValues(self, include_nested, leaves_only, is_leaf, step_mdp_static_only)
+        """Returns a live view of the specs; `keys` documents the arguments."""
+        return SpecValues(partial(self._walk, include_nested, leaves_only, is_leaf, step_mdp_static_only))
+
+    def _walk(
+        self,
+        include_nested: bool,
+        leaves_only: bool,
+        is_leaf: Callable[[type], bool] | None,
+        static_only: bool,
+        path: tuple[str, ...] = (),
+    ) -> Iterator[tuple[Key, TensorSpec | None]]:
+        for name, spec in self._entries().items():
+            nested = spec if isinstance(spec, SpecMapping) else None
+            branch = None if nested is None or (is_leaf and is_leaf(type(nested))) else nested
+            if branch is not None and include_nested:
+                yield from branch._walk(include_nested, leaves_only, is_leaf, static_only, (*path, name))
+            if static_only and not (nested is not None and nested.step_mdp_static):
+                continue
+            if branch is None or not leaves_only:
+                yield (*path, name) if path else name, spec
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries())
@@ -94,7 +170,7 @@ class SpecMapping(TensorSpec):
             KeyError: the key is missing and no default is given.
         """
         spec: Any = self
-        for name in composite_values.key_path(item):
+        for name in key_path(item):
             entries = spec._entries() if isinstance(spec, SpecMapping) else {}
             if name not in entries:
                 if default is not MISSING:
@@ -112,7 +188,7 @@ class SpecMapping(TensorSpec):
     def set(self, name: Any, spec: Any) -> Self:
         """Sets `spec` (a spec, a mapping of specs or None) under a key or a tuple of keys, and returns self."""
         self._require_unlocked(f"{name!r}")
-        first_name, *rest_names = composite_values.key_path(name)
+        first_name, *rest_names = key_path(name)
         if rest_names:
             nested = self._entries().get(first_name)
             if not isinstance(nested, SpecMapping):
@@ -170,7 +246,7 @@ class SpecMapping(TensorSpec):
         """Removes an entry and returns it; returns `default`, or raises a KeyError without one, if it is missing."""
         self._require_unlocked(f"{key!r}")
         spec = self.get(key, default)
-        *parent_path, name = composite_values.key_path(key)
+        *parent_path, name = key_path(key)
         parent = self.get(tuple(parent_path), None) if parent_path else self
         if isinstance(parent, SpecMapping) and name in parent._entries():
             parent._require_unlocked(f"{key!r}")
@@ -210,7 +286,7 @@ class SpecMapping(TensorSpec):
         """
         flat = self.empty()
         for key, spec in self.items(True, True):
-            name = separator.join(composite_values.key_path(key))
+            name = separator.join(key_path(key))
             if name in flat:
                 raise SpaceError(f"Expected unique keys, got {name!r} for two entries. Use another separator.")
             flat.set(name, spec)
@@ -235,7 +311,7 @@ class SpecMapping(TensorSpec):
             if spec is MISSING:
                 continue
             separated.set(key, spec)
-            parent_path = composite_values.key_path(key)[:-1]
+            parent_path = key_path(key)[:-1]
             while parent_path and self.get(parent_path).is_empty():
                 self.pop(parent_path)
                 parent_path = parent_path[:-1]

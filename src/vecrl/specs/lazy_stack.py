@@ -1,18 +1,20 @@
-"""The base class of lazy stacks: operations on shapes beside the stacked dimension, and splitting values along it."""
+"""The base class of lazy stacks: operations on shapes beside the stacked dimension, and values split along it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
+import tensordict
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ..errors import SpaceError
-from . import shape_ops, torch_functions
+from . import shape_ops
 from .base import TensorSpec
-from .shape_ops import ShapeOp
+from .shape_ops import ShapeLike, ShapeOp
 
 
 class LazyStack(TensorSpec):
@@ -44,11 +46,11 @@ class LazyStack(TensorSpec):
         """The dimension along which the specs are stacked."""
         return self.dim
 
-    def _rebuild(self, specs: Sequence[Any], dim: int) -> Any:
+    def _rebuild(self, specs: Sequence[Any], dim: int) -> Self:
         make: Any = type(self)
         return make(*specs, dim=dim)
 
-    def _map_specs(self, function: Callable[[Any], Any]) -> Any:
+    def _map_specs(self, function: Callable[[Any], Any]) -> Self:
         return self._rebuild([function(spec) for spec in self.specs], self.dim)
 
     def _with(self, **changes: Any) -> Self:
@@ -68,10 +70,9 @@ class LazyStack(TensorSpec):
             case shape_ops.Expand():
                 return self._expand((*op.sizes, *[-1] * (self.ndim - len(op.in_shape))))
             case shape_ops.Unsqueeze():
-                stack_shift = op.dim <= self.dim
+                is_before = op.dim <= self.dim
                 return self._rebuild(
-                    [spec.unsqueeze(op.dim - (not stack_shift)) for spec in self.specs],
-                    self.dim + (1 if stack_shift else 0),
+                    [spec.unsqueeze(op.dim - (not is_before)) for spec in self.specs], self.dim + is_before
                 )
             case shape_ops.Squeeze():
                 return self._squeeze(op.dims)
@@ -125,10 +126,8 @@ class LazyStack(TensorSpec):
         return result
 
     def _index(self, items: list[Any]) -> Any:
+        items += [slice(None)] * (self.dim + 1 - sum(item is not None for item in items))
         consumed = [position for position, item in enumerate(items) if item is not None]
-        if len(consumed) <= self.dim:
-            items += [slice(None)] * (self.dim + 1 - len(consumed))
-            consumed = [position for position, item in enumerate(items) if item is not None]
         position = consumed[self.dim]
         stack_index, other_indices = items[position], (*items[:position], *items[position + 1 :])
         if any(isinstance(item, Tensor) for item in other_indices) or (
@@ -136,21 +135,14 @@ class LazyStack(TensorSpec):
         ):
             raise SpaceError("A lazy stack can be indexed with a tensor only along its stacked dimension, by a vector.")
         if isinstance(stack_index, int):
-            spec = self.specs[stack_index]
-            return (
-                spec
-                if all(isinstance(item, slice) and item == slice(None) for item in other_indices)
-                else spec[other_indices]
-            )
-        selected = (
-            [self.specs[i] for i in stack_index.tolist()]
-            if isinstance(stack_index, Tensor)
-            else self.specs[stack_index]
-        )
+            is_whole = all(isinstance(item, slice) and item == slice(None) for item in other_indices)
+            return self.specs[stack_index] if is_whole else self.specs[stack_index][other_indices]
+        positions = stack_index.tolist() if isinstance(stack_index, Tensor) else range(len(self.specs))[stack_index]
+        selected = [self.specs[i] for i in positions]
         dim = sum(not isinstance(item, int) for item in items[:position])
         if not selected:
             raise SpaceError("Expected an index that selects at least one spec of the lazy stack, got an empty one.")
-        return torch_functions.stack_tensors([spec[other_indices] for spec in selected], dim)
+        return torch.stack([spec[other_indices] for spec in selected], dim)
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         dim = shape_ops.normalize_dim(dim, self.ndim, "unbind")
@@ -162,20 +154,43 @@ class LazyStack(TensorSpec):
             rows: list[Any] = list(val)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         elif isinstance(val, np.ndarray):
             rows = list(np.moveaxis(val, self.dim - self.ndim, 0))  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(val, Tensor) and val.is_nested:
-            rows = list(val.unbind(0))
+        elif isinstance(val, Tensor):
+            rows = list(val.unbind(0 if val.is_nested else self.dim - self.ndim))
         else:
-            rows = list(
-                val.unbind(
-                    self.dim - self.ndim if isinstance(val, Tensor) else len(val.shape) - self._num_dims_behind()
-                )
-            )
+            rows = list(val.unbind(self._dim_in(val)))
         if len(rows) != len(self.specs):
             raise SpaceError(f"Expected {len(self.specs)} values along dimension {self.dim}, got {len(rows)}.")
         return rows
 
-    def _num_dims_behind(self) -> int:
-        return self.ndim - self.dim
+    def _dim_in(self, val: Any) -> int:
+        """Returns the stacked dimension of `val`, which may have batch dimensions in front."""
+        return len(val.shape) - self.ndim + self.dim
+
+    def _map_rows(self, val: Any, function: Callable[[Any, Any], Any]) -> list[Any]:
+        """Calls `function` with each spec and its value in `val`."""
+        return [function(spec, row) for spec, row in zip(self.specs, self._unstack(val), strict=True)]
+
+    def _stack_rows(self, rows: list[Any], dim: int) -> Any:
+        """Stacks one value per spec along `dim`."""
+        return tensordict.lazy_stack(rows, dim)
+
+    def _stack_values(self, shape: ShapeLike | None, value_of: Callable[[Any], Any]) -> Any:
+        num_extra_dims = 0 if shape is None else len(shape_ops.as_size(shape))
+        return self._stack_rows([value_of(spec) for spec in self.specs], self.dim + num_extra_dims)
+
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
+        return self._stack_values(shape, lambda spec: spec.rand(shape, generator=generator))
+
+    def zero(self, shape: ShapeLike | None = None) -> Any:
+        return self._stack_values(shape, lambda spec: spec.zero(shape))
+
+    def one(self, shape: ShapeLike | None = None) -> Any:
+        return self._stack_values(shape, lambda spec: spec.one(shape))
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """Encodes one value per spec (a sequence, or an array along the stacked dimension) and stacks the results."""
+        rows = self._map_rows(val, lambda spec, row: spec.encode(row, ignore_device=ignore_device))
+        return self._stack_rows(rows, self.dim)
 
     def mismatch(self, val: Any) -> str | None:
         try:
@@ -187,10 +202,7 @@ class LazyStack(TensorSpec):
 
     def cardinality(self) -> int | float:
         """Returns the product over the specs."""
-        product: int | float = 1
-        for spec in self.specs:
-            product *= spec.cardinality()
-        return product
+        return math.prod(spec.cardinality() for spec in self.specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
         raise NotImplementedError("The values of a lazy stack cannot be enumerated. Enumerate those of its specs.")

@@ -11,8 +11,10 @@ from torch import Generator, Tensor
 
 from ..errors import SpaceError
 from . import categorical_ops
-from .base import Device, TensorSpec, as_device, as_dtype
-from .shape_ops import ShapeOp, as_size, concrete
+from .base import Device, as_device, as_dtype
+from .categorical_base import IndexSpec, OneHotSpec
+from .categorical_ops import Counts
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 from .space_records import BoxList, CategoricalBox
 
 
@@ -24,7 +26,7 @@ def _parse_nvec(nvec: Any) -> Tensor:
         raise SpaceError(f"Expected a number of options for each choice, got {nvec!r:.80}.") from error
 
 
-class MultiCategorical(TensorSpec):
+class MultiCategorical(IndexSpec):
     """Indices along the last dimension, where each element has its own number of options.
 
     Any dimension can be rearranged, since every element keeps its number of options. (In TorchRL a spec of a single
@@ -49,12 +51,12 @@ class MultiCategorical(TensorSpec):
     """
 
     _kind = "MultiCategorical"
-    domain = "discrete"
+    _fields = ("_nvec", "shape", "device", "dtype", "_mask", "remove_singleton", "_min")
 
     def __init__(
         self,
         nvec: Sequence[int] | Tensor | int,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.int64,
         mask: Any = None,
@@ -67,7 +69,7 @@ class MultiCategorical(TensorSpec):
         counts = _parse_nvec(nvec).to(self.device)
         self.shape = counts.shape if shape is None else as_size(shape)
         try:
-            self._counts = counts.expand(concrete(self.shape))
+            self._nvec = counts.expand(concrete(self.shape))
             self._min = torch.as_tensor(min, device=self.device).to(torch.int64).expand(concrete(self.shape))
         except RuntimeError as error:
             raise SpaceError(
@@ -76,17 +78,15 @@ class MultiCategorical(TensorSpec):
             ) from error
         if counts.numel() and not counts.is_meta and bool((counts < 1).any()):
             raise SpaceError(f"Expected at least one option for each element, got nvec={nvec}.")
-        self._padded_mask: Tensor | None = None
-        if mask is not None:
-            self.update_mask(mask)
+        self.update_mask(mask)
 
     @property
     def nvec(self) -> Tensor:
         """The numbers of options along the last dimension; of the spec's shape if they differ along other ones."""
-        if self._counts.ndim < 2 or not self._counts.numel():
-            return self._counts
-        flat = self._counts.reshape(-1, self._counts.shape[-1])
-        return flat[0] if bool((flat == flat[:1]).all()) else self._counts
+        if self._nvec.ndim < 2 or not self._nvec.numel():
+            return self._nvec
+        flat = self._nvec.reshape(-1, self._nvec.shape[-1])
+        return flat[0] if bool((flat == flat[:1]).all()) else self._nvec
 
     @property
     def space(self) -> BoxList:
@@ -95,15 +95,15 @@ class MultiCategorical(TensorSpec):
     @property
     def mask(self) -> Tensor | None:
         """The mask of allowed options, concatenated over the indices, or None for all."""
-        if self._padded_mask is None:
+        if self._mask is None:
             return None
-        padded_mask = self._padded_mask if self.shape else self._padded_mask.unsqueeze(0)
+        padded_mask = self._mask if self.shape else self._mask.unsqueeze(0)
         return torch.cat([padded_mask[..., i, :n] for i, n in enumerate(self._option_counts("A mask"))], -1)
 
     def update_mask(self, mask: Any) -> None:
         """Sets the mask of allowed options in place, in the form that the constructor takes; None for all."""
         if mask is None:
-            self._padded_mask = None
+            self._mask = None
             return
         option_counts = self._option_counts("A mask")
         lead = concrete(self.shape[:-1])
@@ -112,7 +112,7 @@ class MultiCategorical(TensorSpec):
         padded = torch.zeros((*lead, len(option_counts), max(option_counts)), dtype=torch.bool, device=self.device)
         for i, part in enumerate(flat.split(option_counts, -1)):
             padded[..., i, : option_counts[i]] = part
-        self._padded_mask = padded if self.shape else padded.squeeze(0)
+        self._mask = padded if self.shape else padded.squeeze(0)
 
     def _option_counts(self, purpose: str) -> list[int]:
         nvec = self.nvec if self.shape else self.nvec.reshape(1)
@@ -120,46 +120,25 @@ class MultiCategorical(TensorSpec):
             raise SpaceError(f"{purpose} needs numbers of options along one dimension, got shape {tuple(nvec.shape)}.")
         return nvec.tolist()
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "nvec": self._counts,
-            "shape": self.shape,
-            "device": self.device,
-            "dtype": self.dtype,
-            "mask": self._padded_mask,
-            "remove_singleton": self.remove_singleton,
-            "min": self._min,
-        }
-
     def _with(self, **changes: Any) -> Self:
-        padded_mask = changes.pop("mask", self._padded_mask)
+        padded_mask = changes.pop("mask", self._mask)
         spec = super()._with(mask=None, **changes)
-        spec._padded_mask = None if padded_mask is None else padded_mask.to(spec.device)
+        spec._mask = None if padded_mask is None else padded_mask.to(spec.device)
         return spec
 
     def _reshaped(self, op: ShapeOp) -> Self:
-        padded_mask = None if self._padded_mask is None else op.apply_checked(self._padded_mask, 1)
+        padded_mask = None if self._mask is None else op.apply_checked(self._mask, 1)
         return self._with(
-            nvec=op.apply_checked(self._counts), min=op.apply_checked(self._min), shape=op.out_shape, mask=padded_mask
+            nvec=op.apply_checked(self._nvec), min=op.apply_checked(self._min), shape=op.out_shape, mask=padded_mask
         )
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
         assert self.device is not None
-        index = categorical_ops.sample_index(self._counts, self._padded_mask, sizes, generator, self.device)
+        index = categorical_ops.sample_index(self._nvec, self._mask, sizes, generator, self.device)
         return (index + self._min).to(self.dtype)
 
-    def _violation(self, val: Tensor) -> str | None:
-        index = categorical_ops.to_integers(val) - self._min.to(val.device)
-        if val.is_floating_point() and not bool((index + self._min.to(val.device) == val).all()):
-            return "an index is not an integer"
-        return categorical_ops.index_violation(index, self._counts, self._padded_mask)
-
-    def _project(self, val: Tensor) -> Tensor:
-        minimum = self._min.to(val.device)
-        return (
-            categorical_ops.nearest_index(categorical_ops.to_integers(val) - minimum, self._counts, self._padded_mask)
-            + minimum
-        ).to(self.dtype)
+    def _choices(self, device: torch.device) -> tuple[Tensor, Counts, Tensor | None]:
+        return self._min.to(device), self._nvec, self._mask
 
     def cardinality(self) -> int | float:
         return math.prod(self.nvec.reshape(-1).tolist())
@@ -167,8 +146,8 @@ class MultiCategorical(TensorSpec):
     def enumerate(self, use_mask: bool = False) -> Tensor:
         option_counts = self._option_counts("Enumeration")
         rows = _cartesian_product([torch.arange(n, device=self.device) for n in option_counts])
-        if use_mask and self._padded_mask is not None:
-            padded_mask = self._padded_mask if self.shape else self._padded_mask.unsqueeze(0)
+        if use_mask and self._mask is not None:
+            padded_mask = self._mask if self.shape else self._mask.unsqueeze(0)
             padded_mask = categorical_ops.single_mask(padded_mask.flatten(-2), "Options").unflatten(
                 0, (len(option_counts), -1)
             )
@@ -177,10 +156,7 @@ class MultiCategorical(TensorSpec):
         rows = rows.reshape(-1, *[1] * (len(shape) - 1), len(option_counts)) if shape else rows.reshape(-1)
         return (rows.expand(-1, *shape) + self._min).to(self.dtype)
 
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Converts indices to concatenated one-hot rows; `safe` checks them with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
+    def _to_rows(self, val: Tensor) -> Tensor:
         index = categorical_ops.to_integers(val) - self._min.to(val.device)
         index = index if self.shape else index.unsqueeze(-1)
         rows = [
@@ -189,12 +165,6 @@ class MultiCategorical(TensorSpec):
         ]
         return torch.cat(rows, -1)
 
-    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Returns the indices unchanged; `safe` checks them with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
-        return val
-
     def to_one_hot_spec(self) -> MultiOneHot:
         """Returns the spec of the same choices as one-hot rows."""
         option_counts = self._option_counts("One-hot encoding")
@@ -202,15 +172,11 @@ class MultiCategorical(TensorSpec):
         shape = (*self.shape[:-1], sum(option_counts))
         return MultiOneHot(option_counts, shape, self.device, torch.bool, mask=self.mask, min=minimum)
 
-    def to_categorical_spec(self) -> MultiCategorical:
-        """Returns a copy of this spec."""
-        return self.clone()
-
     def _repr_fields(self) -> dict[str, Any]:
         return {"nvec": self.nvec.tolist(), **super()._repr_fields()}
 
 
-class MultiOneHot(TensorSpec):
+class MultiOneHot(OneHotSpec):
     """Several choices as one-hot rows, concatenated along the last dimension.
 
     Args:
@@ -228,13 +194,12 @@ class MultiOneHot(TensorSpec):
     """
 
     _kind = "MultiOneHot"
-    _event_dims = 1
-    domain = "discrete"
+    _fields = ("nvec", "shape", "device", "dtype", "_mask", "_min")
 
     def __init__(
         self,
         nvec: Sequence[int] | Tensor,
-        shape: Any = None,
+        shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
@@ -259,29 +224,6 @@ class MultiOneHot(TensorSpec):
     @property
     def space(self) -> BoxList:
         return BoxList(tuple(CategoricalBox(n) for n in self.nvec))
-
-    @property
-    def mask(self) -> Tensor | None:
-        """The mask of allowed options, of the spec's shape, or None for all."""
-        return self._mask
-
-    def update_mask(self, mask: Any) -> None:
-        """Sets the mask of allowed options in place; None for all."""
-        self._mask = categorical_ops.as_mask(mask, concrete(self.shape), self.device)
-
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "nvec": self.nvec,
-            "shape": self.shape,
-            "device": self.device,
-            "dtype": self.dtype,
-            "mask": self._mask,
-            "min": self._min,
-        }
-
-    def _reshaped(self, op: ShapeOp) -> Self:
-        mask = None if self._mask is None else op.apply_checked(self._mask, 1)
-        return self._with(shape=(*op.out_shape, sum(self.nvec)), mask=mask)
 
     def _masks(self) -> Sequence[Tensor | None]:
         return [None] * len(self.nvec) if self._mask is None else self._mask.split(self.nvec, -1)
@@ -336,27 +278,14 @@ class MultiOneHot(TensorSpec):
         """Converts one-hot rows to indices from `min` on."""
         return self.to_categorical(val, safe).detach().cpu().numpy()
 
-    def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Converts one-hot rows to indices along the last dimension; `safe` checks with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
+    def _to_index(self, val: Tensor) -> Tensor:
         val = val.to(torch.uint8) if val.dtype == torch.bool else val
         return torch.stack([part.argmax(-1) for part in val.split(self.nvec, -1)], -1) + self._min.to(val.device)
-
-    def to_one_hot(self, val: Tensor, safe: bool | None = None) -> Tensor:
-        """Returns the rows unchanged; `safe` checks them with `assert_is_in` first."""
-        if safe:
-            self.assert_is_in(val)
-        return val
 
     def to_categorical_spec(self) -> MultiCategorical:
         """Returns the spec of the same choices as indices."""
         shape = (*self.shape[:-1], len(self.nvec))
         return MultiCategorical(self.nvec, shape, self.device, mask=self._mask, min=self._min)
-
-    def to_one_hot_spec(self) -> MultiOneHot:
-        """Returns a copy of this spec."""
-        return self.clone()
 
     def _repr_fields(self) -> dict[str, Any]:
         return {"nvec": list(self.nvec), **super()._repr_fields()}

@@ -13,7 +13,7 @@ from torch import Generator
 
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
-from .shape_ops import ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
 
 
 class Sampler(Protocol):
@@ -43,11 +43,12 @@ class NonTensor(TensorSpec):
     """
 
     _kind = "NonTensor"
+    _fields = ("shape", "device", "example_data", "batched", "feature_dims", "_space")
     dtype = None
 
     def __init__(
         self,
-        shape: Any = torch.Size([1]),  # noqa: B008
+        shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: Any = None,
         example_data: Any = None,
@@ -67,27 +68,17 @@ class NonTensor(TensorSpec):
     def space(self) -> Sampler | None:
         return self._space
 
-    def _arguments(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "device": self.device,
-            "example_data": self.example_data,
-            "batched": self.batched,
-            "feature_dims": self.feature_dims,
-            "space": self._space,
-        }
-
     def _reshaped(self, op: ShapeOp) -> Self:
         return self._with(shape=op.out_shape)
 
-    def _example(self, shape: Any) -> Any:
+    def _example(self, shape: ShapeLike | None) -> Any:
         return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
@@ -219,19 +210,19 @@ class Choice(TensorSpec):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.clone()  # since tensordict 0.13 warns when its data are deep-copied
 
-    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
+    def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """Draws values of one random choice, which is the same for the whole batch."""
         return self._choice_value(int(torch.randint(0, len(self.choices), (), generator=generator)), "rand", shape)
 
-    def zero(self, shape: Any = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> Any:
         """Returns the zero of the first choice, or the first object."""
         return self._choice_value(0, "zero", shape)
 
-    def one(self, shape: Any = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> Any:
         """Returns the one of the first choice, or the first object."""
         return self._choice_value(0, "one", shape)
 
-    def _choice_value(self, choice_index: int, method_name: str, shape: Any) -> Any:
+    def _choice_value(self, choice_index: int, method_name: str, shape: ShapeLike | None) -> Any:
         choice = self.choices[choice_index]
         if self._has_specs:
             return getattr(choice, method_name)(shape)

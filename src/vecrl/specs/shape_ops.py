@@ -21,6 +21,7 @@ from torch import Tensor
 from ..errors import SpaceError
 
 Names = list[str | None]
+ShapeLike = int | Sequence[int]
 
 # A prime that replaces a dynamic size while torch computes a shape: multiples of it in the result are dynamic.
 _PLACEHOLDER_SIZE = 65537
@@ -38,7 +39,7 @@ def shape_matches(actual: Sequence[int], shape: Sequence[int]) -> bool:
     return all(a in (-1, b) for a, b in zip(shape, actual[len(actual) - len(shape) :], strict=True))
 
 
-def as_size(shape: Any) -> torch.Size:
+def as_size(shape: ShapeLike) -> torch.Size:
     """Converts an integer or a sequence of integers to a shape; -1 is a dynamic size."""
     try:
         size = torch.Size([shape] if isinstance(shape, int) else map(index, shape))

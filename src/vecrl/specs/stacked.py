@@ -1,31 +1,35 @@
-"""Lazy stacks of leaf specs: specs that are not equal, stacked along a dimension without a common spec."""
+"""Specs that are not equal, stacked along a dimension: `Stacked` for leaf specs, `StackedComposite` for Composites."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import tensordict
 import torch
-from torch import Generator, Tensor
+from tensordict import LazyStackedTensorDict, is_tensor_collection
+from torch import Tensor
 
 from ..errors import SpaceError
 from . import shape_ops
-from .base import TensorSpec
+from .base import Device, TensorSpec
 from .composite import Composite
+from .composite_mapping import MISSING, key_path
 from .lazy_stack import LazyStack
-from .stacked_composite import StackedComposite
 
 
-def stack_specs(specs: Sequence[Any], dim: int = 0) -> Any:
+@TensorSpec.implements_for_spec(torch.stack)
+def stack_specs(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     """Returns the spec of values stacked along `dim`: an ordinary spec if the specs are equal, else a lazy stack.
 
     Raises:
-        SpaceError: there are no specs, or their dtypes, devices or numbers of dimensions differ.
+        SpaceError: there are no specs, their dtypes, devices or numbers of dimensions differ, or `out` is given.
     """
-    specs = list(specs)
+    if out is not None:
+        raise SpaceError("Specs cannot be stacked into an existing one. Omit `out`.")
+    specs = list(tensors)
     if not specs:
         raise SpaceError("Expected at least one spec to stack.")
     invalid = next((spec for spec in specs if not isinstance(spec, TensorSpec)), None)
@@ -69,7 +73,7 @@ class Stacked(LazyStack):
 
     def _stack_rows(self, rows: list[Any], dim: int) -> Any:
         if not isinstance(rows[0], Tensor):
-            return tensordict.lazy_stack(rows, dim)
+            return super()._stack_rows(rows, dim)
         if len({row.shape for row in rows}) == 1:
             return torch.stack(rows, dim)
         if dim:
@@ -81,37 +85,17 @@ class Stacked(LazyStack):
             warnings.simplefilter("ignore", UserWarning)
             return torch.nested.nested_tensor(rows)
 
-    def _stack_values(self, shape: Any, value_of: Callable[[Any], Any]) -> Any:
-        return self._stack_rows([value_of(spec) for spec in self.specs], self.dim + len(self._sizes(shape)) - self.ndim)
-
-    def rand(self, shape: Any = None, *, generator: Generator | None = None) -> Any:
-        return self._stack_values(shape, lambda spec: spec.rand(shape, generator=generator))
-
-    def zero(self, shape: Any = None) -> Any:
-        return self._stack_values(shape, lambda spec: spec.zero(shape))
-
-    def one(self, shape: Any = None) -> Any:
-        return self._stack_values(shape, lambda spec: spec.one(shape))
-
-    def _restack(self, rows: list[Any], val: Any) -> Any:
-        is_nested = not isinstance(val, Tensor) or val.is_nested
-        return self._stack_rows(rows, self.dim if is_nested else self.dim - self.ndim + val.ndim)
-
     def project(self, val: Any) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest values of the specs."""
         if self.is_in(val):
             return val
-        rows = zip(self.specs, self._unstack(val), strict=True)
-        return self._restack([spec.project(row) for spec, row in rows], val)
-
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        """Encodes one value per spec (a sequence, or an array along the stacked dimension) and stacks the results."""
-        rows = zip(self.specs, self._unstack(val), strict=True)
-        return self._stack_rows([spec.encode(row, ignore_device=ignore_device) for spec, row in rows], self.dim)
+        rows = self._map_rows(val, lambda spec, row: spec.project(row))
+        has_batch = isinstance(val, Tensor) and not val.is_nested
+        return self._stack_rows(rows, self._dim_in(val) if has_batch else self.dim)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Converts to an array, or to a list of arrays if their shapes differ."""
-        rows = [spec.to_numpy(row, safe) for spec, row in zip(self.specs, self._unstack(val), strict=True)]
+        rows = self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
             batch = val.ndim - self.ndim if isinstance(val, Tensor) and not val.is_nested else 0
             return np.stack(rows, self.dim + batch)
@@ -122,3 +106,134 @@ class Stacked(LazyStack):
 
     def __repr__(self) -> str:
         return f"Stacked({', '.join(map(repr, self.specs))}, dim={self.dim})"
+
+
+class StackedComposite(LazyStack, Composite):
+    """A lazy stack of Composites with unequal keys or entries; the spec of a lazily stacked TensorDict.
+
+    Its keys are those that all Composites have. `spec[i]` along the stacked dimension is the Composite itself, with all
+    its keys, so changes and locks of it apply to the stack. Setting an entry sets one part of it in each Composite.
+
+    Args:
+        specs: the Composites to stack.
+        dim: the position of the stacked batch dimension.
+
+    >>> from vecrl.specs import Binary, Unbounded
+    >>> spec = torch.stack([Composite(a=Unbounded((3,))), Composite(a=Unbounded((4,)), b=Binary(2))])
+    >>> list(spec.keys()), spec["a"].shape, list(spec[1].keys())
+    (['a'], torch.Size([2, -1]), ['a', 'b'])
+    """
+
+    _kind = "StackedComposite"
+
+    def __init__(self, *specs: Any, dim: int):
+        if not all(isinstance(spec, Composite) for spec in specs):
+            raise SpaceError("StackedComposite holds Composites; Stacked holds leaf specs.")
+        self._init_stack(specs, dim)
+        self.data_cls = None
+        self.step_mdp_static = all(spec.step_mdp_static for spec in self.specs)
+
+    @property
+    def shape(self) -> torch.Size:  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]
+        """The batch shape, including the stacked dimension. It cannot be set."""
+        return self._stacked_shape()
+
+    @property
+    def device(self) -> torch.device | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.specs[0].device
+
+    @property
+    def names(self) -> shape_ops.Names:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The names of the batch dimensions, None for the stacked one. They cannot be set."""
+        names = self.specs[0].names
+        return [*names[: self.dim], None, *names[self.dim :]]
+
+    def _entries(self) -> dict[str, Any]:
+        first_entries, *other_entries = (spec._entries() for spec in self.specs)
+        common_names = [name for name in first_entries if all(name in entries for entries in other_entries)]
+        return {
+            name: self._stack_entries([first_entries[name], *(entries[name] for entries in other_entries)])
+            for name in common_names
+        }
+
+    def _stack_entries(self, entries: list[Any]) -> Any:
+        if any(entry is None for entry in entries):
+            return None
+        if all(isinstance(entry, Composite) for entry in entries):
+            return StackedComposite(*entries, dim=self.dim)  # also if they are equal, so that changes apply to them
+        return torch.stack(entries, self.dim)
+
+    def _set_entry(self, name: str, spec: Any) -> None:
+        self._set_parts((name,), spec)
+
+    def _set_parts(self, key: tuple[str, ...], spec: Any) -> None:
+        parts = [None] * len(self.specs) if spec is None else spec.unbind(self.dim)
+        for composite, part in zip(self.specs, parts, strict=True):
+            composite.set(key, part)
+
+    def _delete_entry(self, name: str) -> None:
+        for spec in self.specs:
+            spec._delete_entry(name)
+
+    def set(self, name: Any, spec: Any) -> Self:
+        self._require_unlocked(f"{name!r}")
+        key = key_path(name)
+        self._set_parts(key, self._validated_entry(key[-1], spec))
+        return self
+
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        self._require_unlocked(f"{key!r}")
+        result = self.get(key, default)
+        for spec in self.specs:
+            spec.pop(key, None)
+        return result
+
+    def _copy_with_shape(self, shape: torch.Size, device: torch.device | None = None) -> Any:
+        inner_shape = torch.Size([*shape[: self.dim], *shape[self.dim + 1 :]])
+        return self._map_specs(
+            lambda spec: spec._copy_with_shape(inner_shape if len(inner_shape) > spec.ndim else spec.shape, device)
+        )
+
+    @property
+    def is_locked(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return any(spec.is_locked for spec in self.specs)
+
+    def _set_lock(self, value: bool) -> Self:
+        for spec in self.specs:
+            spec._set_lock(value)
+        return self
+
+    def to(self, dest: Device | torch.dtype) -> Self:
+        return self if dest is None else self._map_specs(lambda spec: spec.to(dest))
+
+    def clear_device_(self) -> Self:
+        for spec in self.specs:
+            spec.clear_device_()
+        return self
+
+    def empty(self) -> Any:
+        return self._map_specs(lambda spec: spec.empty())
+
+    def project(self, val: Any) -> Any:
+        """Replaces the entries of `val` that are not in their specs by the nearest values, as `Composite.project`."""
+        stacked, rows = is_tensor_collection(val), self._unstack(val)
+        if stacked and val.is_locked:
+            rows = [row.lock_() for row in rows]  # writes to a locked row go to the memory of `val`
+        rows = [spec.project(row) for spec, row in zip(self.specs, rows, strict=True)]
+        if not stacked:
+            return tensordict.lazy_stack(rows, self.dim)
+        dim = self._dim_in(val)
+        rows_are_views = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
+        return val if rows_are_views or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Converts to a list of nested dicts, one per Composite."""
+        return self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
+
+    def type_check(self, value: Any, key: Any = None) -> None:
+        for spec, row in zip(self.specs, self._unstack(value), strict=True):
+            spec.type_check(row, key)
+
+    def __repr__(self) -> str:
+        body = ",\n".join(map(repr, self.specs)).replace("\n", "\n    ")
+        return f"StackedComposite(\n    {body},\n    dim={self.dim})"
