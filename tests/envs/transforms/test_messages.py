@@ -63,7 +63,7 @@ ERROR_CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no image": (over(lambda: ToTensorImage(in_keys=["row"])), SpaceError, r"3 dimensions or more.*\(3, 2\)"),
     "no image to be grey": (over(lambda: GrayScale(["number"])), SpaceError, r"3 dimensions or more.*\(3,\)"),
     "no image to be smaller": (over(lambda: Resize(2, in_keys=["row"])), SpaceError, "2 dimensions or more"),
-    "too few to be flat": (over(lambda: FlattenObservation(-3, -1, ["number"])), IndexError, "to flatten, but -3"),
+    "too few to be flat": (over(lambda: FlattenObservation(-3, -1, ["number"])), IndexError, "to flatten, got -3"),
     "loc of another shape": (
         over(lambda: ObservationNorm(torch.zeros(5), 1.0, ["row"])),
         SpaceError,

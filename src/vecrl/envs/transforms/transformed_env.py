@@ -309,7 +309,7 @@ class TransformedEnv(EnvBase):
         """Samples an action for every row, writes them into `tensordict` (a new one by default) and returns it."""
         base, specs = self.base_env, self.full_action_spec
         if tensordict is not None and self._cached("masks_actions", lambda: self.transform._masks_actions):
-            return merge_into(tensordict, self.transform._mask_action_spec(specs, tensordict).rand())
+            return merge_into(tensordict, self.transform._mask_action_spec(tensordict, specs).rand())
         if self._same_actions and base._has_custom_rand_action:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)
