@@ -65,7 +65,10 @@ class Transform(nn.Module):
     To write a transform, override the simplest of these methods that is sufficient:
 
     - `_apply_transform(value)` and `_inv_apply_transform(value)`: all keys are treated alike. They are called at each
-      step and reset, and on stored data.
+      step and reset, and on stored data. With `elementwise = True` they are called once for a whole rollout.
+    - `_spec(spec)` and `_inv_spec(spec)`: the spec that the user sees for an entry of the environment. By default, the
+      spec of an entry that `_apply_transform` makes has the shape and dtype of the value, and no bounds. Sizes that
+      depend on dynamic sizes (-1) are dynamic too.
     - `_call(next_tensordict)`: changes the output of a step. `_step(tensordict, next_tensordict)`: the same, if the
       input of the step is needed too. Both return `next_tensordict`.
     - `_reset(tensordict, tensordict_reset)`: changes the output of a reset. Override it too if you override `_call` or
@@ -73,8 +76,7 @@ class Transform(nn.Module):
     - `_inv_call(tensordict)`: changes the input of a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`: each takes a Composite and returns a Composite. `transform_output_spec` and
-      `transform_input_spec` change all of them at once. By default, the spec of an entry that `_apply_transform` makes
-      has the shape and dtype of the value, and no bounds. Sizes that depend on dynamic sizes (-1) are dynamic too.
+      `transform_input_spec` change all of them at once.
 
     Args:
         in_keys: the keys that the transform reads from the outputs of the environment.
