@@ -16,6 +16,8 @@ from ..row_masks import RowMasks
 from ..spec_container import Key
 from .base import Transform
 
+__all__ = ["ActionMask"]
+
 _MASKABLE = (Categorical, OneHot, MultiOneHot, MultiCategorical)
 
 

@@ -20,6 +20,8 @@ from .base import Transform
 from .compose import Compose
 from .transformed_env import TransformedEnv
 
+__all__ = ["AutoResetEnv", "AutoResetTransform", "VecGymEnvTransform"]
+
 
 class SelfResetTransform(Transform):
     """The base of transforms for which the observation of a done row is the first of the next episode.

@@ -28,6 +28,8 @@ from .spec_probe import infer_spec
 if TYPE_CHECKING:
     from .transformed_env import TransformedEnv
 
+__all__ = ["Transform"]
+
 
 class SubmoduleAttribute:
     """A descriptor for a submodule. It is found faster than by `nn.Module.__getattr__`, which torch calls last."""

@@ -14,6 +14,8 @@ from ..spec_container import Key
 from .base import SubmoduleAttribute, Transform, owned
 from .function_transform import as_transform
 
+__all__ = ["Compose"]
+
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 

@@ -18,6 +18,8 @@ from ..row_masks import RowMasks, broadcast_mask
 from ..spec_container import Key, join_key, split_key
 from .base import Transform
 
+__all__ = ["InitTracker", "RewardSum", "StepCounter"]
+
 Prefix = tuple[str, ...]
 
 

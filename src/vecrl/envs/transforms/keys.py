@@ -17,6 +17,8 @@ from .heterogeneous import is_heterogeneous
 from .spec_probe import probe_output
 from .stateless import ObservationTransform, StatelessTransform
 
+__all__ = ["CatTensors", "ExcludeTransform", "RenameTransform", "SelectTransform"]
+
 
 class CatTensors(ObservationTransform):
     """Concatenates tensors into one entry.

@@ -22,6 +22,8 @@ from .counters import episode_starts
 from .function_transform import as_transform
 from .heterogeneous import heterogeneous_errors
 
+__all__ = ["TransformedEnv"]
+
 
 class TransformedEnv(EnvBase):
     """An environment with transforms applied to its inputs and outputs.
