@@ -32,7 +32,7 @@ def _fold(hook: Hook, *, from_last: bool = False, convert: Callable[[Any], Any] 
     @wraps(hook)
     def folded(self: Compose, *args: Any, **kwargs: Any) -> Any:
         *others, value = bind(self, *args, **kwargs).args[1:] if kwargs else args
-        for transform in reversed(list(self)) if from_last else self:
+        for transform in reversed(list(self)) if from_last else self.transforms:
             value = getattr(transform, name)(*others, value)
             if convert is not None:
                 value = convert(value)
