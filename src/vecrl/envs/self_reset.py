@@ -90,15 +90,16 @@ class SelfResetBuffer:
 
     def on_reset(
         self,
-        tensordict: TensorDictBase,
+        tensordict: TensorDictBase | None,
         prefixes: Sequence[Prefix],
         flags: Sequence[Key],
-        reset_fn: Callable[[TensorDictBase], TensorDictBase],
+        reset_fn: Callable[[Any], TensorDictBase],
     ) -> TensorDictBase:
         """Resets the rows that `tensordict` selects.
 
         Args:
-            tensordict: has "_reset" masks; without them, all rows are reset.
+            tensordict: has "_reset" masks; without them, all rows are reset. None resets all rows of the simulator,
+                also those that have reset themselves.
             prefixes: the prefixes of done flags.
             flags: the keys of all done flags.
             reset_fn: resets the simulator's rows of the masks in its argument.
@@ -108,7 +109,7 @@ class SelfResetBuffer:
             are False; for other selected rows, the result of `reset_fn`. Rows that are not selected are undefined.
         """
         pending, self._pending = self._pending, {}
-        if not _any_true(pending):
+        if tensordict is None or not _any_true(pending):
             return reset_fn(tensordict)
         masks = RowMasks.from_tensordict(tensordict, "_reset", prefixes).masks
         masks = masks or {prefix: torch.ones_like(mask) for prefix, mask in pending.items()}

@@ -135,7 +135,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     def _reset_and_complete(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Returns the result of a reset with all done flags; rows outside the masks in `tensordict` are undefined."""
-        if self._self_reset is None or tensordict is None or not self._self_reset.has_pending:
+        if self._self_reset is None:
             return self._reset_rows(tensordict, **kwargs)
         reset_fn = partial(self._reset_rows, **kwargs)
         return self._complete_flags(self._self_reset.on_reset(tensordict, self.done_prefixes, self.done_keys, reset_fn))

@@ -72,6 +72,16 @@ def test_first_observations_are_placed_correctly(way: str) -> None:
     assert not rollout["done"].any()
 
 
+@pytest.mark.parametrize("way", ["transform", "environment"])
+def test_a_reset_of_the_simulator_discards_stored_observations(way: str) -> None:
+    own = Restarting(1, 4, auto_reset=True)
+    env: EnvBase = own if way == "environment" else AutoResetEnv(Restarting(1, 4))
+    env.step(env.rand_action(env.reset()))
+    assert env.reset()["value"].tolist() == [[0.0], [0.0]]
+    partial_reset = env.reset(TensorDict({"_reset": torch.tensor([[True], [False]])}, [2]))
+    assert partial_reset["value"].tolist() == [[0.0], [0.0]]
+
+
 def test_missing_values_are_filled() -> None:
     rollout = AutoResetEnv(Restarting(3)).rollout(4, break_when_any_done=False)
     last = rollout["next"][0, 2]

@@ -1,69 +1,68 @@
-"""Transforms of the inputs, outputs and specs of environments, one module per topic."""
+"""Transforms of the inputs, outputs and specs of environments, one module per topic.
 
-from .action_mask import ActionMask
-from .auto_reset import AutoResetEnv, AutoResetTransform, VecGymEnvTransform
-from .base import Transform
-from .compose import Compose
-from .counters import InitTracker, RewardSum, StepCounter
-from .dtype_device import DeviceCastTransform, DoubleToFloat, DTypeCastTransform, PinMemoryTransform
-from .elementwise import ClipTransform, ObservationNorm, SignTransform, UnaryTransform
-from .finite_check import FiniteTensorDictCheck
-from .frame_skip import FrameSkipTransform, NoopResetEnv
-from .frames import CatFrames
-from .function_transform import FunctionTransform
-from .images import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
-from .keys import CatTensors, ExcludeTransform, RenameTransform, SelectTransform
-from .primer import TensorDictPrimer
-from .rewards import BinarizeReward, RewardClipping, RewardScaling
-from .shapes import FlattenObservation, PermuteTransform, SqueezeTransform, UnsqueezeTransform
-from .stateless import ObservationTransform
-from .timing import Timer, TrajCounter
-from .transformed_env import TransformedEnv
-from .vecnorm import VecNorm
+Each module lists its public names in `__all__`; they are public here too.
+"""
 
-__all__ = [
-    "ActionMask",
-    "AutoResetEnv",
-    "AutoResetTransform",
-    "BinarizeReward",
-    "CatFrames",
-    "CatTensors",
-    "CenterCrop",
-    "ClipTransform",
-    "Compose",
-    "Crop",
-    "DTypeCastTransform",
-    "DeviceCastTransform",
-    "DoubleToFloat",
-    "ExcludeTransform",
-    "FiniteTensorDictCheck",
-    "FlattenObservation",
-    "FrameSkipTransform",
-    "FunctionTransform",
-    "GrayScale",
-    "InitTracker",
-    "NoopResetEnv",
-    "ObservationNorm",
-    "ObservationTransform",
-    "PermuteTransform",
-    "PinMemoryTransform",
-    "RenameTransform",
-    "Resize",
-    "RewardClipping",
-    "RewardScaling",
-    "RewardSum",
-    "SelectTransform",
-    "SignTransform",
-    "SqueezeTransform",
-    "StepCounter",
-    "TensorDictPrimer",
-    "Timer",
-    "ToTensorImage",
-    "TrajCounter",
-    "Transform",
-    "TransformedEnv",
-    "UnaryTransform",
-    "UnsqueezeTransform",
-    "VecGymEnvTransform",
-    "VecNorm",
-]
+# ruff: noqa: F403 (the `__all__` of each module lists the names)
+
+from . import (
+    action_mask,
+    auto_reset,
+    base,
+    compose,
+    counters,
+    dtype_device,
+    elementwise,
+    frame_skip,
+    frames,
+    function_transform,
+    images,
+    keys,
+    primer,
+    rewards,
+    shapes,
+    stateless,
+    timing,
+    transformed_env,
+    vecnorm,
+)
+from .action_mask import *
+from .auto_reset import *
+from .base import *
+from .compose import *
+from .counters import *
+from .dtype_device import *
+from .elementwise import *
+from .frame_skip import *
+from .frames import *
+from .function_transform import *
+from .images import *
+from .keys import *
+from .primer import *
+from .rewards import *
+from .shapes import *
+from .stateless import *
+from .timing import *
+from .transformed_env import *
+from .vecnorm import *
+
+__all__: list[str] = []
+__all__ += action_mask.__all__
+__all__ += auto_reset.__all__
+__all__ += base.__all__
+__all__ += compose.__all__
+__all__ += counters.__all__
+__all__ += dtype_device.__all__
+__all__ += elementwise.__all__
+__all__ += frame_skip.__all__
+__all__ += frames.__all__
+__all__ += function_transform.__all__
+__all__ += images.__all__
+__all__ += keys.__all__
+__all__ += primer.__all__
+__all__ += rewards.__all__
+__all__ += shapes.__all__
+__all__ += stateless.__all__
+__all__ += timing.__all__
+__all__ += transformed_env.__all__
+__all__ += vecnorm.__all__

@@ -16,6 +16,8 @@ from ..row_masks import RowMasks
 from ..spec_container import Key
 from .base import Transform
 
+__all__ = ["ActionMask"]
+
 _MASKABLE = (Categorical, OneHot, MultiOneHot, MultiCategorical)
 
 
@@ -60,7 +62,7 @@ class ActionMask(Transform):
         self.mask_key = mask_key
         self._masked_spec: Any = None
 
-    def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+    def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
         mask = tensordict.get(self.mask_key, None)
         spec = specs.get(self.action_key, None)
         if mask is None or spec is None:

@@ -6,7 +6,7 @@ The buffer that separates episodes is in `..self_reset`. This module must not kn
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -19,6 +19,8 @@ from ..spec_container import Key
 from .base import Transform
 from .compose import Compose
 from .transformed_env import TransformedEnv
+
+__all__ = ["AutoResetEnv", "AutoResetTransform", "VecGymEnvTransform"]
 
 
 class SelfResetTransform(Transform):
@@ -35,6 +37,11 @@ class SelfResetTransform(Transform):
     def _on_step(self, tensordict: TensorDictBase, next_td: TensorDictBase, keys: Sequence[Key], final: Any) -> None:
         done_masks = self._require_parent()._done_masks(next_td) or {}
         self._self_reset.on_step(next_td, done_masks, keys, tensordict.get("_step", None), final)
+
+    def _on_reset(
+        self, env: EnvBase, tensordict: TensorDictBase | None, reset_fn: Callable[[Any], TensorDictBase]
+    ) -> TensorDictBase:
+        return self._self_reset.on_reset(tensordict, env.done_prefixes, env.done_keys, reset_fn)
 
 
 class AutoResetTransform(SelfResetTransform):
@@ -104,22 +111,11 @@ class AutoResetEnv(TransformedEnv):
             transform = Compose(AutoResetTransform(), *([] if transform is None else [transform]))
         super().__init__(env, transform, **kwargs)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        auto_reset = _first_transform(self.transform)
-        if (
-            tensordict is None
-            or not isinstance(auto_reset, AutoResetTransform)
-            or not auto_reset._self_reset.has_pending
-        ):
-            return super()._reset(tensordict, **kwargs)
-        preprocessed = self.transform._reset_env_preprocess(tensordict)
-        reset_request = tensordict if preprocessed is None else preprocessed
-        base = self.base_env
-        reset_fn = partial(base._reset_and_complete, **kwargs)
-        reset_td = auto_reset._self_reset.on_reset(
-            self._drop_changed_keys(reset_request), base.done_prefixes, base.done_keys, reset_fn
-        )
-        return self.transform._reset(reset_request, base._complete_flags(reset_td))
+    def _reset_base(self, input_td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        auto_reset, base = _first_transform(self.transform), self.base_env
+        if not isinstance(auto_reset, AutoResetTransform):
+            return super()._reset_base(input_td, **kwargs)
+        return base._complete_flags(auto_reset._on_reset(base, input_td, partial(base._reset_and_complete, **kwargs)))
 
     def _make_part(self, transform: Compose) -> TransformedEnv:
         return AutoResetEnv(self.base_env, transform)
@@ -171,12 +167,9 @@ class VecGymEnvTransform(SelfResetTransform):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         tensordict_reset.pop(self.final_name, None)
-        parent = self._require_parent()
         if not self._self_reset.has_pending:
             return tensordict_reset
-        reset_td = self._self_reset.on_reset(
-            tensordict, parent.done_prefixes, parent.done_keys, lambda _: tensordict_reset
-        )
+        reset_td = self._on_reset(self._require_parent(), tensordict, lambda _: tensordict_reset)
         return tensordict_reset.update(reset_td)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:

@@ -28,6 +28,8 @@ from .spec_probe import infer_spec
 if TYPE_CHECKING:
     from .transformed_env import TransformedEnv
 
+__all__ = ["Transform"]
+
 
 class SubmoduleAttribute:
     """A descriptor for a submodule. It is found faster than by `nn.Module.__getattr__`, which torch calls last."""
@@ -44,13 +46,31 @@ def owned(specs: Composite) -> Composite:
     return specs._copy_with_shape(specs.shape)
 
 
+def _key_list(name: str, doc: str) -> property:
+    """Returns a property for keys. If they are set to None, they are the cached result of `_default_<name>`."""
+    attribute, default = f"_{name}", f"_default_{name}"
+
+    def get_keys(self: Transform) -> list[Key]:
+        keys = getattr(self, attribute)
+        return self._cached(name, getattr(self, default)) if keys is None else keys
+
+    def set_keys(self: Transform, keys: Any) -> None:
+        setattr(self, attribute, None if keys is None else self._validate_keys(name, as_keys(keys)))
+        self._invalidate()
+
+    return property(get_keys, set_keys, doc=doc)
+
+
 class Transform(nn.Module):
     """Changes entries of the outputs and inputs of an environment.
 
     To write a transform, override the simplest of these methods that is sufficient:
 
     - `_apply_transform(value)` and `_inv_apply_transform(value)`: all keys are treated alike. They are called at each
-      step and reset, and on stored data.
+      step and reset, and on stored data. With `elementwise = True` they are called once for a whole rollout.
+    - `_spec(spec)` and `_inv_spec(spec)`: the spec that the user sees for an entry of the environment. By default, the
+      spec of an entry that `_apply_transform` makes has the shape and dtype of the value, and no bounds. Sizes that
+      depend on dynamic sizes (-1) are dynamic too.
     - `_call(next_tensordict)`: changes the output of a step. `_step(tensordict, next_tensordict)`: the same, if the
       input of the step is needed too. Both return `next_tensordict`.
     - `_reset(tensordict, tensordict_reset)`: changes the output of a reset. Override it too if you override `_call` or
@@ -58,8 +78,7 @@ class Transform(nn.Module):
     - `_inv_call(tensordict)`: changes the input of a step.
     - `transform_observation_spec`, `transform_reward_spec`, `transform_done_spec`, `transform_action_spec`,
       `transform_state_spec`: each takes a Composite and returns a Composite. `transform_output_spec` and
-      `transform_input_spec` change all of them at once. By default, the spec of an entry that `_apply_transform` makes
-      has the shape and dtype of the value, and no bounds. Sizes that depend on dynamic sizes (-1) are dynamic too.
+      `transform_input_spec` change all of them at once.
 
     Args:
         in_keys: the keys that the transform reads from the outputs of the environment.
@@ -100,54 +119,10 @@ class Transform(nn.Module):
 
     # -- keys
 
-    @property
-    def in_keys(self) -> list[Key]:
-        """The keys that the transform reads from the outputs of the environment."""
-        return self._cached("in_keys", self._default_in_keys) if self._in_keys is None else self._in_keys
-
-    @in_keys.setter
-    def in_keys(self, keys: Any) -> None:
-        self._in_keys = None if keys is None else as_keys(keys)
-        self._invalidate()
-
-    @property
-    def out_keys(self) -> list[Key]:
-        """The keys that the transform writes for the user."""
-        return self.in_keys if self._out_keys is None else self._out_keys
-
-    @out_keys.setter
-    def out_keys(self, keys: Any) -> None:
-        self._out_keys = (
-            None if keys is None else self._validate_pairs(as_keys(keys), self._in_keys, "out_keys", "in_keys")
-        )
-        self._invalidate()
-
-    @property
-    def in_keys_inv(self) -> list[Key]:
-        """The keys that the transform writes into the inputs of the environment."""
-        return (
-            self._cached("in_keys_inv", self._default_in_keys_inv) if self._in_keys_inv is None else self._in_keys_inv
-        )
-
-    @in_keys_inv.setter
-    def in_keys_inv(self, keys: Any) -> None:
-        self._in_keys_inv = None if keys is None else as_keys(keys)
-        self._invalidate()
-
-    @property
-    def out_keys_inv(self) -> list[Key]:
-        """The keys that the transform reads from the inputs given by the user."""
-        return self.in_keys_inv if self._out_keys_inv is None else self._out_keys_inv
-
-    @out_keys_inv.setter
-    def out_keys_inv(self, keys: Any) -> None:
-        paired_keys = (
-            None
-            if keys is None
-            else self._validate_pairs(as_keys(keys), self._in_keys_inv, "out_keys_inv", "in_keys_inv")
-        )
-        self._out_keys_inv = paired_keys
-        self._invalidate()
+    in_keys = _key_list("in_keys", "The keys that the transform reads from the outputs of the environment.")
+    out_keys = _key_list("out_keys", "The keys that the transform writes for the user.")
+    in_keys_inv = _key_list("in_keys_inv", "The keys that the transform writes into the inputs of the environment.")
+    out_keys_inv = _key_list("out_keys_inv", "The keys that the transform reads from the inputs given by the user.")
 
     def _default_in_keys(self) -> list[Key]:
         """Returns the default `in_keys`, which may depend on the `parent`."""
@@ -156,6 +131,14 @@ class Transform(nn.Module):
     def _default_in_keys_inv(self) -> list[Key]:
         """Returns the default `in_keys_inv`, which may depend on the `parent`."""
         return []
+
+    def _default_out_keys(self) -> list[Key]:
+        """Returns the default `out_keys`."""
+        return self.in_keys
+
+    def _default_out_keys_inv(self) -> list[Key]:
+        """Returns the default `out_keys_inv`."""
+        return self.in_keys_inv
 
     def _invalidate(self) -> None:
         """Clears cached values that depend on keys and values, here and in the container."""
@@ -179,12 +162,15 @@ class Transform(nn.Module):
         """The pairs `(out_key_inv, in_key_inv)` for inputs."""
         return self._cached("inverse_key_pairs", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
 
-    def _validate_pairs(self, keys: list[Key], other_keys: list[Key] | None, name: str, other_name: str) -> list[Key]:
-        """Returns `keys`, checked to be as many as `other_keys`. For transforms that write one key per key read."""
-        if len(keys) != len(other_keys or []):
-            class_name = type(self).__name__
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        """Returns the keys to set as `name`: out_keys are as many as in_keys. Override it if they are not paired."""
+        in_name = name.replace("out", "in")
+        if name == in_name:
+            return keys
+        in_keys = getattr(self, f"_{in_name}")
+        if len(keys) != len(in_keys or []):
             raise ValueError(
-                f"Expected {class_name} to have a key in {name} for each in {other_name}, {other_keys}, got {keys}. "
+                f"Expected {type(self).__name__} to have a key in {name} for each in {in_name}, {in_keys}, got {keys}. "
                 f"Give both with the same length."
             )
         return keys
@@ -345,7 +331,7 @@ class Transform(nn.Module):
     _masks_actions = False
     """Whether `_mask_action_spec` limits which actions are sampled."""
 
-    def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
+    def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
         """Returns the action specs with the masks in `tensordict` applied."""
         return specs
 

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, Self, TypeVar
 
-import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import nn
 
-from ...specs import Composite
 from ..spec_container import Key
 from .base import SubmoduleAttribute, Transform, owned
 from .function_transform import as_transform
+
+__all__ = ["Compose"]
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def _fold(hook: Hook, *, from_last: bool = False, convert: Callable[[Any], Any] | None = None) -> Hook:
+    """Returns a method that passes the last argument of `hook` through this hook of each transform.
+
+    Args:
+        hook: a method of `Transform`. Each transform also gets the other arguments, unchanged.
+        from_last: whether the last transform is the first to be called.
+        convert: applied to the result of each transform.
+    """
+    name, bind = hook.__name__, signature(hook).bind
+
+    @wraps(hook)
+    def folded(self: Compose, *args: Any, **kwargs: Any) -> Any:
+        *others, value = bind(self, *args, **kwargs).args[1:] if kwargs else args
+        for transform in reversed(list(self)) if from_last else self.transforms:
+            value = getattr(transform, name)(*others, value)
+            if convert is not None:
+                value = convert(value)
+        return value
+
+    return folded  # pyright: ignore[reportReturnType]
+
+
+def _for_each(hook: Hook) -> Hook:
+    """Returns a method that calls `hook` of each transform in order."""
+    name = hook.__name__
+
+    @wraps(hook)
+    def call_each(self: Compose, *args: Any, **kwargs: Any) -> None:
+        for transform in self:
+            getattr(transform, name)(*args, **kwargs)
+
+    return call_each  # pyright: ignore[reportReturnType]
 
 
 class Compose(Transform):
@@ -80,8 +118,8 @@ class Compose(Transform):
         return transform
 
     def _invalidate_specs(self) -> None:
-        container = self.container
-        if container is not None:
+        self._cache.clear()
+        if (container := self.container) is not None:
             container._invalidate_specs()
 
     def _clear_parents(self) -> None:
@@ -97,48 +135,20 @@ class Compose(Transform):
         transforms = list(self)
         return container._parent_for(self, [*transforms[: transforms.index(transform)], *following])
 
-    @property
-    def in_keys(self) -> list[Key]:
-        """The keys that any of the transforms reads from outputs."""
-        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys))
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        raise AttributeError(f"Expected no {name} for a Compose, got {keys!r}. Set the {name} of its transforms.")
 
-    @in_keys.setter
-    def in_keys(self, keys: Any) -> None:
-        self._reject_keys("in_keys", keys)
+    def _default_in_keys(self) -> list[Key]:
+        return list(dict.fromkeys(key for transform in self for key in transform.in_keys))
 
-    @property
-    def out_keys(self) -> list[Key]:
-        """The keys that any of the transforms writes for the user."""
-        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys))
+    def _default_out_keys(self) -> list[Key]:
+        return list(dict.fromkeys(key for transform in self for key in transform.out_keys))
 
-    @out_keys.setter
-    def out_keys(self, keys: Any) -> None:
-        self._reject_keys("out_keys", keys)
+    def _default_in_keys_inv(self) -> list[Key]:
+        return list(dict.fromkeys(key for transform in self for key in transform.in_keys_inv))
 
-    @property
-    def in_keys_inv(self) -> list[Key]:
-        """The keys that any of the transforms writes into inputs."""
-        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.in_keys_inv))
-
-    @in_keys_inv.setter
-    def in_keys_inv(self, keys: Any) -> None:
-        self._reject_keys("in_keys_inv", keys)
-
-    @property
-    def out_keys_inv(self) -> list[Key]:
-        """The keys that any of the transforms reads from inputs."""
-        return list(dict.fromkeys(key for transform in self._transforms() for key in transform.out_keys_inv))
-
-    @out_keys_inv.setter
-    def out_keys_inv(self, keys: Any) -> None:
-        self._reject_keys("out_keys_inv", keys)
-
-    def _reject_keys(self, name: str, keys: Any) -> None:
-        if keys is not None:
-            raise AttributeError(f"Expected no {name} for a Compose, got {keys!r}. Set the {name} of its transforms.")
-
-    def _transforms(self) -> list[Transform]:
-        return list(self) if "transforms" in self._modules else []
+    def _default_out_keys_inv(self) -> list[Key]:
+        return list(dict.fromkeys(key for transform in self for key in transform.out_keys_inv))
 
     def clone(self) -> Self:
         """Returns a `Compose` of clones of the transforms, without a container."""
@@ -152,7 +162,7 @@ class Compose(Transform):
             transform.reset_parent()
             transform.set_container(self)
 
-    # -- values
+    # -- properties of all transforms
 
     @property
     def preserves_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -160,39 +170,46 @@ class Compose(Transform):
         return all(transform.preserves_done for transform in self)
 
     @property
+    def supports_rollout(self) -> bool:
+        return all(transform.supports_rollout for transform in self)
+
+    @property
     def _has_inverse(self) -> bool:
         return any(transform._has_inverse for transform in self)
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for transform in self:
-            next_tensordict = transform._call(next_tensordict)
-        return next_tensordict
+    @property
+    def _masks_actions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(transform._masks_actions for transform in self)
+
+    # -- hooks, each by that of the transforms
+
+    _call = _fold(Transform._call)
+    _step = _fold(Transform._step)
+    _reset = _fold(Transform._reset)
+    _mask_action_spec = _fold(Transform._mask_action_spec)
+    _apply_to_rollout = _for_each(Transform._apply_to_rollout)
+    _reset_env_preprocess = _fold(Transform._reset_env_preprocess, from_last=True)
+    _inv_call = _fold(Transform._inv_call, from_last=True)
+
+    transform_output_spec = _fold(Transform.transform_output_spec, convert=owned)
+    transform_input_spec = _fold(Transform.transform_input_spec, convert=owned)
+    transform_observation_spec = _fold(Transform.transform_observation_spec)
+    transform_reward_spec = _fold(Transform.transform_reward_spec)
+    transform_done_spec = _fold(Transform.transform_done_spec)
+    transform_action_spec = _fold(Transform.transform_action_spec)
+    transform_state_spec = _fold(Transform.transform_state_spec)
+    transform_env_batch_size = _fold(Transform.transform_env_batch_size)
+    transform_env_device = _fold(Transform.transform_env_device)
+    transform_fake_tensordict = _fold(Transform.transform_fake_tensordict)
+
+    init = _for_each(Transform.init)
+    close = _for_each(Transform.close)
+    dump = _for_each(Transform.dump)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes stored data by each transform in order."""
         for transform in self:
             tensordict = transform(tensordict)
-        return tensordict
-
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for transform in self:
-            next_tensordict = transform._step(tensordict, next_tensordict)
-        return next_tensordict
-
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        for transform in self:
-            tensordict_reset = transform._reset(tensordict, tensordict_reset)
-        return tensordict_reset
-
-    def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        for transform in reversed(list(self)):
-            tensordict = transform._reset_env_preprocess(tensordict)
-        return tensordict
-
-    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for transform in reversed(list(self)):
-            if transform._has_inverse:
-                tensordict = transform._inv_call(tensordict)
         return tensordict
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -202,104 +219,11 @@ class Compose(Transform):
             tensordict = transform.inv(tensordict)
         return tensordict
 
-    @property
-    def _masks_actions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return any(transform._masks_actions for transform in self)
-
-    def _mask_action_spec(self, specs: Composite, tensordict: TensorDictBase) -> Composite:
-        for transform in self:
-            specs = transform._mask_action_spec(specs, tensordict)
-        return specs
-
-    @property
-    def supports_rollout(self) -> bool:
-        return all(transform.supports_rollout for transform in self)
-
-    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        for transform in self:
-            transform._apply_to_rollout(root, next_td, is_first)
-
-    # -- specs
-
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Changes the specs of all outputs by each transform in order."""
-        for transform in self:
-            output_spec = owned(transform.transform_output_spec(output_spec))
-        return output_spec
-
-    def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Changes the specs of all inputs by each transform in order, the first one first."""
-        for transform in self:
-            input_spec = owned(transform.transform_input_spec(input_spec))
-        return input_spec
-
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Changes the specs of the observations by each transform in order."""
-        for transform in self:
-            observation_spec = transform.transform_observation_spec(observation_spec)
-        return observation_spec
-
-    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """Changes the specs of the rewards by each transform in order."""
-        for transform in self:
-            reward_spec = transform.transform_reward_spec(reward_spec)
-        return reward_spec
-
-    def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """Changes the specs of the done flags by each transform in order."""
-        for transform in self:
-            done_spec = transform.transform_done_spec(done_spec)
-        return done_spec
-
-    def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """Changes the specs of the actions by each transform in order, the first one first."""
-        for transform in self:
-            action_spec = transform.transform_action_spec(action_spec)
-        return action_spec
-
-    def transform_state_spec(self, state_spec: Composite) -> Composite:
-        """Changes the specs of other inputs by each transform in order, the first one first."""
-        for transform in self:
-            state_spec = transform.transform_state_spec(state_spec)
-        return state_spec
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        for transform in self:
-            batch_size = transform.transform_env_batch_size(batch_size)
-        return batch_size
-
-    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        for transform in self:
-            device = transform.transform_env_device(device)
-        return device
-
-    def transform_fake_tensordict(self, fake_tensordict: TensorDictBase) -> TensorDictBase:
-        """Changes the fake TensorDict of zeros by each transform in order."""
-        for transform in self:
-            fake_tensordict = transform.transform_fake_tensordict(fake_tensordict)
-        return fake_tensordict
-
-    # -- the rest
-
-    def init(self, tensordict: TensorDictBase) -> None:
-        """Initializes each transform from the first data."""
-        for transform in self:
-            transform.init(tensordict)
-
     def empty_cache(self) -> None:
         """Clears cached values of each transform."""
+        super().empty_cache()
         for transform in self:
             transform.empty_cache()
-
-    def close(self) -> None:
-        """Closes each transform."""
-        for transform in self:
-            transform.close()
-
-    def dump(self, **kwargs: Any) -> None:
-        """Writes collected data of each transform to its destination."""
-        for transform in self:
-            transform.dump(**kwargs)
 
     def set_missing_tolerance(self, mode: bool = False) -> None:
         """Sets whether entries may be missing, for each transform."""

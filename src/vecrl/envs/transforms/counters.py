@@ -16,8 +16,9 @@ from torch import Tensor
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
 from ..row_masks import RowMasks, broadcast_mask
 from ..spec_container import Key, join_key, split_key
-from ..step_mdp import as_keys
 from .base import Transform
+
+__all__ = ["InitTracker", "RewardSum", "StepCounter"]
 
 Prefix = tuple[str, ...]
 
@@ -262,17 +263,11 @@ class RewardSum(Tracker):
         parent = self.parent
         return ["reward"] if parent is None else parent.reward_keys
 
-    @property
-    def out_keys(self) -> list[Key]:
-        """The keys of the sums."""
-        if self._out_keys is not None:
-            return self._out_keys
+    def _default_out_keys(self) -> list[Key]:
         return [join_key(prefix, f"episode_{name}") for prefix, name in map(split_key, self.in_keys)]
 
-    @out_keys.setter
-    def out_keys(self, keys: Any) -> None:
-        self._out_keys = None if keys is None else as_keys(keys)
-        self._invalidate()
+    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
+        return keys  # the number of rewards may depend on the parent
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for reward_key, key in self._key_pairs:

@@ -13,6 +13,8 @@ from ...specs import Bounded, Composite, TensorSpec
 from ..spec_container import Key
 from .stateless import StatelessTransform
 
+__all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
+
 
 class DTypeCastTransform(StatelessTransform):
     """Casts outputs from `dtype_in` to `dtype_out`, and inputs from `dtype_out` to `dtype_in`.

@@ -17,6 +17,8 @@ from ..spec_container import Key
 from .spec_probe import probe_output
 from .stateless import ObservationTransform
 
+__all__ = ["ClipTransform", "ObservationNorm", "SignTransform", "UnaryTransform"]
+
 
 class UnaryTransform(ObservationTransform):
     """Applies a function to single entries.

@@ -17,6 +17,8 @@ from ..row_masks import RowMasks
 from ..spec_container import join_key
 from .base import Transform
 
+__all__ = ["FrameSkipTransform", "NoopResetEnv"]
+
 
 class FrameSkipTransform(Transform):
     """Repeats every action and sums the rewards.

@@ -19,6 +19,8 @@ from ..row_masks import broadcast_mask
 from ..spec_container import Key
 from .counters import Tracker, episode_starts
 
+__all__ = ["CatFrames"]
+
 _PREFIX = "_cat_buffers_"
 
 

@@ -1,4 +1,7 @@
-"""`FunctionTransform`: uses plain functions over TensorDicts as transforms. It must not know environments."""
+"""`FunctionTransform`: uses plain functions over TensorDicts as transforms, and refuses TorchRL's transforms.
+
+It must not know environments, and it must not import TorchRL.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
 from ..spec_container import Key
 from .base import Transform
 from .spec_probe import common_shape, resize_dynamic
-from .torchrl_check import refuse_torchrl_transforms
+
+__all__ = ["FunctionTransform"]
 
 
 class FunctionTransform(Transform):
@@ -72,12 +76,48 @@ def as_transform(transform: Any) -> Transform:
     """
     if isinstance(transform, Transform):
         return transform
-    refuse_torchrl_transforms(transform)
+    _refuse_torchrl_transforms(transform)
     if isinstance(transform, type):
         raise TypeError(f"Expected a transform, got the class {transform.__name__}. Create an instance of it.")
     if callable(transform):
         return FunctionTransform(transform)
     raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
+
+
+def _refuse_torchrl_transforms(transform: Any) -> None:
+    """Raises an error for transforms of TorchRL, and for modules that contain one.
+
+    Called as functions, they would do nothing, or reset entries that they should keep (a primer at each step).
+
+    Raises:
+        TypeError: `transform` is or contains such a transform. The message names the transforms of vecrl with equal
+            names.
+    """
+    parts = transform.modules() if isinstance(transform, nn.Module) else [transform]
+    names = list(dict.fromkeys(name for name in map(_torchrl_name, parts) if name is not None))
+    if not names:
+        return
+    own_names = _names_of_subclasses(Transform)
+    available = ", ".join(f"vecrl.envs.{name}" for name in names if name in own_names)
+    missing = ", ".join(name for name in names if name not in own_names)
+    raise TypeError(
+        f"Expected transforms of vecrl, got TorchRL's {', '.join(names)}. "
+        + (f"Use {available}." if available else "")
+        + (" " if available and missing else "")
+        + (f"vecrl has no {missing} yet: derive one from vecrl.envs.Transform." if missing else "")
+    )
+
+
+def _torchrl_name(part: Any) -> str | None:
+    """Returns the class name of a transform of TorchRL, None for anything else."""
+    kinds = [kind for kind in type(part).__mro__ if kind.__module__.startswith("torchrl.")]
+    return kinds[0].__name__ if any(kind.__name__ == "Transform" for kind in kinds) else None
+
+
+def _names_of_subclasses(kind: type) -> set[str]:
+    """Returns the names of a class and its subclasses that vecrl defines."""
+    names = {kind.__name__}.union(*map(_names_of_subclasses, kind.__subclasses__()))
+    return names if kind.__module__.startswith("vecrl.") else set()
 
 
 def _spec(spec: TensorSpec, value: Any, shape: tuple[int, ...]) -> TensorSpec:

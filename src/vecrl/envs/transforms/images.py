@@ -17,6 +17,8 @@ from ...specs import Bounded, TensorSpec, Unbounded
 from .spec_probe import probe_output
 from .stateless import ObservationTransform
 
+__all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
+
 _GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R BT.601, rounded as torchvision rounds it
 _MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")
 _ANTIALIASED = ("bilinear", "bicubic")

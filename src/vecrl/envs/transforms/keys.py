@@ -17,6 +17,8 @@ from .heterogeneous import is_heterogeneous
 from .spec_probe import probe_output
 from .stateless import ObservationTransform, StatelessTransform
 
+__all__ = ["CatTensors", "ExcludeTransform", "RenameTransform", "SelectTransform"]
+
 
 class CatTensors(ObservationTransform):
     """Concatenates tensors into one entry.
@@ -52,7 +54,8 @@ class CatTensors(ObservationTransform):
     ):
         super().__init__()
         self._sort = sort
-        self.in_keys = None if in_keys is None else self._sort_keys(as_keys(in_keys))
+        if in_keys is not None:
+            self.in_keys = self._sort_keys(as_keys(in_keys))
         self.out_key: Key = as_keys(out_key)[0]
         self.dim = dim
         self.del_keys = del_keys

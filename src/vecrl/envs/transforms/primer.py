@@ -17,6 +17,8 @@ from ..row_masks import RowMasks
 from ..spec_container import Key
 from .base import Transform
 
+__all__ = ["TensorDictPrimer"]
+
 
 class TensorDictPrimer(Transform):
     """Sets entries at every reset, and copies them from step to step.

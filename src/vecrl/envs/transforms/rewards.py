@@ -12,6 +12,8 @@ from ..spec_container import Key
 from .elementwise import as_number, clip_bounds_of, clip_to, map_bounds
 from .stateless import StatelessTransform
 
+__all__ = ["BinarizeReward", "RewardClipping", "RewardScaling"]
+
 
 class RewardTransform(StatelessTransform):
     """The base of transforms of rewards. The default `in_keys` are all rewards of the environment.

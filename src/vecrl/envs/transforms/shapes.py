@@ -17,6 +17,8 @@ from ...specs import TensorSpec
 from .spec_probe import infer_spec
 from .stateless import ObservationTransform
 
+__all__ = ["FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
+
 
 class ShapeTransform(ObservationTransform):
     """The base of transforms of shapes.

@@ -22,6 +22,8 @@ from ..step_mdp import as_keys
 from .base import Transform
 from .counters import Tracker
 
+__all__ = ["Timer", "TrajCounter"]
+
 
 class Timer(Transform):
     """Writes durations in seconds, `[*batch]` float32, with the same number in every row.

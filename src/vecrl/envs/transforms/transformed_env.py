@@ -22,6 +22,8 @@ from .counters import episode_starts
 from .function_transform import as_transform
 from .heterogeneous import heterogeneous_errors
 
+__all__ = ["TransformedEnv"]
+
 
 class TransformedEnv(EnvBase):
     """An environment with transforms applied to its inputs and outputs.
@@ -209,14 +211,16 @@ class TransformedEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         input_td = self.transform._reset_env_preprocess(tensordict)
-        reset_td = self.base_env._reset_and_complete(
-            input_td if input_td is None else self._drop_changed_keys(input_td), **kwargs
-        )
+        reset_td = self._reset_base(input_td if input_td is None else self._drop_changed_keys(input_td), **kwargs)
         reset_request = TensorDict({}, reset_td.batch_size, device=self.device) if input_td is None else input_td
         if type(reset_td) is not LazyStackedTensorDict:
             return self.transform._reset(reset_request, reset_td)
         with heterogeneous_errors(self.transform, self.base_env.specs):
             return self.transform._reset(reset_request, reset_td)
+
+    def _reset_base(self, input_td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        """Returns the result of a reset of the base environment, with all done flags."""
+        return self.base_env._reset_and_complete(input_td, **kwargs)
 
     def _drop_changed_keys(self, input_td: TensorDictBase) -> TensorDictBase:
         """Returns the input for the reset of the base environment, without observations of changed shape or dtype."""
@@ -287,9 +291,7 @@ class TransformedEnv(EnvBase):
         reset_request = root if preprocessed is None else preprocessed
         extra_masks = {prefix: mask & ~base_done[prefix] for prefix, mask in masks.items()}
         if any(bool(row_mask.any()) for row_mask in extra_masks.values()):  # rows that only the transform ended
-            extra_reset = self.base_env._reset_and_complete(
-                self._drop_changed_keys(_with_reset_masks(reset_request, extra_masks))
-            )
+            extra_reset = self._reset_base(self._drop_changed_keys(_with_reset_masks(reset_request, extra_masks)))
             reset_td = RowMasks(extra_masks, self.base_env.done_prefixes).select(extra_reset, reset_td)
             reset_request = _with_reset_masks(reset_request, masks)
         return next_td, self._drop_reset_masks(self.transform._reset(reset_request, reset_td))
@@ -309,7 +311,7 @@ class TransformedEnv(EnvBase):
         """Samples an action for every row, writes them into `tensordict` (a new one by default) and returns it."""
         base, specs = self.base_env, self.full_action_spec
         if tensordict is not None and self._cached("masks_actions", lambda: self.transform._masks_actions):
-            return merge_into(tensordict, self.transform._mask_action_spec(specs, tensordict).rand())
+            return merge_into(tensordict, self.transform._mask_action_spec(tensordict, specs).rand())
         if self._same_actions and base._has_custom_rand_action:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)

@@ -37,6 +37,8 @@ from .shared_stats import (
     write,
 )
 
+__all__ = ["VecNorm"]
+
 DEFAULT_KEYS: tuple[Key, ...] = ("observation", "reward")
 
 
