@@ -90,9 +90,11 @@ def test_resumed_runs_equal_uninterrupted_runs(vecrl, tmp_path, env):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("size", "asks", "ask", "fatal"), [([], Pool, "send", 40), ([1], RemoteWorkerGroup, "ask", 3)])
+@pytest.mark.parametrize(
+    ("size", "called_class", "method", "fatal"), [([], Pool, "send", 40), ([1], RemoteWorkerGroup, "call_all", 3)]
+)
 def test_losing_a_cluster_node_does_not_change_results(
-    vecrl, tmp_path, cluster, monkeypatch, caplog, size, asks, ask, fatal
+    vecrl, tmp_path, cluster, monkeypatch, caplog, size, called_class, method, fatal
 ):
     """Once in the middle of a generation (stepped by this process) and once before a generation (stepped by the
     workers)."""
@@ -100,18 +102,18 @@ def test_losing_a_cluster_node_does_not_change_results(
     once += [part for item in size for part in ("--subbatch-size", item)]
     assert vecrl(*once).code == 0
     with cluster.node() as node:
-        asked, original = [], getattr(asks, ask)
+        calls, original = [], getattr(called_class, method)
 
         def killing(self, *args, **kwargs):
-            asked.append(1)
-            if len(asked) == fatal:
+            calls.append(1)
+            if len(calls) == fatal:
                 cluster.kill(node)
             return original(self, *args, **kwargs)
 
-        monkeypatch.setattr(asks, ask, killing)
+        monkeypatch.setattr(called_class, method, killing)
         answer = vecrl(*once, "--backend", "ray", "--workers", 7)
         assert answer.code == 0, answer.out
-        assert len(asked) > fatal
+        assert len(calls) > fatal
         assert "evaluated again in other workers" in caplog.text, "the node had some of the seven"
     folders = [tmp_path / f"CartPole-v1-{n}" for n in (1, 2)]
     assert rows(folders[0]) == rows(folders[1])
