@@ -65,13 +65,14 @@ class Layout:
         """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""
         if self.flat:
             return [tree]
-        return [_descend(tree, leaf) for leaf in self.leaves]
+        return _descend(tree, self.leaves)
 
     def columns(self, elements: list[Tree]) -> list[list[Any]]:
         """Returns, for each leaf, the list of its values in these elements."""
         if self.flat:
             return [elements]
-        return [[_descend(element, leaf) for element in elements] for leaf in self.leaves]
+        rows = [_descend(element, self.leaves) for element in elements]
+        return [[row[i] for row in rows] for i in range(len(self.leaves))]
 
     def batch(self, tree: Tree, rows: int) -> list[Any]:
         """Returns a batch of `rows` elements as leaf arrays of the right shape; opaque leaves as lists.
@@ -80,11 +81,12 @@ class Layout:
             SpaceError: a key is missing, a leading size or shape is wrong, or a dtype cannot be cast to the leaf's
                 dtype within its kind.
         """
-        if self.flat and type(tree) is np.ndarray:  # faster for the usual case
-            leaf = self.leaves[0]
-            if tree.dtype == leaf.dtype and tree.shape == (rows, *leaf.shape):
-                return [tree]
-        return [_batch_leaf(value, leaf, rows) for value, leaf in zip(self.split(tree), self.leaves, strict=True)]
+        values = self.split(tree)
+        for i, leaf in enumerate(self.leaves):
+            array = values[i]
+            if type(array) is not np.ndarray or array.dtype != leaf.dtype or array.shape != (rows, *leaf.shape):
+                values[i] = _batch_leaf(array, leaf, rows)
+        return values
 
     def rows(self, leaves: Sequence[Any], count: int) -> Sequence[Tree]:
         """Returns one element per row from leaf arrays of leading size `count`."""
@@ -118,23 +120,29 @@ def _leaves(space: spaces.Space[Any], path: Path) -> Iterator[Leaf]:
         yield Leaf(path, (), None)
 
 
-def _nest(space: spaces.Space[Any], values: Iterator[Any]) -> Tree:
-    if isinstance(space, spaces.Dict):
-        return {key: _nest(sub, values) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_nest(sub, values) for sub in space.spaces)
-    return next(values)
+def _nest(space: Any, values: Iterator[Any]) -> Tree:
+    """Returns the next values as the tree of a space; leaves cost no call, since every step builds trees."""
+    is_dict = isinstance(space, spaces.Dict)
+    children: list[Any] = []
+    for sub in space.spaces.values() if is_dict else space.spaces:
+        children.append(_nest(sub, values) if isinstance(sub, spaces.Dict | spaces.Tuple) else next(values))
+    return dict(zip(space.spaces, children, strict=True)) if is_dict else tuple(children)
 
 
-def _descend(tree: Tree, leaf: Leaf) -> Any:
-    try:
-        for key in leaf.path:
-            tree = tree[key]
-    except (KeyError, IndexError, TypeError) as error:
-        raise SpaceError(
-            f"Expected {leaf.name}, got {describe(tree)} without it. Give every key of the space."
-        ) from error
-    return tree
+def _descend(tree: Tree, leaves: Sequence[Leaf]) -> list[Any]:
+    """Returns the values of a tree at the paths of `leaves`."""
+    values: list[Any] = []
+    for leaf in leaves:
+        value = tree
+        try:
+            for key in leaf.path:
+                value = value[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise SpaceError(
+                f"Expected {leaf.name}, got {describe(value)} without it. Give every key of the space."
+            ) from error
+        values.append(value)
+    return values
 
 
 def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
