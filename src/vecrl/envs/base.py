@@ -181,8 +181,8 @@ class EnvBase(SteppedEnv):
             info_keys: observation keys to return in the info instead; `make` accepts it too.
             backend: "gymnasium", "gym", or any other argument of `set_gym_backend`; by default the current backend.
             to_numpy: return arrays, numbers and bools instead of tensors; `make` accepts it too.
-            reward_threshold, nondeterministic, max_episode_steps, order_enforce, autoreset, disable_env_checker,
-                apply_api_compatibility: passed to the backend's `register`, if its version has them.
+            reward_threshold, nondeterministic, max_episode_steps: passed to the backend's `register`.
+            order_enforce, autoreset, disable_env_checker, apply_api_compatibility: the same, if its version has them.
             kwargs: passed to the environment.
         """
         upper_modules["register_gym"](
