@@ -12,6 +12,8 @@ from tests.cli.conftest import frames_of
 
 from vecrl.cli import main
 from vecrl.policy.saved_policy import SavedPolicy
+from vecrl.simulators import registry
+from vecrl.simulators.native import make_native
 
 
 def test_help_is_fast():
@@ -255,3 +257,13 @@ def test_bench_prints_results_before_an_interrupt(vecrl, monkeypatch):
     assert answer.code == 130
     assert "Interrupted" in answer.out
     assert answer.out.count("serial") >= 1
+
+
+def test_registered_batched_simulators_can_be_checked(vecrl):
+    """The checks run in a worker, which has not registered the prefix."""
+    registry.register("mine", make_batch=lambda name, num_envs, **_: make_native("CartPole-v1", num_envs))
+    try:
+        answer = vecrl("check", "mine::anything")
+    finally:
+        registry.unregister("mine")
+    assert answer.code == 0, answer.out

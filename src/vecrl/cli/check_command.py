@@ -47,7 +47,7 @@ def _findings(env: str, kwargs: Mapping[str, Any], seed: int, render: bool, time
     make_one = None if entry.env_fn is None else entry.env_fn(name, **kwargs, disable_env_checker=True)
     skipped = {WORKER} if entry.is_batched else set()
     skipped |= set() if render else {RENDERING}
-    checks = partial(EnvChecks, env, make_one, kwargs, seed)
+    checks = partial(EnvChecks, env, make_one, kwargs, seed, entry)
     with VectorEnv([checks], backend="processes", num_workers=1, step_timeout=timeout) as worker:
         for check_name in CHECKS:
             if check_name in skipped:

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from vecrl.cli.console import first_line
 from vecrl.engine.transition import AutoresetMode
+from vecrl.simulators.registry import Entry, register_entry
 from vecrl.vector.batched_env import BatchedVectorEnv
 from vecrl.vector.factory import make_vector_env
 from vecrl.vector.vector_env import VectorEnv
@@ -48,13 +49,17 @@ class EnvChecks(gymnasium.Env[Any, Any]):
     Args:
         name: the environment to check, a name for `make_vector_env`.
         make_one: creates one environment; None for a batched simulator, which is created by name.
+        entry: the entry of the environment's prefix, since the checks run in a worker.
         kwargs: keyword arguments of the environment.
         seed: seed of all episodes.
     """
 
     observation_space = action_space = Discrete(1)  # required, but this environment is never stepped
 
-    def __init__(self, name: str, make_one: Callable[..., Any] | None, kwargs: Mapping[str, Any], seed: int):
+    def __init__(
+        self, name: str, make_one: Callable[..., Any] | None, kwargs: Mapping[str, Any], seed: int, entry: Entry
+    ):
+        register_entry(entry)
         self.name, self.make_one, self.kwargs, self.seed = name, make_one, kwargs, seed
         self.env: Any = None
 

@@ -247,7 +247,7 @@ class BatchSimulator(Protocol):
         ...
 
     def get_state(self) -> dict[str, Array]:
-        """Returns the complete state, as tensors of leading size n, so that `set_state` can restore it exactly."""
+        """Returns copies of the complete state, tensors of leading size n, which `set_state` restores exactly."""
         ...
 
     def set_state(self, state: Mapping[str, Array]) -> None:

@@ -104,6 +104,11 @@ def register(
     _entries[prefix] = Entry(prefix, maker, summary, extra, names, env_fn, make_batch)
 
 
+def register_entry(entry: Entry) -> None:
+    """Adds an entry that another process has registered; has no effect if its prefix is registered here."""
+    _entries.setdefault(entry.prefix, entry)
+
+
 def unregister(prefix: str) -> None:
     """Removes a prefix from the registry; raises KeyError if it is not registered."""
     del _entries[prefix]

@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 import gymnasium
 import numpy as np
@@ -86,12 +87,37 @@ class BackendConformance:
 
     def pool(self, *faults: str, backend: str | None = None, **options: Any) -> closing[Pool]:
         """Returns a pool of two workers, to be used in a `with`; environment i has the i-th of `faults`."""
+        assert self.backend, f"Expected {type(self).__name__} to define backend, the name of a registered backend."
         faults = faults or ("",) * 4
         makers = [partial(CountingEnv, i, 3 + i, fault) for i, fault in enumerate(faults)]
         halves = [makers[: len(makers) // 2], makers[len(makers) // 2 :]]
         parts: Any = [(partial(GymnasiumSimulator, half), len(half)) for half in halves]
         name: Any = self.backend if backend is None else backend
         return closing(Pool(parts, name, **(self.options if backend is None else {}), **options))
+
+    def test_the_backend_has_every_method(self) -> None:
+        """The class has all methods of `Backend`."""
+        with self.pool() as pool:
+            methods = "attach", "send", "broadcast", "receive", "timed_out", "kill", "respawn", "reattach", "shutdown"
+            for name in methods:
+                assert callable(getattr(pool._backend, name, None)), f"{name} is missing"
+
+    def test_shutdown_may_be_called_twice(self) -> None:
+        """A second `shutdown` has no effect, and leaves no worker that cannot be ended."""
+        with self.pool() as pool:
+            pool.reset()
+            backend = pool._backend
+        assert list(backend.shutdown()) == []
+
+    def test_failed_environments_are_restarted(self) -> None:
+        """With `on_failure="restart"`, an environment that raises is constructed again and its episode truncated."""
+        with self.pool("", "raise", "", "", on_failure="restart") as pool:
+            pool.reset()
+            pool.step(np.zeros(4, int))
+            t = pool.step(np.zeros(4, int))
+            assert t.reward[[0, 2, 3]].tolist() == [2, 2, 2]
+            assert t.truncated.tolist() == [False, True, False, False]
+            assert pool.invoke("get", "number") == [0, 1, 2, 3]
 
     def test_trajectories_equal_those_of_the_serial_backend(self) -> None:
         """Equal seeds and actions give equal transitions, with resets within the step, by masks and by ids."""
@@ -116,7 +142,7 @@ class BackendConformance:
             pool.send([0], np.array([3]))
             rewards: dict[int, float] = {}
             while len(rewards) < 3:
-                t = pool.recv(at_least=1)
+                t = pool.recv(at_least=1, timeout=30.0)
                 rewards |= zip(t.ids.tolist(), t.reward.tolist(), strict=True)
             assert rewards == {3: 3.0, 1: 2.0, 0: 4.0}
             t = pool.step(np.zeros(4, int))
@@ -176,7 +202,7 @@ class BackendConformance:
     def test_a_crash_is_reported_within_a_second(self) -> None:
         """The end of a worker's process is a WorkerCrash that names its environments."""
         if not self.can_crash:
-            return
+            raise SkipTest("workers are not processes: can_crash is False")
         with self.pool("", "", "exit", "") as pool:
             pool.reset()
             pool.step(np.zeros(4, int))
@@ -187,7 +213,7 @@ class BackendConformance:
     def test_crashed_workers_are_restarted(self) -> None:
         """With `on_failure="restart"`, other environments go on and the crashed ones are reset."""
         if not self.can_crash:
-            return
+            raise SkipTest("workers are not processes: can_crash is False")
         with self.pool("", "", "exit", "", on_failure="restart") as pool:
             pool.reset()
             pool.step(np.zeros(4, int))

@@ -17,6 +17,7 @@ class EnvConformance:
     Attributes:
         num_steps: steps of each comparison; enough of them that some episode ends.
         seeded: whether `set_seed` determines what the environment does.
+        deterministic: whether nothing in the environment is random.
 
     >>> from vecrl.envs import PendulumEnv
     >>> class TestPendulum(EnvConformance):
@@ -27,6 +28,7 @@ class EnvConformance:
 
     num_steps = 20
     seeded = True
+    deterministic = False
 
     def make(self) -> EnvBase:
         """Returns a new environment, which the test closes."""
@@ -49,6 +51,43 @@ class EnvConformance:
             rollouts.append(seeded(0, partial(env.rollout, self.num_steps, break_when_any_done=False)))
             env.close()
         assert_equal_tensordicts(rollouts[0], rollouts[1], "rollout")
+
+    def test_other_seeds_give_other_rollouts(self) -> None:
+        """`set_seed` determines what is random: equal actions under another seed give other results."""
+        if not self.seeded or self.deterministic:
+            return
+        rollouts = []
+        for seed in (3, 1003):
+            env = self.make()
+            env.set_seed(seed)
+            rollouts.append(seeded(0, partial(env.rollout, self.num_steps, break_when_any_done=False)))
+            env.close()
+        keys = list(rollouts[0].keys(True, True))
+        same = [torch.equal(rollouts[0].get(key), rollouts[1].get(key)) for key in keys]
+        assert not all(same), "the seed has no effect"
+
+    def test_states_restore_the_same_future(self) -> None:
+        """A state restored in another environment gives the same later steps and resets."""
+        env, other = self.make(), self.make()
+        if not env.batch_locked:
+            return
+        env.set_seed(3)
+        other.set_seed(1003)
+        root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+        other.reset()
+        state, start = env.get_state(), root.clone()
+        futures = []
+        for each in (env, other):
+            each.set_state(state)
+            torch.manual_seed(0)
+            root, steps = start.clone(), []
+            for _ in range(self.num_steps):
+                step, root = each.step_and_maybe_reset(each.rand_action(root))
+                steps.append(step.clone())
+            futures.append(TensorDict.stack(steps, each.batch_dims))
+        assert_equal_tensordicts(futures[0], futures[1], "after set_state")
+        env.close()
+        other.close()
 
     def test_a_rollout_equals_its_steps(self) -> None:
         """`rollout` gives what `reset` and `step_and_maybe_reset` give one after another."""

@@ -33,6 +33,7 @@ class BatchSimulatorConformance:
         num_steps: steps of each comparison; enough of them that some episode ends.
         tolerance: how much observations and rewards may differ between batches of different sizes; 0 means not a bit.
         deterministic_reset: whether every episode begins with the same observation.
+        endless: whether episodes never end.
 
     >>> from vecrl.simulators.native import make_native
     >>> class TestCartPole(BatchSimulatorConformance):
@@ -44,6 +45,7 @@ class BatchSimulatorConformance:
     num_steps = 30
     tolerance = 0.0
     deterministic_reset = False
+    endless = False
 
     def make(self, num_envs: int) -> BatchSimulator:
         """Returns a new simulator of `num_envs` rows, which the test closes."""
@@ -127,15 +129,25 @@ class BatchSimulatorConformance:
             assert np.array_equal(after[::2], before[::2])
             if not self.deterministic_reset:
                 assert not np.array_equal(after[1], before[1])
-            first, second = (_arrays(each.step(self.action(each, 1))) for each in (sim, undisturbed))
-            _assert_equal([_rows(first)], [_rows(second)], self.tolerance)
+            for number in range(1, self.num_steps):
+                first, second = (_arrays(each.step(self.action(each, number))) for each in (sim, undisturbed))
+                _assert_equal([_rows(first)], [_rows(second)], self.tolerance)
+                if (first["terminated"] | first["truncated"])[::2].any():
+                    break
 
-    def test_rows_with_an_ended_episode_may_be_stepped(self) -> None:
-        """Steps after the end of an episode raise nothing and leave other rows as they would be."""
+    def test_episodes_end_and_are_not_reset_by_the_step(self) -> None:
+        """Within `num_steps` some episode ends; `next_obs` stays the observation of its row until a reset."""
         with _closed(self.make, 2) as sim:
             sim.reset(list(SEEDS[:2]))
-            for step in range(self.num_steps):
-                sim.step(self.action(sim, step))
+            ended = False
+            for number in range(self.num_steps):
+                step = sim.step(self.action(sim, number))
+                ended = ended or bool((_array(step.terminated) | _array(step.truncated)).any())
+                obs = sim.reset_where(torch.zeros(2, dtype=torch.bool, device=sim.device))
+                assert np.array_equal(_array(obs), _array(step.next_obs)), (
+                    "a step reset a row, or next_obs is not its end"
+                )
+            assert ended or self.endless, f"no episode ended within {self.num_steps} steps; set num_steps, or endless"
 
     def test_results_do_not_change_later(self) -> None:
         """What a reset or a step returned is not written by later calls."""
@@ -147,14 +159,15 @@ class BatchSimulatorConformance:
             sim.reset()
             assert all(np.array_equal(_array(value), copy) for value, copy in zip(results, copies, strict=True))
 
-    def test_actions_may_be_overwritten_after_the_step(self) -> None:
-        """A simulator keeps no reference to the actions."""
+    def test_actions_are_neither_kept_nor_changed(self) -> None:
+        """A step does not write to the actions, and the caller may write to them after it."""
         with _closed(self.make, 2) as sim, _closed(self.make, 2) as undisturbed:
             results: list[dict[str, np.ndarray]] = []
             for each in (sim, undisturbed):
                 each.reset(list(SEEDS[:2]))
                 action = self.action(each, 0)
                 each.step(action)
+                assert torch.equal(action, self.action(each, 0)), "the step changed the actions"
                 if each is sim:
                     action.zero_()
                 results.append(_arrays(each.step(self.action(each, 1))))
@@ -186,19 +199,20 @@ class BatchSimulatorConformance:
     # -- state, rendering, closing -----------------------------------------------------------------
 
     def test_states_restore_the_same_future(self) -> None:
-        """`set_state` goes back exactly: later steps and the random numbers of later resets are the same."""
-        with _closed(self.make, 3) as sim:
+        """A state is a copy; restored in this or another simulator, all later steps and resets are the same."""
+        with _closed(self.make, 3) as sim, _closed(self.make, 3) as other:
             sim.reset(list(SEEDS))
             sim.step(self.action(sim, 0))
             state = sim.get_state()
             assert all(len(value) == 3 for value in state.values()), "an entry has no row for each environment"
-            futures: list[list[dict[str, np.ndarray]]] = []
-            for _ in range(2):
-                sim.set_state(state)
-                steps = [_arrays(sim.step(self.action(sim, number))) for number in range(1, 4)]
-                obs = sim.reset_where(torch.tensor([True, False, True], device=sim.device))
-                futures.append([*steps, {"obs": _array(obs).copy()}])
-            _assert_equal(futures[0], futures[1], 0.0)
+            copied = {name: _array(value).copy() for name, value in state.items()}
+            expected = self._continue(sim)
+            for name, value in copied.items():
+                assert np.array_equal(_array(state[name]), value), f"later steps changed {name!r} of the state"
+            other.reset([seed + 1 for seed in SEEDS])
+            for each in (sim, other):
+                each.set_state(state)
+                _assert_equal(self._continue(each), expected, 0.0)
 
     def test_frames_are_images(self) -> None:
         """`render` gives uint8 `[height, width, 3]` in mode "rgb_array", and None without a mode."""
@@ -243,12 +257,16 @@ class BatchSimulatorConformance:
     def _play(self, num_envs: int, seeds: Sequence[int]) -> list[dict[str, np.ndarray]]:
         """Plays through the ends of episodes; one dict of arrays a step."""
         with _closed(self.make, num_envs) as sim:
-            played = [{"obs": _array(sim.reset(list(seeds))).copy()}]
-            for number in range(self.num_steps):
-                result = sim.step(self.action(sim, number))
-                played.append(_arrays(result))
-                played.append({"obs": _array(sim.reset_where(result.terminated | result.truncated)).copy()})
-            return played
+            return [{"obs": _array(sim.reset(list(seeds))).copy()}, *self._continue(sim)]
+
+    def _continue(self, sim: BatchSimulator) -> list[dict[str, np.ndarray]]:
+        """Plays on for `num_steps` steps, with resets of the rows that are done."""
+        played: list[dict[str, np.ndarray]] = []
+        for number in range(self.num_steps):
+            result = sim.step(self.action(sim, number))
+            played.append(_arrays(result))
+            played.append({"obs": _array(sim.reset_where(result.terminated | result.truncated)).copy()})
+        return played
 
 
 class SimulatorConformance:
@@ -413,6 +431,7 @@ def _check_obs(simulator: BatchSimulator, obs: Any) -> None:
     space = simulator.observation_space
     array = _array(obs)
     assert array.shape == (simulator.num_envs, *(space.shape or ())), f"observations have the shape {array.shape}"
+    assert not getattr(obs, "requires_grad", False), "observations require grad"
     for row in array:
         assert space.contains(row), f"{row} is no element of {space}"
 
@@ -459,4 +478,4 @@ def _assert_equal(first: Sequence[dict[str, Any]], second: Sequence[dict[str, An
                 same = _same_tree(value.tolist(), other[name].tolist())
             else:
                 same = np.allclose(value, other[name], rtol=tolerance, atol=tolerance, equal_nan=True)
-            assert same, f"{name} differs in number {number}: {value} and {other[name]}"
+            assert same, f"{name} of result {number}: expected {other[name]}, got {value}"

@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from ..envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
-from ..envs.transforms import Transform, TransformedEnv
+from ..envs.transforms import Compose, Transform, TransformedEnv
 from .comparisons import assert_equal_tensordicts, error_of, seeded
 from .independent_rows import IndependentRowsEnv
 
@@ -69,6 +69,16 @@ class TransformConformance:
         """Resets, steps and rollouts have the entries, shapes and dtypes that the specs declare."""
         for ids in IDS:
             check_env_specs(self.env(ids), break_when_any_done="both")
+
+    def test_entries_under_other_names_are_unchanged(self) -> None:
+        """An entry that the transform reads, and writes under another name, is not written in place."""
+        env, base = self.env((0, 1, 2)), self.base((0, 1, 2))
+        if isinstance(env.transform, Compose) or not self.independent:
+            return
+        root, base_root = env.reset(), base.reset()
+        for key in set(env.transform.in_keys).difference(env.transform.out_keys):
+            if root.get(key, None) is not None and base_root.get(key, None) is not None:
+                assert torch.equal(root.get(key), base_root.get(key)), f"{key} was changed in place"
 
     def test_rows_are_independent_environments(self) -> None:
         """Under any sequence of partial resets and steps, a batch equals environments of one row each."""
