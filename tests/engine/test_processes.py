@@ -3,7 +3,6 @@
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +82,22 @@ def test_workers_have_different_random_states(start_method: Any) -> None:
 
 
 def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slow_module.py").write_text(
-        "import time\ntime.sleep(0.4)\nfrom tests.faults.fixture_envs import Counting\nclass Slow(Counting):\n    "
-        "pass\n"
+    """The fork server imports a factory's module once; its forks do not import it."""
+    importers = tmp_path / "importers"
+    (tmp_path / "recorded_module.py").write_text(
+        f"import os\nwith open({str(importers)!r}, 'a') as file:\n    file.write(f'{{os.getpid()}}\\n')\n"
+        "from tests.faults.fixture_envs import Counting\nclass Recorded(Counting):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    from slow_module import Slow  # pyright: ignore[reportMissingImports]
+    from recorded_module import Recorded  # pyright: ignore[reportMissingImports]
 
-    make_pool([Slow] * 8, "processes", 8).close()
-    begin = time.monotonic()
-    pool = make_pool([Slow] * 8, "processes", 8)
-    assert time.monotonic() - begin < 0.4, "no worker imported it again"
-    pool.close()
+    for _ in range(2):
+        pool = make_pool([Recorded] * 8, "processes", 8)
+        workers = {info.pid for info in pool.worker_infos}
+        pool.close()
+        assert len(workers) == 8
+        assert not workers.intersection(map(int, importers.read_text().split()))
+    assert len(importers.read_text().split()) == 2, "this process and the fork server"
 
 
 def test_preload_adds_modules() -> None:

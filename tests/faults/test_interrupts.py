@@ -126,8 +126,8 @@ def test_interrupts_while_a_worker_is_replaced(moment: str, monkeypatch: pytest.
     def breaks_in(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    def gather(flight: PendingCommand, timeout: float | None) -> Any:
-        return gathers(flight, timeout) if flight.seq else breaks_in()
+    def gather(command: PendingCommand, timeout: float | None) -> Any:
+        return gathers(command, timeout) if command.seq else breaks_in()
 
     for _ in range(2):
         with monkeypatch.context() as patch:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecrl.engine import pending as flights_module
+from vecrl.engine import pending as pending_module
 from vecrl.engine.pending import PendingCommands
 from vecrl.engine.pool import Pool
 from vecrl.engine.worker import Op
@@ -122,13 +122,13 @@ class Scripted:
 )
 def test_each_pending_command_has_its_own_timeout(replies: Any, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = Scripted([*replies, (100.0, 0, 9)])
-    monkeypatch.setattr(flights_module, "time", SimpleNamespace(monotonic=lambda: backend.now))
-    flights = PendingCommands(backend, np.array([0, 2, 3]), runs_inline=False)
-    step, reset, other = [flights.register(Op.STEP, [w], np.array([i])) for w, i in ((0, 0), (0, 1), (1, 2))]
+    monkeypatch.setattr(pending_module, "time", SimpleNamespace(monotonic=lambda: backend.now))
+    pending = PendingCommands(backend, np.array([0, 2, 3]), runs_inline=False)
+    step, reset, other = [pending.register(Op.STEP, [w], np.array([i])) for w, i in ((0, 0), (0, 1), (1, 2))]
     if late:
         with pytest.raises(StepTimeout):
-            flights.wait_for(reset, 1.0)
+            pending.wait_for(reset, 1.0)
     else:
-        assert flights.wait_for(reset, 1.0) == []
-        assert flights.completed == [step, reset]
+        assert pending.wait_for(reset, 1.0) == []
+        assert pending.completed == [step, reset]
     assert other.waiting == ({1} if replies[0][1] == 0 else set())

@@ -227,7 +227,7 @@ class FaultPolicy:
             if not self._backend.kill(worker):
                 return False
             ids = self._pending.ids_of([worker])
-            op_name = next((f.op for f in self._pending.open.values() if worker in f.waiting), Op.STEP).name.lower()
+            op_name = next((c.op for c in self._pending.open.values() if worker in c.waiting), Op.STEP).name.lower()
             text = f"no reply within {limit:g} s, so its worker was killed"
             failure = Failure(ids, op_name, text, worker=worker, kind="crashed")
             self._pending.on_replies([(worker, -1, WorkerReply(failures=[failure]))])

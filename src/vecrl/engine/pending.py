@@ -132,7 +132,7 @@ class PendingCommands:
         Args:
             limited: whether commands by id have a time limit; their timers are restarted.
         """
-        for command in [f for f in self.open.values() if not f.waiting and f.ids is not None]:
+        for command in [c for c in self.open.values() if not c.waiting and c.ids is not None]:
             self._complete(command)
         self._busy_since.clear()
         self._num_due.clear()
@@ -214,12 +214,12 @@ class PendingCommands:
             if seq < 0:
                 assert report is not None
                 self.crashed[worker] = report.failures[0]
-                for command in [f for f in self.open.values() if worker in f.waiting]:
+                for command in [c for c in self.open.values() if worker in c.waiting]:
                     self._record_reply(command, worker, report)
             elif seq in self.open:  # other replies belong to dropped commands
                 self._record_reply(self.open[seq], worker, report)
             elif seq == self._resync_seq:
-                for command in [f for f in self.open.values() if f.seq in self._before_resync and worker in f.waiting]:
+                for command in [c for c in self.open.values() if c.seq in self._before_resync and worker in c.waiting]:
                     ids, op = self.ids_of([worker]), command.op.name.lower()
                     self._record_reply(
                         command, worker, WorkerReply(failures=[Failure(ids, op, "interrupted", worker=worker)])
@@ -227,7 +227,7 @@ class PendingCommands:
 
     def drop_worker(self, worker: int) -> None:
         """Stops waiting for a killed worker. Its commands by id are removed; commands to all continue without it."""
-        for command in [f for f in self.open.values() if worker in f.waiting]:
+        for command in [c for c in self.open.values() if worker in c.waiting]:
             if command.ids is None:
                 failure = Failure(self.ids_of([worker]), command.op.name.lower(), "cancelled", worker=worker)
                 command.reports.append((worker, WorkerReply(failures=[failure])))

@@ -297,7 +297,7 @@ class Pool(PoolLifecycle):
         if limit is not None and not self._pending.runs_inline and pending_commands.overdue(limit):
             pending_commands.receive_arrived()
             self._check_timeouts(limit)
-        while sum(len(f.ids) for f in pending_commands.completed if f.ids is not None) < num_wanted:
+        while sum(len(c.ids) for c in pending_commands.completed if c.ids is not None) < num_wanted:
             if pending_commands.receive(self._next_deadline(deadline, limit)):
                 continue
             if fewer and pending_commands.completed:

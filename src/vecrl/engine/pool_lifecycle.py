@@ -257,7 +257,7 @@ class PoolLifecycle:
             raise pending.timeout_error(self.step_timeout or 0.0, overdue)
         cancelled = np.array(pending.ids_of(workers), np.int64)
         for worker in workers:
-            for command in [f for f in pending.open.values() if worker in f.waiting and f.ids is not None]:
+            for command in [c for c in pending.open.values() if worker in c.waiting and c.ids is not None]:
                 self._env_index.busy[command.ids] = False
             pending.drop_worker(worker)
         pending.updating = False
