@@ -239,7 +239,8 @@ def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> Non
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, tmp_path: Path) -> None:
     script = Script(
-        BODY
+        f"    os.chdir({str(tmp_path)!r})"
+        + BODY
         + """
     say("stepping")
     while True:
