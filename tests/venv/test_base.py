@@ -314,7 +314,7 @@ def test_invalid_factories_raise():
     not_a_maker = Counting()
     with pytest.raises(SpaceError, match="functions that make environments"):
         DummyVectorEnv([not_a_maker])
-    with pytest.raises(WorkerError, match=r"environment 1 .*Expected an environment"):
+    with pytest.raises(WorkerError, match=r"environment 1 .*Expected a function that returns an environment, got 3"):
         DummyVectorEnv([Counting, lambda: 3])
     with pytest.raises(ValueError, match="context"):
         SubprocVectorEnv([Counting], context="thread")

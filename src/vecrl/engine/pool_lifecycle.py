@@ -28,10 +28,10 @@ from .backends.ray_cluster.options import RayOptions
 from .backends.registry import BackendName, backend_entry
 from .backends.worker_options import StartMethod, WorkerOptions
 from .closing import Closing
+from .construction_checks import ResolveSpaces, check_worker_infos, construction_error
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, OnFailure, WorkerRestarter, check_fault_options
 from .pending import CLOSED, PendingCommand, PendingCommands
-from .pool_factory import ResolveSpaces, check_worker_infos, construction_error
 from .simulator import Simulator
 from .space_layout import Layout
 from .transition_builder import TransitionBuilder

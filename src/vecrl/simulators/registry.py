@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -155,22 +156,17 @@ def available(prefix: str) -> Availability:
         return Availability(prefix, entry.summary, (), str(error), install)
 
 
-def _from_module(module: str, function: str, **options: Any) -> Callable[..., Any]:
-    """Returns a function that calls `function` of a module of this package, which it imports then."""
-    return lambda *args, **kwargs: getattr(import_module(module, __package__), function)(*args, **options, **kwargs)
+def _lazy(module: str, *functions: str, **options: Any) -> dict[str, Any]:
+    """Returns arguments of an entry: functions of a module of this package, which is imported when one is called."""
+
+    def call(function: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(module, __package__), function)(*args, **options, **kwargs)
+
+    return {function: partial(call, function) for function in functions}
 
 
-def _batched(module: str, **options: Any) -> dict[str, Any]:
-    """The arguments of an entry for a module with `make_batch` and `names`."""
-    return {function: _from_module(module, function, **options) for function in ("make_batch", "names")}
-
-
-def _single(module: str) -> dict[str, Any]:
-    """The arguments of an entry for a module with `env_fn` and `names`."""
-    return {function: _from_module(module, function) for function in ("env_fn", "names")}
-
-
-register("gym", None, "gymnasium's environments, stepped one after another", **_single(".gymnasium"))
-register("brax", None, "Brax's environments, in one compiled call", "brax", **_batched(".brax", old=False))
-register("brax::old", None, "those of brax.v1", "brax-v1", **_batched(".brax", old=True))
-register("native", None, "vecrl's own tasks, as tensors on any device", **_batched(".native"))
+_BATCHED = "make_batch", "names"
+register("gym", None, "gymnasium's environments, stepped one after another", **_lazy(".gymnasium", "env_fn", "names"))
+register("brax", None, "Brax's environments, in one compiled call", "brax", **_lazy(".brax", *_BATCHED, old=False))
+register("brax::old", None, "those of brax.v1", "brax-v1", **_lazy(".brax", *_BATCHED, old=True))
+register("native", None, "vecrl's own tasks, as tensors on any device", **_lazy(".native", *_BATCHED))

@@ -46,6 +46,7 @@ class BatchPool:
         self._env_index = EnvIndex([self.num_envs])
         self._was_reset = False
         self._pending_step: tuple[np.ndarray, BatchStep] | None = None
+        self._step_where = simulator.step_where if isinstance(simulator, SupportsStepWhere) else None
 
     def reset(
         self,
@@ -82,8 +83,8 @@ class BatchPool:
         all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
         all_actions[torch.from_numpy(checked_ids)] = row_actions
         mask = self._mask(checked_ids)
-        if isinstance(self.simulator, SupportsStepWhere):
-            self._pending_step = checked_ids, self.simulator.step_where(mask, all_actions)
+        if self._step_where is not None:
+            self._pending_step = checked_ids, self._step_where(mask, all_actions)
             return
         state_before = self.simulator.get_state()
         self._pending_step = checked_ids, self.simulator.step(all_actions)
