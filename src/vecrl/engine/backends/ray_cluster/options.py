@@ -30,7 +30,8 @@ class RayOptions:
             "STRICT_SPREAD" on one node each, "STRICT_PACK" all on one node. The default is Ray's own placement.
         runtime_env: Ray's runtime environment of the actors: environment variables, packages, a folder to upload. Ray
             uploads folders only when this process connects. If it is connected already, pass them to `ray.init`.
-        start_timeout: seconds in which an actor must start. After that, it is an error.
+        start_timeout: seconds in which an actor must start. After that, it is an error. The default leaves Ray time to
+            replace a process that did not register within 60 s, as on busy machines.
         object_store_memory: size of the object store of a private Ray, in bytes. The default is Ray's.
 
     Raises:
@@ -43,7 +44,7 @@ class RayOptions:
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
     placement_strategy: PlacementStrategy | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    start_timeout: float = 60.0
+    start_timeout: float = 180.0
     object_store_memory: int | None = None
 
     def __post_init__(self) -> None:
