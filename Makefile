@@ -46,7 +46,7 @@ test-neighbours: .venv-neighbours/.ready
 		tests/venv/test_envpool.py
 
 test-ray: .venv-ray/.ready
-	.venv-ray/bin/python $(PYTEST) -m ray tests
+	.venv-ray/bin/python $(PYTEST) --timeout 300 -m ray tests
 	.venv-ray/bin/python $(PYTEST) --doctest-modules src/vecrl/engine/backends
 
 check: .venv/.ready
