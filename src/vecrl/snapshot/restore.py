@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, Flag
 from itertools import chain, zip_longest
 from types import MemberDescriptorType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from ..errors import StateError, VecrlError
 from .capture import FORMAT, HANDLERS, Capturer, as_state_errors
@@ -113,15 +113,6 @@ class Restorer:
         self._worker_assignments: list[_Task] = []  # before all others, since workers may refuse
         self._own_state_calls: list[_Task] = []  # last, since they receive restored objects
         self._classes: dict[str, type] | None = None
-        self._restore_by_tag: dict[str, Callable[[Node, Any], Any]] = {
-            **dict.fromkeys(_MAPPINGS, self._mapping),
-            **dict.fromkeys(_COLLECTIONS, self._collection),
-            **dict.fromkeys(("frozenset", "slice", "range", "bytearray"), self._value_of),
-            "tuple": self._tuple,
-            "enum": self._enum,
-            "object": self._object,
-            "own": self._own_state,
-        }
 
     def restore(self, root: Reference) -> Any:
         """Carries out all changes and returns the object for `root`."""
@@ -152,7 +143,7 @@ class Restorer:
             if assign is not None:
                 self._assignments.append(assign)
         else:
-            result = self._restore_by_tag[tag](node, old)
+            result = self._restore_by_tag[tag](self, node, old)
         self._restored[index] = result
         if result is old and not isinstance(old, Enum | tuple):
             self._claimed.add(id(old))
@@ -189,12 +180,11 @@ class Restorer:
         cls = _COLLECTIONS[node["is"]]
         can_use_old = type(old) is cls and getattr(old, "maxlen", None) == node.get("maxlen")
         target = old if can_use_old else deque(maxlen=node["maxlen"]) if cls is deque else cls()
-        self._fill_tasks.append(lambda: self._fill_collection(node, target))
+        self._fill_tasks.append(lambda: self._fill_collection(node, target, cls))
         return target
 
-    def _fill_collection(self, node: Node, target: Any) -> None:
-        """Replaces the elements of a list, deque or set, or of an instance of a subclass, by the methods of the base."""
-        base = _collection_base(target)
+    def _fill_collection(self, node: Node, target: Any, base: Any) -> None:
+        """Replaces the elements of a list, deque or set, by the methods of `base`, its class or a base class of it."""
         values = self._children(node["items"], list(base.__iter__(target)))
 
         def assign() -> None:
@@ -292,7 +282,7 @@ class Restorer:
             if isinstance(target, dict):
                 self._fill_mapping(node, target)
             else:
-                self._fill_collection(node, target)
+                self._fill_collection(node, target, container_base(type(target)) or set)
 
     def _fill_attributes(self, target: object, attrs: Mapping[str, Reference], keep_others: bool = False) -> None:
         """Sets attributes. Removes other attributes with state, unless `keep_others` is true."""
@@ -309,6 +299,16 @@ class Restorer:
                     attributes[name] = value
 
         self._assignments.append(assign)
+
+    _restore_by_tag: ClassVar[dict[str, Callable[[Restorer, Node, Any], object]]] = {
+        **dict.fromkeys(("dict", "ordered", "defaultdict"), _mapping),
+        **dict.fromkeys(("list", "deque", "set"), _collection),
+        **dict.fromkeys(("frozenset", "slice", "range", "bytearray"), _value_of),
+        "tuple": _tuple,
+        "enum": _enum,
+        "object": _object,
+        "own": _own_state,
+    }
 
     # -- classes -----------------------------------------------------------------------------------
 
@@ -354,11 +354,6 @@ _HANDLERS = {kind.tag: kind for kind in HANDLERS}
 _MAPPINGS = {"dict": dict, "ordered": OrderedDict, "defaultdict": defaultdict}
 _COLLECTIONS = {"list": list, "deque": deque, "set": set}
 _Task: TypeAlias = Callable[[], object]
-
-
-def _collection_base(value: object) -> Any:
-    """Returns the class with the methods that read and set the elements of a collection."""
-    return next((cls for cls in (list, deque) if isinstance(value, cls)), set)
 
 
 def _key_at(index: int, mapping: Iterable[object]) -> object:

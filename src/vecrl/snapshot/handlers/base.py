@@ -130,7 +130,7 @@ class LibraryHandler:
 
 def is_instance_of_library(cls: type, package: str, *names: str) -> bool:
     """Whether a class, or one of its bases, has one of these names and is of this package."""
-    return any(top_package(base) == package and base.__name__ in names for base in cls.__mro__)
+    return any(base.__name__ in names and top_package(base) == package for base in cls.__mro__)
 
 
 def loaded_module(name: str) -> types.ModuleType:
