@@ -1,4 +1,4 @@
-"""Saves environments, policies, optimisers, statistics, searches and values in one file, and restores them.
+"""Saves environments, policies, optimizers, statistics, searches and values in one file, and restores them.
 
 The file contains data only: reading it imports, unpickles and calls nothing that the file names. Writing is atomic.
 This module does not know how states are captured.
@@ -46,7 +46,7 @@ def save(path: str | os.PathLike[str], /, **objects: object) -> None:
         path: the file. A temporary file in the same folder is written first.
         objects: what is saved depends on the kind:
             environments of any dialect, `gymnasium` environments and wrappers: their states;
-            objects with `state_dict` and `load_state_dict` (modules, optimisers, statistics, searches): that dict;
+            objects with `state_dict` and `load_state_dict` (modules, optimizers, statistics, searches): that dict;
             generators of NumPy, torch and `random`: their states;
             numbers, text, arrays, tensors, TensorDicts and containers of these: their values.
 

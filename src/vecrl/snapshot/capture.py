@@ -35,14 +35,14 @@ from .handlers.base import (
     slots_of,
     space_descriptions,
 )
-from .handlers.mujoco_ale import HANDLERS as SIMULATORS
-from .handlers.numpy import HANDLERS as ARRAYS
+from .handlers.mujoco_ale import HANDLERS as MUJOCO_ALE
+from .handlers.numpy import HANDLERS as NUMPY
 from .handlers.spaces import HANDLERS as SPACES
-from .handlers.stdlib import HANDLERS as LITERALS
-from .handlers.torch import HANDLERS as LIBRARIES
+from .handlers.stdlib import HANDLERS as STDLIB
+from .handlers.torch import HANDLERS as TORCH
 
 FORMAT = 3
-HANDLERS: list[StateHandler[Any]] = [*ARRAYS, *SPACES, *LITERALS, *LIBRARIES, *SIMULATORS]
+HANDLERS: list[StateHandler[Any]] = [*NUMPY, *SPACES, *STDLIB, *TORCH, *MUJOCO_ALE]
 OWN_GENERATORS = ("_np_random", "np_random", "_np_random_seed", "action_space", "observation_space")
 """Attributes that the `get_state` of an environment usually omits."""
 
@@ -140,13 +140,13 @@ class Capturer:
 
     def _node(self, value: Any) -> Node:
         cls = type(value)
-        plain = _PLAIN.get(cls)
-        if plain is not None:
-            return plain(value, self.ref)
-        kind = kind_of(cls)
-        if kind is not None:
+        capture_builtin = _BUILTINS.get(cls)
+        if capture_builtin is not None:
+            return capture_builtin(value, self.ref)
+        handler = handler_of(cls)
+        if handler is not None:
             stays = {"stays": True} if id(value) in self._in_place_ids else {}
-            return {"is": kind.tag, **kind.capture(value, self.ref), **stays}
+            return {"is": handler.tag, **handler.capture(value, self.ref), **stays}
         if isinstance(value, Enum):
             self.classes[class_name(cls)] = cls
             return {"is": "enum", "of": class_name(cls), "name": value.name, "value": self.ref(value.value, ".value")}
@@ -225,9 +225,9 @@ class Capturer:
 
 
 @cached_by_class
-def kind_of(cls: type) -> StateHandler[Any] | None:
+def handler_of(cls: type) -> StateHandler[Any] | None:
     """Returns the handler for instances of a class, or None."""
-    return next((kind for kind in HANDLERS if kind.matches(cls)), None)
+    return next((handler for handler in HANDLERS if handler.matches(cls)), None)
 
 
 @cached_by_class
@@ -248,7 +248,7 @@ def _pairs(values: dict[Any, Any], ref: Ref) -> list[list[Reference]]:
     return [[ref(key, f"[key {key!r:.40}]"), ref(value, f"[{key!r:.40}]")] for key, value in items]
 
 
-_PLAIN: dict[type, Callable[[Any, Ref], Node]] = {
+_BUILTINS: dict[type, Callable[[Any, Ref], Node]] = {
     dict: lambda value, ref: {"is": "dict", "items": _pairs(value, ref)},
     OrderedDict: lambda value, ref: {"is": "ordered", "items": _pairs(value, ref)},
     defaultdict: lambda value, ref: {

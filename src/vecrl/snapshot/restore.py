@@ -350,7 +350,7 @@ class Restorer:
         return f"Expected an object of the class in the state, {name}, got {actual}. Construct it in the same way."
 
 
-_HANDLERS = {kind.tag: kind for kind in HANDLERS}
+_HANDLERS = {handler.tag: handler for handler in HANDLERS}
 _MAPPINGS = {"dict": dict, "ordered": OrderedDict, "defaultdict": defaultdict}
 _COLLECTIONS = {"list": list, "deque": deque, "set": set}
 _Task: TypeAlias = Callable[[], object]
