@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib import import_module, metadata
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import VersionError
 
-_VARIANTS: dict[str, list[implement_for]] = {}
+_Condition: TypeAlias = tuple[str | Callable[[], ModuleType], str | None, str | None]
+"""The library, and the range of its versions."""
+_VARIANTS: dict[str, dict[_Condition, implement_for]] = {}
 _IGNORED_MODULES: set[str] = set()
 
 
@@ -60,19 +62,16 @@ class implement_for:
     def __call__(self, fn: Callable[..., Any]) -> Any:
         self.fn = fn
         name = f"{fn.__module__}.{fn.__qualname__}"
-        variants = _VARIANTS.setdefault(name, [])
-        variants[:] = [variant for variant in variants if variant.condition != self.condition] + [self]
+        variants = _VARIANTS.setdefault(name, {})
+        condition = self.module_name, self.from_version, self.to_version
+        variants.pop(condition, None)  # it is replaced, and the one that is defined last comes last
+        variants[condition] = self
 
         @wraps(fn)
         def dispatch(*args: Any, **kwargs: Any) -> Any:
-            return _select_variant(name, variants)(*args, **kwargs)
+            return _select_variant(name, list(variants.values()))(*args, **kwargs)
 
         return classmethod(dispatch) if self.class_method else dispatch
-
-    @property
-    def condition(self) -> tuple[object, str | None, str | None]:
-        """The library and the range of its versions. A variant replaces an earlier one with the same condition."""
-        return self.module_name, self.from_version, self.to_version
 
     def _module(self) -> ModuleType | None:
         """Imports and returns the library; None if it is not installed."""

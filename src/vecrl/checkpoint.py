@@ -73,7 +73,7 @@ def save(path: str | os.PathLike[str], /, **objects: object) -> None:
     write_atomically(path, pieces)
 
 
-def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: Any) -> dict[str, Any]:
+def load(path: str | os.PathLike[str], /, *, allow: Allowed = (), **objects: object) -> dict[str, Any]:
     """Restores the states of `objects` from a file, by name, and returns all entries of the file.
 
     Args:

@@ -7,7 +7,7 @@ them. Of gymnasium it knows only the spaces, and no other simulator.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypedDict
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -21,6 +21,15 @@ from .spaces import SpaceInfo, space_of_info
 
 Step: TypeAlias = tuple[np.ndarray, float, bool, dict[str, Any]]
 """The next state, the reward, whether the episode ended, and a dict of infos."""
+
+
+class BaseOptions(TypedDict, total=False):
+    """The options of `BaseEnv`, for functions that pass them on."""
+
+    fixed_normalize_states: bool
+    running_normalize_states: bool
+    scale_reward: bool
+    gamma: float
 
 
 class BaseEnv(Stateful, ABC):

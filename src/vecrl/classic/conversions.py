@@ -6,7 +6,7 @@ Both directions keep every bit of states and rewards, and distinguish terminated
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ..envs.utils import single_observation_key
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded
 from ..specs.convert import space_from_spec, spec_from_gym
-from .base import BaseEnv, Step
+from .base import BaseEnv, BaseOptions, Step
 from .done_info import split_done, to_classic_done
 from .spaces import SpaceInfo, info_of_space, space_of_info, to_space_action
 
@@ -93,7 +93,7 @@ class ClassicWrapper(GymLikeEnv):
         self._env.seed(seed)
 
 
-def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> TensorDictEnv:
+def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Unpack[BaseOptions]) -> TensorDictEnv:
     """Converts a TensorDict environment to a classic one.
 
     Args:
@@ -121,7 +121,7 @@ def to_classic(env: EnvBase, observation: Key | None = None, **kwargs: Any) -> T
 class TensorDictEnv(BaseEnv):
     """A TensorDict environment as a classic one, see `to_classic`."""
 
-    def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Any):
+    def __init__(self, env: EnvBase, observation: Key | None = None, **kwargs: Unpack[BaseOptions]):
         self._key = _validate_env(env, observation)
         self._env = env
         self._other_keys = [key for key in env.observation_keys if key != self._key]

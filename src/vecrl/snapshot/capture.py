@@ -66,15 +66,15 @@ def capture(value: object, about: Mapping[str, object] | None = None) -> State:
     >>> restore(dice, state).random()
     0.13436424411240122
     """
-    walk = Capturer(describe_object(value))
+    capturer = Capturer(describe_object(value))
     with as_state_errors():
-        root = walk.walk(value)
+        root = capturer.walk(value)
     return {
         "vecrl": "state",
         "format": FORMAT,
         "about": {**space_descriptions(value), **(about or {})},
         "root": root,
-        "nodes": walk.nodes,
+        "nodes": capturer.nodes,
     }
 
 

@@ -1,5 +1,6 @@
-"""Classifies objects: those with a state that can be captured, those without state, and those outside Python.
+"""Defines the types of the data in a state and the interface of handlers, and classifies objects.
 
+An object has a state that can be captured, or no state, or a state outside Python, which cannot be captured.
 Objects with a rule of their own (arrays, generators, objects that libraries keep outside Python) have a `StateHandler`.
 All others (containers and objects) are walked by `capture` and rebuilt by `restore`. This module knows libraries by
 name and imports none of them: an object of a library exists only if the library is loaded.

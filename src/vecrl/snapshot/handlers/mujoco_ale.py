@@ -114,6 +114,9 @@ class AtariEmulators(LibraryHandler):
     tag = "ale"
     library, class_names = "ale_py", ("ALEInterface",)
 
+    def matches(self, cls: type) -> bool:  # not subclasses, which may have attributes
+        return super().matches(cls) and cls.__name__ in self.class_names
+
     def capture(self, value: LibraryObject, ref: Ref) -> Node:
         state = value.cloneState(include_rng=True)
         sticky_probability = value.getFloat("repeat_action_probability")
