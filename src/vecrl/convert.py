@@ -1,6 +1,6 @@
 """Converts environments of one dialect to another.
 
-Rows are not copied: the same tensors get other names. This module does not know how either dialect steps.
+Nothing is copied: the same workers or tensors get another interface. This module does not know how a dialect steps.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -91,10 +92,11 @@ class EnvBatch:
     def step(self, actions: Tensor) -> BatchStep:
         """Steps all rows except those that are done, which stay unchanged."""
         done = self._root.get("done")
-        action_tensordict = self._with_actions(actions)
-        step_result = self.env.step(action_tensordict.set("_step", ~done) if bool(done.any()) else action_tensordict)
-        self._root = self.env.step_mdp(step_result)
-        return self._to_batch_step(step_result.get("next"))
+        return self._step(actions, ~done if bool(done.any()) else None)
+
+    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
+        """Steps the rows of `mask` `[n]` that are not done; the others stay unchanged."""
+        return self._step(actions, mask.unsqueeze(-1) & ~self._root.get("done"))
 
     def step_and_reset(self, actions: Tensor) -> tuple[BatchStep, Tensor, Tensor]:
         """Steps all rows and resets those that are done.
@@ -105,6 +107,13 @@ class EnvBatch:
         step_result, self._root = self.env.step_and_maybe_reset(self._with_actions(actions))
         next_td = step_result.get("next")
         return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._root.get(self._obs)
+
+    def _step(self, actions: Tensor, mask: Tensor | None) -> BatchStep:
+        """Steps the rows of `mask` `[n, 1]`, or all rows."""
+        root = self._with_actions(actions)
+        step_result = self.env.step(root if mask is None else root.set("_step", mask))
+        self._root = self.env.step_mdp(step_result)
+        return self._to_batch_step(step_result.get("next"))
 
     def _with_actions(self, actions: Tensor) -> TensorDictBase:
         spec = self.env.action_spec
@@ -117,25 +126,18 @@ class EnvBatch:
         flags = [flag.squeeze(-1) for flag in (next_td.get("terminated"), truncated)]
         return BatchStep(next_td.get(self._obs), next_td.get(self._reward).squeeze(-1), *flags)
 
-    def step_where(self, mask: Tensor, actions: Tensor) -> BatchStep:
-        """Steps the rows of `mask` `[n]`; the others stay unchanged."""
-        step_mask = (mask & ~self._root.get("done").squeeze(-1)).unsqueeze(-1)
-        step_result = self.env.step(self._with_actions(actions).set("_step", step_mask))
-        self._root = self.env.step_mdp(step_result)
-        return self._to_batch_step(step_result.get("next"))
-
     def render(self, row: int) -> np.ndarray | None:
         """Returns None: TensorDict environments render into entries, not by a call."""
         return None
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Tensor]:
         """Raises NotImplementedError: TensorDict environments do not return the states of rows."""
         raise NotImplementedError("A TensorDict environment does not return the states of its rows.")
 
     # `vecrl.snapshot` captures the environment as a whole instead.
     get_state.is_generic_get_state = True  # pyright: ignore[reportFunctionMemberAccess]
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Raises NotImplementedError: TensorDict environments do not take the states of rows."""
         raise NotImplementedError("A TensorDict environment does not take the states of its rows.")
 
@@ -158,7 +160,9 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
         )
 
 
-def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any) -> Any:
+def to_vector(
+    env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwargs: Any
+) -> VectorEnv | BatchedVectorEnv:
     """Converts a TensorDict environment, or one of `vecrl.venv`, to a vector environment (dialect 1).
 
     Args:
@@ -185,13 +189,10 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     pool = _pool_of(env)
     if isinstance(pool, BatchPool):
         return BatchedVectorEnv(pool.simulator, **kwargs)
-    heterogeneous = [
-        worker_info
-        for worker_info in pool.worker_infos
-        if AnySpace() in (worker_info.observation_space, worker_info.action_space)
-    ]
-    if heterogeneous or any(
-        worker_info.observation_space != pool.worker_info.observation_space for worker_info in pool.worker_infos
+    first_space = pool.worker_info.observation_space
+    if any(
+        info.observation_space != first_space or AnySpace() in (info.observation_space, info.action_space)
+        for info in pool.worker_infos
     ):
         raise SpaceError("Expected environments with equal spaces for a vector environment, got different ones.")
     return VectorEnv.from_pool(pool, **kwargs)
@@ -203,7 +204,18 @@ def _pool_of(env: BaseVenv) -> Pool | BatchPool:
     return env._pool
 
 
-def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
+def _without_torch_wrappers(env: object) -> object:
+    """Returns the environment that takes and returns arrays.
+
+    Raises:
+        SpaceError: a `TorchWrapper` changes actions.
+    """
+    while isinstance(env, TorchWrapper):
+        env = env.unwrapped_actions_env
+    return env
+
+
+def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> BaseVenv:
     """Converts an environment of another dialect to one with ids (dialect 2), on the same workers or tensors.
 
     Nothing is copied. Do not use `env` any more; closing the result closes it.
@@ -226,8 +238,7 @@ def to_venv(env: Any, *, observation: Key | None = None, **kwargs: Any) -> BaseV
     (2, 4)
     >>> venv.close()
     """
-    while isinstance(env, TorchWrapper):
-        env = env.unwrapped_actions_env
+    env = _without_torch_wrappers(env)
     if isinstance(env, SingleEnvOfBatch | BatchedVectorEnv):
         env = env.simulator
     if isinstance(env, BaseVenv):
@@ -255,21 +266,23 @@ class PoolVenv(BaseVenv):
         self._init_over_pool(pool, wait_num, timeout, stack_dicts, call_env_seed=False)
 
 
-class TensorToNumpyWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+class TensorToNumpyWrapper(gymnasium.Wrapper):
     """Wraps a single environment that takes and returns tensors into one that takes and returns arrays and numbers."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Resets the environment and returns the observation as an array, and the info."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs.numpy(force=True), info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
         obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
         return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info
 
 
-def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
+def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
     """Converts an environment of any other dialect to a TensorDict environment (dialect 3).
 
     Args:
@@ -293,8 +306,7 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
         env = to_vector(env)
     if isinstance(env, EnvBase):
         return env
-    while isinstance(env, TorchWrapper):
-        env = env.unwrapped_actions_env
+    env = _without_torch_wrappers(env)
     if isinstance(env, SingleEnvOfBatch):
         env = TensorToNumpyWrapper(env)
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | BaseVectorEnv):

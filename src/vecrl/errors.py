@@ -110,7 +110,7 @@ class Failure:
     kind: str = "raised"
 
 
-_ENDINGS = {
+_ADVICE_BY_COMMAND = {
     "construct": "No environment was created, and no worker is left running.",
     "close": "All environments and workers are closed nevertheless.",
 }
@@ -137,7 +137,7 @@ class WorkerError(VecrlError, RuntimeError):
         self.env_ids = tuple(i for f in self.failures for i in f.env_ids)
         if advice is None:
             commands = {failure.command for failure in self.failures}
-            advice = _ENDINGS.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
+            advice = _ADVICE_BY_COMMAND.get(commands.pop(), self.advice) if len(commands) == 1 else self.advice
         self.advice = advice
         super().__init__("\n".join([*map(_describe, self.failures), advice]))
         self.__cause__ = next((f.exception for f in self.failures if f.exception is not None), None)
@@ -186,7 +186,7 @@ class remap_failures:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, WorkerError):
             remapped = failures_to_error([new for f in error.failures for new in self._remap(f)], advice=self._advice)
             remapped.results = error.results
@@ -207,7 +207,7 @@ def _rebuild_error(cls: type[WorkerError], failures: list[Failure], advice: str)
     return cls(unpickle_exceptions(failures), advice=advice)
 
 
-def _pickle_exception(error: BaseException | None) -> Any:
+def _pickle_exception(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
     try:
@@ -218,18 +218,18 @@ def _pickle_exception(error: BaseException | None) -> Any:
     return body
 
 
-def _unpickle_exception(body: Any) -> BaseException | None:
+def _unpickle_exception(body: object) -> BaseException | None:
     try:
-        return pickle.loads(body) if body else None
+        return pickle.loads(body) if isinstance(body, bytes) else None
     except BaseException:  # its module may be missing here
         return None
 
 
 def _describe(failure: Failure) -> str:
     ids = ", ".join(map(str, failure.env_ids))
-    many = "s" if len(failure.env_ids) > 1 else ""
+    plural = "s" if len(failure.env_ids) > 1 else ""
     process = f", pid {failure.pid}" if failure.pid else ""
-    head = f"environment{many} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
+    head = f"environment{plural} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
     if failure.command == "step" and failure.step:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"

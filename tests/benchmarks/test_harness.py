@@ -139,5 +139,5 @@ def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monke
 
 def test_ratios_to_another_checkout_are_taken_round_by_round():
     results = [Result("vecrl", "main", [10.0, 20, 40]), Result("vecrl, against", "main", [11.0, 20, 36])]
-    assert report.compared(results[0], results) == "1.000 (0.900 to 1.100)"
-    assert report.compared(results[1], results) is None
+    assert report.compare_checkouts(results[0], results) == "1.000 (0.900 to 1.100)"
+    assert report.compare_checkouts(results[1], results) is None
