@@ -36,7 +36,13 @@ class _Entry(TypedDict):
 _KINDS = ("value", "state", "state_dict", "object")
 _SETTERS = {"state": "set_state", "state_dict": "load_state_dict"}
 _VALUES = (type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, np.ndarray, np.generic)
-_NEEDS_OBJECT = ("object", "own", "enum", "left", "method")  # nodes that need an existing object to be restored into
+_NEEDS_OBJECT = (
+    "object",
+    "own",
+    "enum",
+    "not_stored",
+    "method",
+)  # nodes that need an existing object to be restored into
 
 
 def save(path: str | os.PathLike[str], /, **objects: object) -> None:

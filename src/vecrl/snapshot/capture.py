@@ -145,8 +145,8 @@ class Capturer:
             return capture_builtin(value, self.ref)
         handler = handler_of(cls)
         if handler is not None:
-            stays = {"stays": True} if id(value) in self._in_place_ids else {}
-            return {"is": handler.tag, **handler.capture(value, self.ref), **stays}
+            in_place = {"in_place": True} if id(value) in self._in_place_ids else {}
+            return {"is": handler.tag, **handler.capture(value, self.ref), **in_place}
         if isinstance(value, Enum):
             self.classes[class_name(cls)] = cls
             return {"is": "enum", "of": class_name(cls), "name": value.name, "value": self.ref(value.value, ".value")}
@@ -162,7 +162,7 @@ class Capturer:
         return self._object_node(value)
 
     def _stateless_node(self, value: object) -> Node:
-        node: Node = {"is": "left"}
+        node: Node = {"is": "not_stored"}
         if isinstance(value, type):
             self.classes[class_name(value)] = value
         elif isinstance(value, types.MethodType | types.BuiltinMethodType) and value.__self__ is not None:
@@ -210,7 +210,7 @@ class Capturer:
 
     def _refuse(self, value: object) -> Node:
         if self._lenient:
-            return {"is": "left"}
+            return {"is": "not_stored"}
         path, index = "", self._current
         while index > 0:
             index, label = self._parents[index]

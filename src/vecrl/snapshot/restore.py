@@ -134,8 +134,8 @@ class Restorer:
             return self._restored[index]
         node = self._nodes[index]
         tag = node["is"]
-        if tag in ("left", "method"):  # not stored: each place that refers to the node keeps its own object
-            return old if tag == "left" else self._method(node, old)
+        if tag in ("not_stored", "method"):  # not stored: each place that refers to the node keeps its own object
+            return old if tag == "not_stored" else self._method(node, old)
         if id(old) in self._claimed:
             old = MISSING
         if tag in _HANDLERS:

@@ -24,7 +24,7 @@ class Arrays:
         return cls is np.ndarray
 
     def capture(self, value: np.ndarray, ref: Ref) -> Node:
-        node: Node = {} if value.flags.writeable else {"fixed": True}
+        node: Node = {} if value.flags.writeable else {"read_only": True}
         if value.dtype == object:
             return {**node, "items": [ref(item, "[…]") for item in value.ravel().tolist()], "shape": list(value.shape)}
         base = value.base
@@ -33,7 +33,7 @@ class Arrays:
             geometry = {"shape": list(value.shape), "strides": list(value.strides), "dtype": np.empty(0, value.dtype)}
             return {**node, "base": ref(base, ".base"), "at": offset, **geometry}
         if value.flags.f_contiguous and not value.flags.c_contiguous:
-            return {**node, "turned": np.array(value.T, order="C")}
+            return {**node, "transposed": np.array(value.T, order="C")}
         return {**node, "value": np.array(value, order="C")}
 
     def restore(self, node: Node, old: object, get: Get) -> Restored:
@@ -41,17 +41,17 @@ class Arrays:
             return _objects(node, get)
         if "base" in node:
             return _view(node, old, get), None
-        value = node["turned"].T if "turned" in node else node["value"]
+        value = node["transposed"].T if "transposed" in node else node["value"]
         if not isinstance(value, np.ndarray):
             raise StateError(f"Expected an array in a state, got a {type(value).__name__}.")
         if (
-            not node.get("fixed")
+            not node.get("read_only")
             and _has_writable_foreign_memory(old)
             and (old.shape, old.dtype, old.strides) == (value.shape, value.dtype, value.strides)
         ):
             return old, lambda: np.copyto(old, value)
         new = value.copy(order="K")
-        new.flags.writeable = not node.get("fixed", False)
+        new.flags.writeable = not node.get("read_only", False)
         return new, None
 
 
@@ -81,7 +81,7 @@ def _view(node: Node, old: object, get: Get) -> np.ndarray:
     new = np.ndarray(shape, dtype, raw_bytes, node["at"], strides)
     if type(old) is np.ndarray and _is_same_view(old, new):
         return old
-    new.flags.writeable = not node.get("fixed", False) and base.flags.writeable
+    new.flags.writeable = not node.get("read_only", False) and base.flags.writeable
     return new
 
 
@@ -132,17 +132,17 @@ class BitGenerators:
         return issubclass(cls, np.random.BitGenerator)
 
     def capture(self, value: np.random.BitGenerator, ref: Ref) -> Node:
-        return {"of": type(value).__name__, "state": value.state, "sown": _seed_sequence_state(value)}
+        return {"of": type(value).__name__, "state": value.state, "seed_sequence": _seed_sequence_state(value)}
 
     def restore(self, node: Node, old: object, get: Get) -> Restored:
         name, state = node["of"], node["state"]
-        if isinstance(old, np.random.BitGenerator) and (name, node["sown"]) == (
+        if isinstance(old, np.random.BitGenerator) and (name, node["seed_sequence"]) == (
             type(old).__name__,
             _seed_sequence_state(old),
         ):
             bits = old
         elif name in _BIT_GENERATORS:
-            bits = _BIT_GENERATORS[name](_make_seed_sequence(node["sown"]))
+            bits = _BIT_GENERATORS[name](_make_seed_sequence(node["seed_sequence"]))
         else:
             raise StateError(f"Expected one of NumPy's generators, {', '.join(_BIT_GENERATORS)}, got {name!r}.")
 

@@ -22,10 +22,10 @@ class Spaces:
     def capture(self, value: LibraryObject, ref: Ref) -> Node:
         attrs = vars(value)
         parts = {name: ref(attrs[name], f".{name}") for name in _STATEFUL_ATTRIBUTES if attrs.get(name) is not None}
-        return {"look": describe_space(value), "parts": parts}
+        return {"description": describe_space(value), "parts": parts}
 
     def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
-        if not self.matches(type(old)) or describe_space(old) != node["look"]:
+        if not self.matches(type(old)) or describe_space(old) != node["description"]:
             raise StateError(f"Expected the space {node['look']}, as in the state, got {old!r:.80}.")
         attrs = vars(old)
         parts = {

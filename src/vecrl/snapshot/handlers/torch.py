@@ -38,7 +38,7 @@ class Tensors(LibraryHandler):
     def capture(self, value: LibraryObject, ref: Ref) -> Node:
         if not value.is_contiguous() and value.layout != loaded_module("torch").strided:
             raise StateError(f"Expected dense tensors in a state, got one of layout {value.layout}.")
-        gradient_flag = {"asks": True} if value.requires_grad and value.is_leaf else {}
+        gradient_flag = {"requires_grad": True} if value.requires_grad and value.is_leaf else {}
         parameter_flag = {"parameter": True} if is_instance_of_library(type(value), "torch", "Parameter") else {}
         return {"value": value.detach().cpu().clone(), "device": str(value.device), **gradient_flag, **parameter_flag}
 
@@ -51,15 +51,15 @@ class Tensors(LibraryHandler):
         device = old.device if isinstance(old, torch.Tensor) else _available_device(torch, node["device"])
         new = value.to(device, copy=True)
         if node.get("parameter"):
-            new = torch.nn.Parameter(new, requires_grad=node.get("asks", False))
-        return new.requires_grad_(node.get("asks", False)), None
+            new = torch.nn.Parameter(new, requires_grad=node.get("requires_grad", False))
+        return new.requires_grad_(node.get("requires_grad", False)), None
 
 
 def _can_copy_into(old: LibraryObject, node: Node) -> bool:
     """Whether the state is written into the existing tensor, as opposed to a new one."""
     value = node["value"]
     must_keep = (
-        node.get("stays")
+        node.get("in_place")
         or is_instance_of_library(type(old), "torch", "Parameter")
         or (old.device.type == "cpu" and old.is_shared())
     )
