@@ -26,7 +26,7 @@ class Spaces:
 
     def restore(self, node: Node, old: LibraryObject, get: Get) -> Restored:
         if not self.matches(type(old)) or describe_space(old) != node["description"]:
-            raise StateError(f"Expected the space {node['look']}, as in the state, got {old!r:.80}.")
+            raise StateError(f"Expected the space {node['description']}, as in the state, got {old!r:.80}.")
         attrs = vars(old)
         parts = {
             name: get(part, attrs.get(name)) for name, part in node["parts"].items() if name in _STATEFUL_ATTRIBUTES
