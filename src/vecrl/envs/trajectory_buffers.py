@@ -111,7 +111,9 @@ class ArrayBuffer:
             (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype if self._uses_numpy else leaf.dtype)
             for leaf in first_obs
         ]
-        formats = [*obs_formats, *obs_formats, (rows, reward_dtype), (rows, torch.bool), (rows, torch.bool)]
+        formats = [*obs_formats, (rows, reward_dtype), (rows, torch.bool), (rows, torch.bool)]
+        if not self._uses_numpy:  # on a device, all observations before a step may be written one by one
+            formats = [*obs_formats, *formats]
         self.capacity = max_steps
         if not length_is_known:
             step_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in formats)
@@ -127,9 +129,8 @@ class ArrayBuffer:
     def _set_memory(self, memory: list[Tensor]) -> None:
         self._memory = memory
         columns: list[Any] = [leaf.numpy() if self._uses_numpy else Column(leaf) for leaf in memory]
-        n = self._num_leaves
-        self._obs, self.next_obs = columns[:n], columns[n : 2 * n]
-        self.reward, self._terminated, self._truncated = columns[2 * n :]
+        *obs, self.reward, self._terminated, self._truncated = columns
+        self._obs, self.next_obs = obs[: -self._num_leaves], obs[-self._num_leaves :]
 
     def grow(self) -> None:
         """Doubles the memory."""
@@ -142,7 +143,7 @@ class ArrayBuffer:
 
     def add_first_obs(self, t: int, rows: Any, leaves: Leaves) -> None:
         """Adds the observations of `rows` (`...` for all) before step t, which are not those after the step before."""
-        if rows is ... and self._num_obs == t:
+        if rows is ... and self._obs and self._num_obs == t:
             self._num_obs += 1
             for column, leaf in zip(self._obs, leaves, strict=True):
                 column[t] = leaf
@@ -151,22 +152,19 @@ class ArrayBuffer:
 
     def to_trajectory(self, num_steps: int) -> ArrayTrajectory:
         """Returns the first `num_steps` steps, which are all that were written."""
-        n, written = self._num_leaves, min(self._num_obs, num_steps)
-        leaves = [_first_steps(leaf, num_steps) for leaf in self._memory[n:]]
-        obs = self._memory[:n]
-        if num_steps < self.capacity:
-            obs = [torch.empty_like(leaf) for leaf in leaves[:n]]
-        for new, old, next_obs in zip(obs, self._memory[:n], leaves[:n], strict=True):
-            if new is not old:
-                new[:written] = old[:written]
-            new[written:] = next_obs[written - 1 : -1]
+        *leaves, reward, terminated, truncated = (_first_steps(leaf, num_steps) for leaf in self._memory)
+        obs, next_obs = leaves[: -self._num_leaves], leaves[-self._num_leaves :]
+        obs = obs or [torch.empty_like(leaf) for leaf in next_obs]
+        start = max(1, min(self._num_obs, num_steps))
+        for leaf, next_leaf in zip(obs, next_obs, strict=True):
+            leaf[start:] = next_leaf[start - 1 : -1]
         for t, rows, first_obs in self._resets:
             for leaf, values in zip(obs, first_obs, strict=True):
                 if self._uses_numpy:
                     leaf.numpy()[t, rows] = values
                 else:
                     leaf[t].index_copy_(0, rows, values)
-        return ArrayTrajectory(obs, leaves[:n], *leaves[n:])
+        return ArrayTrajectory(obs, next_obs, reward, terminated, truncated)
 
 
 # -- TensorDicts
