@@ -18,6 +18,7 @@ from torch import Tensor
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .base import EnvBase
+from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
 from .spec_container import Key, derived
@@ -67,7 +68,7 @@ class GymLikeEnv(EnvBase):
     """
 
     libname: str | None = None
-    excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_leaves", "_layout", "_tuples")
+    excluded_from_state = ("info_dict_reader", "_info_keys", "_encoders", "_obs_keys", "_layout", "_tuples")
     _dict_actions = False
     """Whether the library takes a dict of actions, even for a single action."""
 
@@ -124,6 +125,7 @@ class GymLikeEnv(EnvBase):
 
     # -- reading the library's tuples
 
+    @bypassed_by("_fast_step")
     def _output_transform(self, step_outputs_tuple: tuple[Any, ...]) -> StepOutput:
         """Converts the return value of the library's `step` to (obs, reward, terminated, truncated, done, info)."""
         if not isinstance(step_outputs_tuple, tuple) or len(step_outputs_tuple) != 5:
@@ -131,6 +133,7 @@ class GymLikeEnv(EnvBase):
         obs, reward, terminated, truncated, info = step_outputs_tuple
         return obs, reward, terminated, truncated, terminated | truncated, info
 
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
     def _reset_output_transform(self, reset_outputs_tuple: Any) -> tuple[Any, dict[str, Any]]:
         """Converts the return value of the library's `reset` to (obs, info)."""
         if not isinstance(reset_outputs_tuple, tuple) or len(reset_outputs_tuple) != 2:
@@ -138,6 +141,7 @@ class GymLikeEnv(EnvBase):
         obs, info = reset_outputs_tuple
         return obs, info
 
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
     def read_action(self, action: Any) -> Any:
         """Converts an action, a tensor or a TensorDict of several, to the arrays and numbers that the library takes.
 
@@ -159,6 +163,7 @@ class GymLikeEnv(EnvBase):
     def _action_leaf(self) -> Any:
         return self.action_spec
 
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym")
     def read_obs(self, observations: Any) -> dict[str, Any]:
         """Converts an observation to a dict of tensors, nested like `observation_spec`.
 
@@ -174,10 +179,12 @@ class GymLikeEnv(EnvBase):
         _set_nested(entries, obs_keys[0], self.observation_spec[obs_keys[0]].encode(observations))
         return entries
 
+    @bypassed_by("_fast_step")
     def read_reward(self, reward: Any) -> Tensor:
         """Converts a reward to a tensor of `reward_spec`."""
         return self.reward_spec.encode(reward)
 
+    @bypassed_by("_fast_step")
     def read_done(self, terminated: Any = None, truncated: Any = None, done: Any = None) -> tuple[Any, Any, Any, bool]:
         """Derives the missing done flags of a step.
 
@@ -190,6 +197,7 @@ class GymLikeEnv(EnvBase):
             terminated = done if truncated is None else done ^ (done & truncated)
         return terminated, truncated, done, done if isinstance(done, bool) else bool(np.any(done))
 
+    @bypassed_by("_fast_step")
     def read_info(self, info: Info, tensordict_out: TensorDictBase) -> TensorDictBase:
         """Calls the registered readers, which write entries of `info` into `tensordict_out`, and returns it."""
         for reader in self.info_dict_reader:
@@ -272,6 +280,7 @@ class GymLikeEnv(EnvBase):
         obs, info = self._reset_output_transform(self._env.reset(**kwargs))
         return self._with_info(self.read_obs(obs), info)
 
+    @bypassed_by("_fast_step")
     def _step_env(self, action: Any) -> StepOutput:
         output = self._output_transform(self._env.step(action))
         for _ in range(self.frame_skip - 1):
@@ -297,12 +306,14 @@ class GymLikeEnv(EnvBase):
                 entries[name] = self._flag(flag)
         return self._with_info(entries, info)
 
+    @bypassed_by("_fast_step")
     def _flag(self, flag: Any) -> Tensor:
         if isinstance(flag, bool | np.bool_):
             return torch.tensor([flag], device=self.device)
         tensor = torch.as_tensor(flag, dtype=torch.bool, device=self.device)
         return tensor.reshape(*self.batch_size, -1)
 
+    @bypassed_by("_fast_step")
     def _with_info(self, entries: dict[str, Any], info: Info) -> TensorDictBase:
         data: Any = TensorDict(entries, self.batch_size, device=self.device)
         return self.read_info(info, data) if self.info_dict_reader else data

@@ -7,7 +7,7 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
 from .done_flags import any_true, fill_flags, has_all_flags
 from .entry_copies import owned
+from .fast_paths import bypassed_by
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
@@ -26,8 +27,7 @@ from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
 from .step_mdp import leaves_of, step_mdp_for
 from .step_validation import check_result, missing_input_error, reshape_reward
 
-STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
-"""If a subclass overrides one of these methods, no faster way to step is used."""
+_bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
 _STATE_FACT_SPECS = ("observation", "action")
 
 
@@ -58,16 +58,19 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- methods that a subclass defines
 
+    @_bypassed
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         raise NotImplementedError(f"{type(self).__name__} has no _reset.")
 
+    @_bypassed
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         raise NotImplementedError(f"{type(self).__name__} has no _step.")
 
+    @bypassed_by("_unwrapped_gym")
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         """Returns a whole rollout, or None if the environment has no faster way than single steps.
 
         Args:
@@ -76,10 +79,6 @@ class SteppedEnv(Stateful, SpecContainer):
             break_when_any_done: stop at the first step that is done.
         """
         return None
-
-    def _overrides(self, base: type, names: Iterable[str]) -> bool:
-        """Returns whether the class overrides any of these attributes of `base`, so that a faster way may differ."""
-        return any(getattr(type(self), name) is not getattr(base, name) for name in names)
 
     def _state_facts(self) -> dict[str, Any]:
         shapes = [
@@ -91,6 +90,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- resets
 
+    @_bypassed
     def reset(
         self, tensordict: TensorDictBase | None = None, *, set_state: bool | None = None, **kwargs: Any
     ) -> TensorDictBase:
@@ -146,6 +146,7 @@ class SteppedEnv(Stateful, SpecContainer):
         reset_td = owned(reset_td, tensordict, self._arrays_are_new)
         return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
 
+    @_bypassed
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
         masks = self._done_masks(tensordict)
@@ -178,6 +179,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- steps
 
+    @_bypassed
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Applies the actions in `tensordict` and writes the results under "next".
 
@@ -263,6 +265,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 fill_flags(tensordict, *group)
         return tensordict
 
+    @_bypassed
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """Steps the environment and resets the rows that are done after the step.
 
@@ -292,6 +295,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks = self._done_masks(root)
         return root if masks is None else merge_into(root, RowMasks(masks, self.done_prefixes).select(reset_td, root))
 
+    @_bypassed
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the root of the next step: `vecrl.envs.utils.step_mdp` with the keys of this environment.
 
@@ -322,6 +326,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- actions, seeds
 
+    @bypassed_by("_rollout_at_once")
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Writes a random action for every row into `tensordict` (by default a new one) and returns it."""
         if tensordict is None:
@@ -343,6 +348,7 @@ class SteppedEnv(Stateful, SpecContainer):
         """Returns the leading sizes of `tensordict` that the specs do not have."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
+    @bypassed_by("_unwrapped_gym")
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seeds the environment and returns the seed for the next environment of a batch, which is a different one.
 

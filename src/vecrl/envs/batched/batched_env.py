@@ -7,6 +7,7 @@ workers create them and report their metadata.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -24,16 +25,17 @@ from ...engine.transition import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
+from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..row_masks import RowMasks, merge_into
 from ..seed_chain import next_seed, validate_seed
 from ..spec_container import INPUTS, OUTPUTS
+from ..trajectory_buffers import ArrayBuffer, Leaves
 from .autograd_graphs import Graphs
 from .codecs import GymCodec, TensorDictCodec
 from .entry_layout import is_tensordict_layout, stack_full_specs
 from .env_factories import Kwargs, make_env_fns, merge_kwargs, split_makers
 from .env_simulator import METHOD, MISSING, resolve_spaces, same_metadata
-from .gym_rollout import fits_in_memory, play_rollout
 from .metadata import EnvMetaData
 from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_rows, zero_specs
 
@@ -390,24 +392,17 @@ class BatchedEnv(EnvBase):
             else super().rand_action(tensordict)
         )
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         codec = self._codec
         if isinstance(codec, TensorDictCodec) or (self._has_custom_rand_action and actions is None):
             return None
-        if not fits_in_memory(codec.layout, self.num_workers, steps, break_when_any_done):
-            return None
-        actions = self.action_spec.rand((steps,)) if actions is None else actions[:, :steps].transpose(0, 1).clone()
+        actions = known_actions(self, steps, actions)
+        gym_actions = list(codec.actions(actions))
         self._seed_before_use = None
-        numpy_actions = list(codec.actions(actions))
-        first_transition = self._reset_gym(codec, None, {})
-        trajectory = play_rollout(
-            first_transition,
-            lambda action, reset_done: self._send_step(codec, action, reset_done),
-            numpy_actions,
-            codec.layout,
-            break_when_any_done,
-        )
-        return self._to_own_device(codec.trajectory_to_tensordict(trajectory, actions))
+        arrays = _PoolArrays(codec, partial(self._reset_gym, codec, None, {}), partial(self._send_step, codec))
+        rows = (self.num_workers,)
+        trajectory = rollout_arrays(arrays, gym_actions, rows, self.reward_spec.dtype, break_when_any_done)
+        return to_tensordict(self, self._require_pool().worker_info.metadata["keys"], trajectory, actions)
 
     # -- seeds, attributes, states
 
@@ -485,6 +480,31 @@ class BatchedEnv(EnvBase):
         state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
         kind = f"{type(self).__name__}(num_workers={self.num_workers}, backend={self._backend_name!r}, {state}"
         return f"{kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
+
+
+class _PoolArrays:
+    """Gymnasium environments in a pool at array level, see `ArrayEnv`."""
+
+    def __init__(self, codec: GymCodec, reset: Callable[[], Transition], step: Callable[[Any, bool], Transition]):
+        self._split, self._reset, self._step = codec.layout.split, reset, step
+
+    def reset_arrays(self) -> Leaves:
+        return self._split(self._reset().obs)
+
+    def step_arrays(self, action: Any, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
+        transition = self._step(action, reset_done)
+        obs, rows = self._split(transition.obs), transition.final_rows
+        for column, leaf in zip(out.next_obs, obs, strict=True):
+            column[t] = leaf
+        out.reward[t] = transition.reward
+        if not len(transition.done_rows):
+            return False
+        out.add_flags(t, transition.terminated, transition.truncated)
+        if len(rows):
+            out.add_first_obs(t + 1, rows, [leaf[rows] for leaf in obs])
+            for column, final in zip(out.next_obs, self._split(transition.final_obs), strict=True):
+                column[t, rows] = final
+        return True
 
 
 class SerialEnv(BatchedEnv):

@@ -23,7 +23,6 @@ from ...specs import Composite, TensorSpec
 from ..spec_container import FLAGS, OUTPUTS, Key
 from .autograd_graphs import Graphs
 from .entry_layout import NEXT, PICKLED, STEP, Path, inputs_of, key_of, only_non_tensors, paths_of
-from .gym_rollout import BatchTrajectory
 from .metadata import EnvMetaData
 
 Rows = np.ndarray | None
@@ -182,19 +181,6 @@ class GymCodec:
                 f"{tuple(actions.shape)} for all steps and environments."
             )
         return self._action_spec.to_numpy(actions)
-
-    def trajectory_to_tensordict(self, trajectory: BatchTrajectory, actions: Tensor) -> TensorDict:
-        """Returns a whole rollout `[n, T]`, with time first in memory. `actions` are `[T, n, ...]`."""
-        steps, n = trajectory.reward.shape
-        done_flags = trajectory.terminated | trajectory.truncated, trajectory.terminated, trajectory.truncated
-        flags = [torch.from_numpy(flag[..., None]) for flag in done_flags]
-        reward = torch.from_numpy(trajectory.reward[..., None]).to(self._reward_dtype)
-        next_td = self._fill_entries(trajectory.next_obs, flags, [steps, n], {self._reward_key: reward})
-        no_flags = [torch.zeros(steps, n, 1, dtype=torch.bool) for _ in FLAGS]
-        root = self._fill_entries(trajectory.obs, no_flags, [steps, n], {self._action_key: actions[:steps]})
-        batch_first: Any = root.set("next", next_td).apply(lambda leaf: leaf.transpose(0, 1), batch_size=[n, steps])
-        batch_first.names = [None, "time"]
-        return batch_first
 
     def next_tensordict(self, transition: Transition) -> TensorDict:
         """Returns the "next" TensorDict of a transition, with final observations."""

@@ -106,3 +106,10 @@ def _activate(module: ModuleType | None) -> None:
     global _current_backend
     _current_backend = module
     ignore_modules([] if module is None else [name for name in _GYM_LIBRARIES if name != module.__name__])
+
+
+class AvailableEnvs:
+    """Descriptor that returns `_env_names()` of the class: the names of the environments that can be made."""
+
+    def __get__(self, owner: Any, cls: Any = None) -> list[str]:
+        return cls._env_names()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from vecrl.envs import trajectory
-from vecrl.envs.trajectory import Trajectory
+from vecrl.envs import trajectory_buffers
+from vecrl.envs.trajectory_buffers import TensorDictBuffer
 from vecrl.errors import SpaceError
 
 from .counting_envs import Counting, Groups
@@ -20,7 +20,7 @@ def _step(number: int, agents: int = 3) -> TensorDict:
 
 
 def _recorded(steps: list[TensorDict], most: int, exactly: bool, dim: int = 1) -> TensorDict:
-    used = Trajectory(dim, most, exactly)
+    used = TensorDictBuffer(dim, most, exactly)
     for step in steps:
         used.add(step)
     return used.to_tensordict()
@@ -29,7 +29,7 @@ def _recorded(steps: list[TensorDict], most: int, exactly: bool, dim: int = 1) -
 @pytest.mark.parametrize("large", [0, 1 << 15])
 @pytest.mark.parametrize(("most", "exactly"), [(5, True), (5, False), (9, False)])
 def test_trajectory_equals_stacked_steps(large: int, most: int, exactly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory, "_MIN_BLOCK_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
     steps = [_step(i) for i in range(5)]
     rollout, expected = _recorded(steps, most, exactly), torch.stack(steps, 1)
     assert rollout.batch_size == (2, 5)
@@ -57,7 +57,7 @@ def test_changing_entries_raise() -> None:
 
 @pytest.mark.parametrize("large", [0, 1 << 15])
 def test_entries_that_become_nested_raise(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory, "_MIN_BLOCK_BYTES", large)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", large)
     flat = TensorDict({"x": torch.zeros(2, 3)}, [2])
     nested = TensorDict({"x": TensorDict({"y": torch.zeros(2)}, [2])}, [2])
     for first, second in ((flat, nested), (nested, flat)):
@@ -66,13 +66,13 @@ def test_entries_that_become_nested_raise(large: int, monkeypatch: pytest.Monkey
 
 
 def test_changing_shapes_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory, "_MIN_BLOCK_BYTES", 0)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
     with pytest.raises(SpaceError, match=r"Expected shape \(2, 3, 4\) in every step, got \(2, 1, 4\)"):
         _recorded([_step(0), _step(1, agents=1)], 2, True)
 
 
 def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trajectory, "_MIN_BLOCK_BYTES", 0)
+    monkeypatch.setattr(trajectory_buffers, "_MIN_BLOCK_BYTES", 0)
     weight = torch.ones(2, requires_grad=True)
     rollout = _recorded([TensorDict({"action": weight * i}, [2]) for i in range(3)], 3, True)
     rollout["action"].sum().backward()
