@@ -17,6 +17,7 @@ from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.simulator import BatchSimulator
 from ..simulators.registry import Entry, find_entry
+from .checked_simulator import CheckedSimulator
 from .torch_wrapper import TorchWrapper
 
 Device = str | torch.device
@@ -198,8 +199,11 @@ def make_native_env(
 class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
     """A single environment over a `BatchSimulator` of one row, with tensors and without auto-reset."""
 
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
+
     def __init__(self, simulator: BatchSimulator):
         self.simulator = simulator
+        self._checked = CheckedSimulator(simulator)
         self.observation_space = simulator.observation_space
         self.action_space = simulator.action_space
         self.metadata = simulator.metadata
@@ -209,12 +213,12 @@ class SingleEnvOfBatch(gymnasium.Env[torch.Tensor, torch.Tensor]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """Resets the environment and returns `(observation, info)`; the observation is a tensor."""
-        return self.simulator.reset([seed], options)[0], {}
+        return self._checked.reset([seed], options)[0], {}
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, Any, Any, Any, dict[str, Any]]:
         """Steps the environment and returns gymnasium's five values; all but the info are tensors, and so are the
         info's values."""
-        step = self.simulator.step(action[None])
+        step = self._checked.step(action[None])
         info = {key: value[0] for key, value in step.info.items()}
         return step.next_obs[0], step.reward[0], step.terminated[0], step.truncated[0], info
 
