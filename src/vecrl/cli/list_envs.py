@@ -28,7 +28,9 @@ def show_envs(prefix: str | None) -> None:
             )
         else:
             table.add_row(
-                f"{name}::", escape(availability.summary), f"[yellow]missing[/]; {escape(availability.install or '')}"
+                f"{name}::",
+                escape(availability.summary),
+                f"[yellow]missing[/]; {escape(availability.install or availability.missing)}",
             )
     console.print(table)
     console.print("Names without a prefix are gymnasium's. [bold]vecrl envs --prefix NAME[/] lists all of a prefix.")
