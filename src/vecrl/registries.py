@@ -48,7 +48,7 @@ class Registry(dict[str, E], Generic[E]):
         self[name] = entry
 
     def installed(self) -> dict[str, EntryPoint]:
-        """Returns the entry points of installed distributions whose names are not registered; imports nothing."""
+        """Returns the entry points of installed distributions with names that are not registered; imports nothing."""
         return {point.name: point for point in entry_points(group=self.group) if point.name not in self}
 
     def names(self) -> tuple[str, ...]:
