@@ -6,9 +6,9 @@ from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
 
-from vecrl.cli.console import console
-from vecrl.simulators.registry import available, known_prefixes
-from vecrl.vector import factory  # noqa: F401 -- fills the registry on import
+from ..simulators.registry import available, known_prefixes
+from ..vector import factory  # noqa: F401 -- fills the registry on import
+from .console import console
 
 MAX_SAMPLES = 6  # names per prefix in the overview
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.population import creation_errors
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.torch_wrapper import TorchWrapper
+from ..policy.policy_io import PolicyIO
+from ..policy.population import creation_errors
+from ..simulators.registry import find_entry
+from ..vector.factory import make_vector_env
+from ..vector.torch_wrapper import TorchWrapper
+from .constant_obs import make_constant_obs_env
 
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"

@@ -14,15 +14,15 @@ from gymnasium.spaces import Box, Discrete, Space
 from rich.table import Table
 from torch import Tensor, nn
 
-from vecrl.cli.console import INTERRUPTED, console
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
-from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
-from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
-from vecrl.simulators.registry import find_entry
+from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
+from ..policy.evaluation.pool_loop import Evaluation
+from ..policy.population import PopulationEvaluator
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import Numbers, OwnSeeds, seed_for, stream_for
+from ..simulators.registry import find_entry
+from .console import INTERRUPTED, console
+from .constant_obs import make_constant_obs_env
+from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
 
 
 class RandomActions(nn.Module):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.engine.simulator import BatchSimulator
-from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.vector.checked_simulator import CheckedSimulator
+from ...engine.simulator import BatchSimulator
+from ...vector.checked_simulator import CheckedSimulator
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
 
 ALIVE_CHECK_INTERVAL = 16  # steps between two reads of the mask of active members
 RESIZE_FRACTION = 0.5  # a smaller batch is made when at most this share of the members is active
