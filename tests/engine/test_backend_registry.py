@@ -128,7 +128,7 @@ def test_names_that_are_registered_are_replaced_on_request_only() -> None:
     assert not backend_entry(NAME).runs_inline
 
 
-@pytest.mark.parametrize("load", [ToyBackend, "toy:ToyBackend", None])
+@pytest.mark.parametrize("load", [ToyBackend, "toy:ToyBackend", None, lambda specs, options: ToyBackend])
 def test_loaders_that_are_no_functions_raise(load: Any) -> None:
     with pytest.raises(TypeError, match="load of the backend 'odd' to be a function"):
         register_backend("odd", load)
@@ -145,6 +145,10 @@ def test_empty_names_raise() -> None:
     [
         (lambda: None, "to return the class of the backend, got None"),
         (lambda: type("Odd", (), {"send": print}), "got Odd without attach, broadcast, receive, timed_out, kill"),
+        (
+            lambda: type("Odd", (SerialBackend,), {"__init__": lambda self: None}),
+            r"to take \(worker_specs, options\), got",
+        ),
     ],
 )
 def test_incomplete_backends_are_named_when_they_are_used(load: Any, message: str) -> None:

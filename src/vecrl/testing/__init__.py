@@ -43,7 +43,7 @@ __all__ = [
     "TransformConformance",
 ]
 
-if "pytest" in sys.modules:  # pytest shows the values in assertions of the modules that it is told to rewrite
+if "pytest" in sys.modules:  # pytest shows the values in assertions of the modules that it rewrites
     sys.modules["pytest"].register_assert_rewrite(
         *(f"{__name__}.{module}" for module in {*_MODULES.values(), "comparisons"})
     )

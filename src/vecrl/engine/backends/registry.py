@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Literal
 
 from ...errors import VersionError
@@ -70,7 +71,15 @@ class BackendEntry:
                     f"Expected the backend {self.name!r} to have all methods of vecrl.engine.backends.base.Backend, "
                     f"got {make.__name__} without {', '.join(missing)}. Define what is missing."
                 )
-        return make(worker_specs, options)
+        try:
+            return make(worker_specs, options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not from the call itself
+                raise
+            raise TypeError(
+                f"Expected the constructor of the backend {self.name!r} to take (worker_specs, options), got {error}. "
+                "Define it with these two arguments."
+            ) from error
 
 
 _METHODS = [name for name in vars(Backend) if not name.startswith("_")]
@@ -94,7 +103,7 @@ def register_backend(
 
     Raises:
         ValueError: the name is empty or registered, or `runs_inline` is given without `in_process`.
-        TypeError: `load` is the class itself, or cannot be called.
+        TypeError: `load` is the class itself, or cannot be called without arguments.
 
     >>> from vecrl.engine import Pool
     >>> from vecrl.engine.backends.serial import SerialBackend
@@ -105,12 +114,20 @@ def register_backend(
     """
     if runs_inline and not in_process:
         raise ValueError(f"Expected in_process=True together with runs_inline=True for the backend {name!r}.")
-    if isinstance(load, type) or not callable(load):
+    if isinstance(load, type) or not callable(load) or not _takes_no_arguments(load):
         raise TypeError(
-            f"Expected load of the backend {name!r} to be a function that imports and returns the class, got "
+            f"Expected load of the backend {name!r} to be a function without arguments that returns the class, got "
             f"{load!r:.80}. Give `lambda: TheClass`."
         )
     _entries.add(name, BackendEntry(name, load, in_process, runs_inline, takes_ray_options), replace)
+
+
+def _takes_no_arguments(function: Callable[..., object]) -> bool:
+    try:
+        signature(function).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def unregister_backend(name: str) -> None:
