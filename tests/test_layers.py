@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import vecrl
+
 SOURCE = Path(__file__).parents[1] / "src" / "vecrl"
 # the files that may import Ray
 RAY_FILES = {f"engine/backends/ray_cluster/{name}.py" for name in ("backend", "placement", "session")}
@@ -51,6 +53,18 @@ def test_imports_without_specs_do_not_load_torch(statement: str) -> None:
     assert not _imported_modules(statement) & {"torch", "tensordict", "yaml"}
 
 
+def test_subpackages_are_attributes_that_are_imported_on_first_use() -> None:
+    modules = "print(*sorted(name for name in sys.modules if name.count('.') == 1 and name.startswith('vecrl.')))"
+    code = f"import sys, vecrl; {modules}; vecrl.errors; {modules}; print(vecrl.vector.VectorEnv.__name__, dir(vecrl))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after, last = done.stdout.splitlines()
+    assert (before, after) == ("", "vecrl.errors")
+    assert last.startswith("VectorEnv")
+    assert all(repr(path.stem) in last for path in SOURCE.iterdir() if (path / "__init__.py").exists())
+    with pytest.raises(AttributeError, match="module 'vecrl' has no attribute 'vectors'"):
+        _ = vecrl.vectors  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize(
     "module",
     ["vecrl", "vecrl.vector", "vecrl.venv", "vecrl.policy", "vecrl.specs", "vecrl.specs.convert", "vecrl.envs"],
@@ -89,13 +103,17 @@ def test_errors_import_no_other_module() -> None:
     assert _disallowed_imports("errors.py", (), {"cloudpickle"}) == []
 
 
+def test_registries_import_no_other_module() -> None:
+    assert _disallowed_imports("registries.py", (), set()) == []
+
+
 def test_snapshot_imports_numpy_only() -> None:
     assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
 
 def test_engine_imports_arrays_and_spaces_only() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams"
+    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams", "vecrl.registries"
     found = _disallowed_imports("engine", own, libraries)
     assert {line.split(" imports ")[0] for line in found} == RAY_FILES
     for path in RAY_FILES:
@@ -167,7 +185,7 @@ def test_only_spec_conversions_import_gymnasium() -> None:
 
 def test_simulators_import_the_engine_contract_and_their_own_library_only() -> None:
     seams = ("vecrl.engine.simulator", "vecrl.engine.space_layout", "vecrl.errors", "vecrl.simulators", "vecrl.seeding")
-    seams = (*seams, "vecrl.snapshot")
+    seams = (*seams, "vecrl.snapshot", "vecrl.registries")
     for path in sorted((SOURCE / "simulators").iterdir()):
         if path.suffix == ".py" or path.is_dir():
             own = {"brax": {"brax", "jax", "torch"}, "native": {"torch"}}.get(path.stem, set())  # these return tensors

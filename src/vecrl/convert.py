@@ -24,10 +24,12 @@ from .envs.spec_container import Key
 from .envs.utils import single_observation_key
 from .errors import SpaceError
 from .simulators.heterogeneous import AnySpace
+from .specs import OneHot
 from .specs.convert import space_from_spec
 from .vector import VectorEnv
 from .vector.base import BaseVectorEnv
 from .vector.batched_env import BatchedVectorEnv
+from .vector.checked_simulator import ALL_NAMES, require
 from .vector.factory import SingleEnvOfBatch
 from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
@@ -48,6 +50,8 @@ class EnvBatch:
         TypeError: `env` is no `EnvBase`.
     """
 
+    checks_actions = True  # rows of one-hot actions are allowed too; see `BatchSimulator`
+
     def __init__(self, env: EnvBase, observation: Key | None = None):
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected a TensorDict environment (EnvBase), got {env!r:.80}.")
@@ -65,6 +69,7 @@ class EnvBatch:
         self.observation_space = space_from_spec(env.observation_spec[self._obs][0])
         self.action_space = space_from_spec(env.action_spec[0])
         self.device = str(env.device or "cpu")
+        self._is_one_hot = isinstance(env.observation_spec[self._obs], OneHot)  # the space has indices
         self._all_false = torch.zeros(self.num_envs, 1, dtype=torch.bool, device=env.device)
         self._root: TensorDictBase = TensorDict({}, env.batch_size)
 
@@ -72,22 +77,22 @@ class EnvBatch:
         """Resets all rows and returns their observations `[n, ...]`. The seeds of other rows follow from the first.
 
         Raises:
-            ValueError: there are options, or the seeds are not those that one int gives (in a vector environment or in
+            SpaceError: there are options, or the seeds are not those that one int gives (in a vector environment or in
                 a `GymWrapper` around one).
         """
         if options:
-            raise ValueError(f"Expected no options for a TensorDict environment, got {options}.")
+            raise SpaceError(f"Expected no options for a TensorDict environment, got {options}.")
         if seeds is not None:
             _check_seed_chain(seeds)
             self.env.set_seed(seeds[0])
         self._root = self.env.reset()
-        return self._root.get(self._obs)
+        return self._obs_of(self._root)
 
     def reset_where(self, mask: Tensor) -> Tensor:
         """Resets the rows of `mask` `[n]` and returns the observations of all rows."""
         if bool(mask.any()):
             self._root = self.env.reset(self._root.set("_reset", mask.unsqueeze(-1)))
-        return self._root.get(self._obs)
+        return self._obs_of(self._root)
 
     def step(self, actions: Tensor) -> BatchStep:
         """Steps all rows except those that are done, which stay unchanged."""
@@ -106,7 +111,7 @@ class EnvBatch:
         """
         step_result, self._root = self.env.step_and_maybe_reset(self._with_actions(actions))
         next_td = step_result.get("next")
-        return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._root.get(self._obs)
+        return self._to_batch_step(next_td), next_td.get("done").squeeze(-1), self._obs_of(self._root)
 
     def _step(self, actions: Tensor, mask: Tensor | None) -> BatchStep:
         """Steps the rows of `mask` `[n, 1]`, or all rows."""
@@ -119,12 +124,18 @@ class EnvBatch:
         spec = self.env.action_spec
         if actions.shape != spec.shape and actions.shape == spec.shape[:1]:  # indices for one-hot actions
             actions = torch.nn.functional.one_hot(actions.long(), spec.shape[-1])
+        elif actions.shape != spec.shape:
+            raise SpaceError(f"Expected actions of shape {tuple(spec.shape)}, got {tuple(actions.shape)}.")
         return self._root.set(self._action, actions.to(spec.dtype))
+
+    def _obs_of(self, tensordict: TensorDictBase) -> Tensor:
+        obs = tensordict.get(self._obs)
+        return obs.argmax(-1) if self._is_one_hot else obs
 
     def _to_batch_step(self, next_td: TensorDictBase) -> BatchStep:
         truncated = next_td.get("truncated", self._all_false)
         flags = [flag.squeeze(-1) for flag in (next_td.get("terminated"), truncated)]
-        return BatchStep(next_td.get(self._obs), next_td.get(self._reward).squeeze(-1), *flags)
+        return BatchStep(self._obs_of(next_td), next_td.get(self._reward).squeeze(-1), *flags)
 
     def render(self, row: int) -> np.ndarray | None:
         """Returns None: TensorDict environments render into entries, not by a call."""
@@ -154,7 +165,7 @@ def _check_seed_chain(seeds: Sequence[int | None]) -> None:
         else [list(range(first_seed, first_seed + count)), seed_chain(first_seed, count)]
     )
     if list(seeds) not in valid:
-        raise ValueError(
+        raise SpaceError(
             "Expected one seed, from which a TensorDict environment derives those of its rows, "
             f"got {list(seeds)}. Give an int (with ids, to `seed`)."
         )
@@ -230,7 +241,7 @@ def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> Ba
 
     Raises:
         SpaceError: `env` has several observations, actions or groups, or is a `TorchWrapper` that changes actions.
-        TypeError: `env` is none of these.
+        TypeError: `env` is none of these, or is a simulator that lacks a method of `BatchSimulator`.
 
     >>> from vecrl.vector import make_vector_env
     >>> venv = to_venv(make_vector_env("native::CartPole-v1", num_envs=4))
@@ -251,6 +262,8 @@ def to_venv(env: object, *, observation: Key | None = None, **kwargs: Any) -> Ba
         return BatchedVenv(EnvBatch(env, observation), **kwargs)
     if isinstance(env, BatchSimulator):
         return BatchedVenv(env, **kwargs)
+    if hasattr(env, "step") and hasattr(env, "num_envs") and not hasattr(env, "single_observation_space"):
+        require(env, ALL_NAMES)
     raise TypeError(
         f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. For another library's vector environment, "
         "pass the functions that create its environments to a class of vecrl.venv."
@@ -317,4 +330,7 @@ def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
         from .classic import from_classic
 
         return from_classic(env, **kwargs)
-    raise TypeError(f"Expected an environment of gymnasium or vecrl, got {env!r}.")
+    raise TypeError(
+        f"Expected an environment of gymnasium or vecrl, got {env!r:.80}. "
+        "Wrap a BatchSimulator in BatchedVectorEnv first."
+    )

@@ -110,6 +110,8 @@ class Failure:
     kind: str = "raised"
 
 
+MAX_IDS = 16  # more consecutive ids than these are abbreviated in messages
+
 _ADVICE_BY_COMMAND = {
     "construct": "No environment was created, and no worker is left running.",
     "close": "All environments and workers are closed nevertheless.",
@@ -226,7 +228,7 @@ def _unpickle_exception(body: object) -> BaseException | None:
 
 
 def _describe(failure: Failure) -> str:
-    ids = ", ".join(map(str, failure.env_ids))
+    ids = _describe_ids(failure.env_ids)
     plural = "s" if len(failure.env_ids) > 1 else ""
     process = f", pid {failure.pid}" if failure.pid else ""
     head = f"environment{plural} {ids} (worker {failure.worker}{process}) in {failure.command!r}"
@@ -234,6 +236,13 @@ def _describe(failure: Failure) -> str:
         head += f" number {failure.step}"
     text = f"{head}: {failure.error}"
     return f"{text}\n{_indent(failure.traceback)}" if failure.traceback else text
+
+
+def _describe_ids(ids: Sequence[int]) -> str:
+    """Returns the ids as text; many consecutive ones as the first and the last."""
+    if len(ids) > MAX_IDS and tuple(ids) == tuple(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]} to {ids[-1]}"
+    return ", ".join(map(str, ids))
 
 
 def _indent(text: str) -> str:

@@ -50,6 +50,8 @@ class CountingBatch:
 
     def __init__(self, num_envs=N, dtype=torch.float32):
         self.num_envs, self.dtype, self.closed = num_envs, dtype, 0
+        if dtype == torch.int64:
+            self.observation_space = Box(-1, 2**31, (3,), np.int64)
         self.state = torch.tensor([[0, -1, 0]] * num_envs)
 
     def reset(self, seeds=None, options=None):

@@ -12,12 +12,12 @@ import torch
 import typer
 from rich.table import Table
 
-from vecrl.cli.console import INTERRUPTED, console
-from vecrl.engine.backends.registry import backend_entry
-from vecrl.policy.population import creation_errors
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import VectorEnv
+from ..engine.backends.registry import backend_entry
+from ..policy.population import creation_errors
+from ..simulators.registry import find_entry
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import VectorEnv
+from .console import INTERRUPTED, console
 
 NUM_ACTION_BATCHES = 64  # batches of actions, sampled before the measurement
 WARM_UP_FRACTION = 0.2  # of the duration of each measurement

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 
-from vecrl.cli.console import first_line
-from vecrl.engine.transition import AutoresetMode
-from vecrl.simulators.registry import Entry, register_entry
-from vecrl.vector.batched_env import BatchedVectorEnv
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import VectorEnv
+from ..engine.transition import AutoresetMode
+from ..simulators.registry import Entry, register_entry
+from ..vector.batched_env import BatchedVectorEnv
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import VectorEnv
+from .console import first_line
 
 EPISODES = 2
 MAX_STEPS = 1500

@@ -15,15 +15,15 @@ from rich.live import Live
 from rich.markup import escape
 from torch import Tensor
 
-from vecrl.cli.console import INTERRUPTED, console, first_line
-from vecrl.cli.media import draw_curve, record_video
-from vecrl.cli.options import CHANGEABLE_OPTIONS, Options
-from vecrl.cli.run_folder import RunFolder
-from vecrl.cli.selection import Selection
-from vecrl.policy.population import OBS_CLIP
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.policy.search import PopulationSearch
-from vecrl.seeding import seed_for, stream_for
+from ..policy.population import OBS_CLIP
+from ..policy.saved_policy import SavedPolicy
+from ..policy.search import PopulationSearch
+from ..seeding import seed_for, stream_for
+from .console import INTERRUPTED, console, first_line
+from .media import draw_curve, record_video
+from .options import CHANGEABLE_OPTIONS, Options
+from .run_folder import RunFolder
+from .selection import Selection
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk
 PRINT_INTERVAL_S = 5.0  # seconds between two lines if the output is no terminal

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.population import creation_errors
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.torch_wrapper import TorchWrapper
+from ..policy.policy_io import PolicyIO
+from ..policy.population import creation_errors
+from ..simulators.registry import find_entry
+from ..vector.factory import make_vector_env
+from ..vector.torch_wrapper import TorchWrapper
+from .constant_observation import make_constant_observation_env
 
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
@@ -87,12 +87,12 @@ def _figure(title: str) -> tuple[Any, Any]:
 
 
 def record_video(
-    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_obs: bool = False
+    env: str, act: PolicyFn, path: Path, *, seed: int, env_kwargs: Mapping[str, Any], constant_observation: bool = False
 ) -> float:
     """Records at most `MAX_FRAMES` frames of one episode in a file with one of `VIDEO_SUFFIXES`.
 
     Args:
-        constant_obs: `act` ignores its input, so the observations may be of any space.
+        constant_observation: `act` ignores its input, so the observations may be of any space.
 
     Returns:
         The return of the recorded steps.
@@ -110,7 +110,7 @@ def record_video(
     total = 0.0
     kwargs = {**env_kwargs, "render_mode": "rgb_array"}
     with creation_errors(env, kwargs):
-        env_wrapper = _make(env, kwargs, constant_obs)
+        env_wrapper = _make(env, kwargs, constant_observation)
     try:
         rate: Any = float((env_wrapper.env.metadata or {}).get("render_fps") or 30)
         writer = None
@@ -129,10 +129,10 @@ def record_video(
     return total
 
 
-def _make(env: str, kwargs: Mapping[str, Any], constant_obs: bool) -> TorchWrapper:
+def _make(env: str, kwargs: Mapping[str, Any], constant_observation: bool) -> TorchWrapper:
     entry, name = find_entry(env)
-    if constant_obs and entry.env_fn is not None:
-        return TorchWrapper(make_constant_obs_env(entry.env_fn(name, **kwargs)))
+    if constant_observation and entry.env_fn is not None:
+        return TorchWrapper(make_constant_observation_env(entry.env_fn(name, **kwargs)))
     return make_vector_env(env, **kwargs)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vecrl.policy.population import PopulationEvaluator
+from ..policy.population import PopulationEvaluator
 
 CHANGEABLE_OPTIONS = {"generations", "stop_at", "test_every", "test_episodes", "video"}
 CHANGEABLE_OPTIONS |= {"backend", "workers", "device", "compile", "threads"}

@@ -14,15 +14,15 @@ from gymnasium.spaces import Box, Discrete, Space
 from rich.table import Table
 from torch import Tensor, nn
 
-from vecrl.cli.console import INTERRUPTED, console
-from vecrl.cli.constant_obs import make_constant_obs_env
-from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
-from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
-from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for
-from vecrl.simulators.registry import find_entry
+from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
+from ..policy.evaluation.pool_loop import Evaluation
+from ..policy.population import PopulationEvaluator
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import Numbers, OwnSeeds, seed_for, stream_for
+from ..simulators.registry import find_entry
+from .console import INTERRUPTED, console
+from .constant_observation import make_constant_observation_env
+from .media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
 
 
 class RandomActions(nn.Module):
@@ -114,7 +114,7 @@ class RolloutCommand:
                 video,
                 seed=seed_for(self.seed, 0),
                 env_kwargs=kwargs,
-                constant_obs=self.saved_policy is None,
+                constant_observation=self.saved_policy is None,
             )
             console.print(f"video: {video} (return {video_return:.4g})", soft_wrap=True)
 
@@ -128,7 +128,7 @@ class RolloutCommand:
             entry, name = find_entry(self.env)
             env: Any = self.env
             if entry.env_fn is not None:
-                env = partial(make_constant_obs_env, entry.env_fn(name, **options.pop("env_kwargs")))
+                env = partial(make_constant_observation_env, entry.env_fn(name, **options.pop("env_kwargs")))
             return PopulationEvaluator(env, net, self.num_envs, **options)
         evaluator = PopulationEvaluator(self.env, self.saved_policy.network, self.num_envs, **options)
         if evaluator.policy_io.constants != self.saved_policy.constants:

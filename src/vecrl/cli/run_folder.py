@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from vecrl import checkpoint
-from vecrl.errors import CheckpointError
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.snapshot.atomic_write import write_atomically
+from .. import checkpoint
+from ..errors import CheckpointError
+from ..policy.saved_policy import SavedPolicy
+from ..snapshot.atomic_write import write_atomically
 
 FORMAT = 2  # of the state; 1 did not contain the tested best policy
 LOCK_TIMEOUT_S = 3.0  # workers of a killed run hold the lock until they end

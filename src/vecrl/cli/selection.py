@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from vecrl.cli.options import Options
-from vecrl.policy.evaluation.pool_loop import Evaluation
-from vecrl.policy.population import PopulationEvaluator
-from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.seeding import SeedRule, stream_for
+from ..policy.evaluation.pool_loop import Evaluation
+from ..policy.population import PopulationEvaluator
+from ..policy.saved_policy import SavedPolicy
+from ..seeding import SeedRule, stream_for
+from .options import Options
 
 EVERY = 10  # generations between two tests by default, at least
 SHARE = 0.1  # maximum ratio of test steps to training steps by default; the next test waits while it is exceeded

@@ -209,6 +209,9 @@ class BatchStep:
 class BatchSimulator(Protocol):
     """A simulator that steps a whole batch at once, on one device.
 
+    vecrl checks that actions are elements of `action_space` before it calls `step`. A simulator with another optional
+    attribute, `checks_actions = True`, gets all actions unchanged and checks them itself.
+
     Attributes:
         num_envs: n, the number of rows.
         observation_space: the observation space of one row.

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vecrl.policy import layers, networks
-from vecrl.policy.functional import call_with
-from vecrl.policy.layers import apply_in_sequence, lstm_gates
-from vecrl.policy.networks import sinusoids
+from . import layers, networks
+from .functional import call_with
+from .layers import apply_in_sequence, lstm_gates
+from .networks import sinusoids
 
 BatchedForward = Callable[..., Any]
 Parameters = Mapping[str, Tensor]

@@ -24,8 +24,8 @@ from typing import Any
 
 from torch import nn
 
-from vecrl.errors import NetParsingError
-from vecrl.policy import layers, networks
+from ..errors import NetParsingError
+from . import layers, networks
 
 VECRL_LAYERS: dict[str, type[nn.Module]] = {
     cls.__name__: cls

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched_kernels import BatchedForward, batched_forward
-from vecrl.policy.functional import ParameterLayout, call_with, fill_parameters
-from vecrl.policy.network_language import str_to_net
+from .batched_kernels import BatchedForward, batched_forward
+from .functional import ParameterLayout, call_with, fill_parameters
+from .network_language import str_to_net
 
 
 class Policy:

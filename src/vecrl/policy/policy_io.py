@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 from torch.nn import functional as F
 
-from vecrl.errors import SpaceError
+from ..errors import SpaceError
 
 
 class PolicyIO:

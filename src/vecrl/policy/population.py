@@ -18,21 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
-from vecrl.engine.backends.registry import BackendName
-from vecrl.engine.simulator import BatchSimulator
-from vecrl.errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
-from vecrl.policy.evaluation.executors import RETRY_ADVICE, BackendChoice, DeviceExecutor, PoolExecutor
-from vecrl.policy.evaluation.pool_loop import Evaluation, EvaluationSettings, FitnessRules
-from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.reward_shaping import AliveBonus
-from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
-from vecrl.simulators.registry import find_entry
-from vecrl.vector.batched_env import BatchedVectorEnv
-from vecrl.vector.factory import make_vector_env
-from vecrl.vector.vector_env import EnvFn
+from ..engine.backends.ray_cluster.options import RayOptions
+from ..engine.backends.registry import BackendName
+from ..engine.simulator import BatchSimulator
+from ..errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
+from ..seeding import OwnSeeds, SeedRule, seed_rule, stream_for
+from ..simulators.registry import find_entry
+from ..vector.batched_env import BatchedVectorEnv
+from ..vector.factory import make_vector_env
+from ..vector.vector_env import EnvFn
+from .evaluation.executors import RETRY_ADVICE, BackendChoice, DeviceExecutor, PoolExecutor
+from .evaluation.pool_loop import Evaluation, EvaluationSettings, FitnessRules
+from .obs_norm import ObsNormLayer, RunningNorm
+from .policy import Policy
+from .policy_io import PolicyIO
+from .reward_shaping import AliveBonus
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
 Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.functional import count_parameters, fill_parameters
-from vecrl.policy.network_language import str_to_net
-from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
-from vecrl.snapshot.atomic_write import write_atomically
+from ..snapshot.atomic_write import write_atomically
+from .functional import count_parameters, fill_parameters
+from .network_language import str_to_net
+from .obs_norm import ObsNormLayer, RunningNorm
 
 FORMAT = 1
 

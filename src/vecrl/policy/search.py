@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vecrl.errors import PendingError, SpaceError
+from ..errors import PendingError, SpaceError
 
 
 class PopulationSearch:

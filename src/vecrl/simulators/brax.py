@@ -81,6 +81,8 @@ class BraxSimulator:
         SpaceError: observations are not one vector.
     """
 
+    checks_actions = True  # see `BatchSimulator`
+
     def __init__(
         self,
         name: str,
@@ -131,7 +133,7 @@ class BraxSimulator:
             options: must be empty, since Brax has none.
         """
         if options:
-            raise ValueError(f"Expected no reset options for Brax, got {sorted(options)}.")
+            raise SpaceError(f"Expected no reset options for Brax, got {sorted(options)}.")
         if seeds is not None:
             self._reseed(seeds)
         return self.reset_where(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))

@@ -19,9 +19,9 @@ from ..engine.space_layout import Layout, check_element
 from ..errors import SpaceError
 from ..snapshot.capture import capture
 from ..snapshot.restore import UnknownClassError, restore
-from .wrapper_bypass import TimeLimitSync, WrapperBypass
+from .wrapper_bypass import Env, TimeLimitSync, WrapperBypass
 
-EnvFn = Callable[[], gymnasium.Env[Any, Any]]
+EnvFn = Callable[[], Env]
 ENV_EXCEPTIONS = (Exception, SystemExit)  # caught from environments; a KeyboardInterrupt is passed on
 
 
@@ -262,7 +262,7 @@ class GymnasiumSimulator:
                 raise SpaceError(f"expected a rebuilt environment with the {name} {expected}, got {actual}.")
         self.replace_env(row, env)
 
-    def replace_env(self, row: int, env: gymnasium.Env[Any, Any]) -> None:
+    def replace_env(self, row: int, env: Env) -> None:
         """Replaces the environment of a row by `env`."""
         self.envs[row] = env
         self._bypass.replace_env(row, env)
@@ -306,7 +306,7 @@ def _copied(obs: Any) -> Any:
     return obs.copy() if type(obs) is np.ndarray else deepcopy(obs)
 
 
-def _invoke(env: gymnasium.Env[Any, Any], kind: str, name: str, value: Any) -> Any:
+def _invoke(env: Env, kind: str, name: str, value: Any) -> Any:
     if kind == "render":
         return env.render()
     if kind == "set":
@@ -404,7 +404,7 @@ def _stack(values: list[Any], target: np.ndarray) -> np.ndarray:
     return target
 
 
-def env_fn(name: str, **kwargs: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+def env_fn(name: str, **kwargs: Any) -> Callable[[], Env]:
     """Returns a function that makes the gymnasium environment `name`, also in workers that have not registered it.
 
     Raises:

@@ -18,6 +18,7 @@ from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
 from .base import BaseVectorEnv, seeds_of
+from .checked_simulator import CheckedSimulator, select_rows
 
 TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
 
@@ -48,6 +49,7 @@ class BatchedVectorEnv(BaseVectorEnv):
 
     Raises:
         SpaceError: a space is neither a `Box` nor a `Discrete`.
+        TypeError: the simulator lacks a method of `BatchSimulator`.
         ValueError: `num_episodes` is less than 1, or given in disabled mode.
 
     >>> from vecrl.simulators.native import make_native
@@ -63,6 +65,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     """
 
     copy = True  # gymnasium's attribute: later calls never overwrite results
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class BatchedVectorEnv(BaseVectorEnv):
                 "Expected an auto-reset mode with num_episodes, got disabled mode. "
                 "Choose same-step or next-step mode, or omit num_episodes."
             )
+        self._checked = CheckedSimulator(simulator)
         super().__init__(simulator.num_envs, simulator.observation_space, simulator.action_space)
         self.simulator = simulator
         self.autoreset_mode = mode
@@ -90,7 +94,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self.device = torch.device(simulator.device)
         self._infos = not empty_info
         self._stats = episode_stats and self._infos
-        self._fused = simulator.step_and_reset if isinstance(simulator, SupportsStepAndReset) else None
+        self._is_fused = isinstance(simulator, SupportsStepAndReset)
         self._needs_reset = True
         self._no_rows = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._reset_counters()
@@ -127,13 +131,13 @@ class BatchedVectorEnv(BaseVectorEnv):
         mask = options.pop("reset_mask", None)
         seeds = seeds_of(seed, self.num_envs)
         if mask is None:
-            obs = self.simulator.reset(seeds, options or None)
+            obs = self._checked.reset(seeds, options or None)
             self._reset_counters()
             self._needs_reset = False
             return obs, {}
         self._require_reset()
         mask = self._tensor(mask, "reset_mask")
-        obs = self._reset_rows(mask, seeds, options)
+        obs = self._checked.reset_rows(mask, seeds, options)
         self._reset_counters(mask)
         return self._mask_finished(self._is_finished(), obs), {}
 
@@ -147,7 +151,9 @@ class BatchedVectorEnv(BaseVectorEnv):
             Observations `[n, ...]`; rewards `[n]` float64; terminated and truncated `[n]` bool; infos. All are arrays.
 
         Raises:
-            SpaceError: the actions are a scalar, or their leftmost size is not n.
+            SpaceError: the actions do not have the shape of n elements of the action space, or the simulator returned
+                another shape, dtype or device than its spaces declare.
+            WorkerError: the simulator raised an exception.
             PendingError: `reset` was not called yet.
             ClosedError: `close` was called.
         """
@@ -165,25 +171,25 @@ class BatchedVectorEnv(BaseVectorEnv):
         return self._next_step(actions)
 
     def _same_step(self, actions: Tensor) -> TensorStep:
-        if self._fused is not None and self.num_episodes is None:
-            step, done, obs = self._fused(actions)
+        if self._is_fused and self.num_episodes is None:
+            step, done, obs = self._checked.step_and_reset(actions)
             return obs, step.reward, step.terminated, step.truncated, self._info(step, done, self._no_rows)
         finished = self._is_finished()
-        step = self.simulator.step(actions)
+        step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated), finished)
         # A row that ended its last episode is not reset, so that `obs` is its final observation.
-        obs = self.simulator.reset_where(done & ~self._is_finished())
+        obs = self._checked.reset_where(done & ~self._is_finished())
         return self._make_result(step, obs, done, self._no_rows, finished)
 
     def _next_step(self, actions: Tensor) -> TensorStep:
         """Steps in next-step or disabled mode; in disabled mode no row is ever marked for a reset."""
         finished = self._is_finished()
         restarting = self._done & ~finished
-        step = self.simulator.step(actions)
+        step = self._checked.step(actions)
         done = self._count_down(torch.logical_or(step.terminated, step.truncated) & ~restarting, finished)
         obs = step.next_obs
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            obs = self.simulator.reset_where(restarting)
+            obs = self._checked.reset_where(restarting)
             self._done = done
         return self._make_result(step, obs, done, restarting, finished)
 
@@ -244,10 +250,7 @@ class BatchedVectorEnv(BaseVectorEnv):
     def _mask_finished(self, finished: Tensor, obs: Tensor) -> Tensor:
         if self.num_episodes is None:
             return obs
-        return _select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
-
-    def _reset_rows(self, mask: Tensor, seeds: list[int | None] | None, options: Mapping[str, Any]) -> Tensor:
-        return reset_rows(self.simulator, mask, seeds, options)
+        return select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
 
     # -- arguments ---------------------------------------------------------------------------------
 
@@ -322,29 +325,3 @@ def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
     for row in np.flatnonzero(mask):
         rows[row] = array[row]
     return rows
-
-
-def reset_rows(
-    simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: Mapping[str, Any]
-) -> Tensor:
-    """Resets only the rows in `mask` `[n]`; returns the observations of all rows."""
-    if seeds is None and not options:
-        return simulator.reset_where(mask)
-    # Simulators take seeds and options only for all rows: reset all, then restore the other rows.
-    state_before = simulator.get_state()
-    simulator.reset(seeds, options)
-    restore_other_rows(simulator, mask, state_before)
-    return simulator.reset_where(torch.zeros_like(mask))
-
-
-def restore_other_rows(simulator: BatchSimulator, mask: Tensor, state_before: Mapping[str, Any]) -> None:
-    """Restores the rows outside of `mask` `[n]` to `state_before`, which `get_state` returned."""
-    state_after = simulator.get_state()
-    simulator.set_state(
-        {name: _select_rows(mask, state_after[name], old_value) for name, old_value in state_before.items()}
-    )
-
-
-def _select_rows(mask: Tensor, new_values: Any, old_values: Tensor) -> Tensor:
-    """Returns `new_values` in the rows where `mask` `[n]` is True, and `old_values` `[n, ...]` in the others."""
-    return torch.where(mask.view(-1, *[1] * (old_values.ndim - 1)), new_values, old_values)

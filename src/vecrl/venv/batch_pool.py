@@ -16,12 +16,12 @@ from torch import Tensor
 from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Infos
 from ..engine.pool_lifecycle import InvokeKind
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
+from ..engine.simulator import BatchSimulator, BatchStep
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
-from ..vector.batched_env import reset_rows, restore_other_rows
+from ..vector.checked_simulator import CheckedSimulator
 from .base import BaseVectorEnv
 
 
@@ -33,11 +33,13 @@ class BatchPool:
             subsets of rows are stepped with that; else all rows are stepped, and the state of the others is restored.
     """
 
+    excluded_from_state = ("_checked",)  # it has no state besides the simulator's
     in_process = False  # infos are made from tensors, so that no environment changes them
     num_workers = 1
 
     def __init__(self, simulator: BatchSimulator):
         self.simulator = simulator
+        self._checked = CheckedSimulator(simulator)
         self.num_envs = simulator.num_envs
         self.obs_layout, self.action_layout = Layout(simulator.observation_space), Layout(simulator.action_space)
         self.pending = np.empty(0, np.int64)
@@ -46,7 +48,6 @@ class BatchPool:
         self._env_index = EnvIndex([self.num_envs])
         self._was_reset = False
         self._pending_step: tuple[np.ndarray, BatchStep] | None = None
-        self._step_where = simulator.step_where if isinstance(simulator, SupportsStepWhere) else None
 
     def reset(
         self,
@@ -62,9 +63,9 @@ class BatchPool:
             seeds_by_id = dict(zip(checked_ids.tolist(), seeds, strict=True))
             all_seeds = [seeds_by_id.get(i) for i in range(self.num_envs)]
         if ids is None or not self._was_reset:  # the first reset must reset all rows
-            obs = self.simulator.reset(all_seeds, options or None)
+            obs = self._checked.reset(all_seeds, options or None)
         else:
-            obs = reset_rows(self.simulator, self._mask(checked_ids), all_seeds, options)
+            obs = self._checked.reset_rows(self._mask(checked_ids), all_seeds, options)
         self._was_reset = True
         no_flags = np.zeros((2, len(checked_ids)), bool)
         return self._transition(
@@ -74,7 +75,7 @@ class BatchPool:
     def step_async(self, actions: Any) -> None:
         """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
         self._check(None)
-        self._pending_step = self._all_ids, self.simulator.step(self._tensor(actions, self.num_envs))
+        self._pending_step = self._all_ids, self._checked.step(self._tensor(actions, self.num_envs))
 
     def send(self, ids: Ids, actions: Any) -> None:
         """Steps the rows in `ids` and stores the results for `recv`, like `Pool.send`."""
@@ -83,12 +84,7 @@ class BatchPool:
         all_actions = row_actions.new_zeros(self.num_envs, *row_actions.shape[1:])
         all_actions[torch.from_numpy(checked_ids)] = row_actions
         mask = self._mask(checked_ids)
-        if self._step_where is not None:
-            self._pending_step = checked_ids, self._step_where(mask, all_actions)
-            return
-        state_before = self.simulator.get_state()
-        self._pending_step = checked_ids, self.simulator.step(all_actions)
-        restore_other_rows(self.simulator, mask, state_before)
+        self._pending_step = checked_ids, self._checked.step_where(mask, all_actions)
 
     def wait(self) -> Transition:
         """Returns the results of the last step, like `Pool.wait`."""

@@ -75,6 +75,11 @@ def as_transform(transform: Any) -> Transform:
         TypeError: `transform` is neither, or it is a transform of TorchRL.
     """
     if isinstance(transform, Transform):
+        if "_modules" not in vars(transform):  # a module of torch has it after its own constructor
+            raise TypeError(
+                f"Expected {type(transform).__name__}.__init__ to call super().__init__(in_keys=...), got no call. Add "
+                "it as the first line."
+            )
         return transform
     _refuse_torchrl_transforms(transform)
     if isinstance(transform, type):

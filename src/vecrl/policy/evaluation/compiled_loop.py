@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 
-from vecrl.errors import SpaceError
-from vecrl.policy.batched_kernels import batched_forward
-from vecrl.policy.evaluation.device_loop import TensorEpisodeAccounting
-from vecrl.policy.evaluation.pool_loop import Evaluation, FitnessRules, Normalizer, Seeding
-from vecrl.policy.functional import ParameterLayout
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.simulators.native import NativeSimulator
-from vecrl.simulators.native.base import NativeState
-from vecrl.simulators.native.compile_utils import compile_static
+from ...errors import SpaceError
+from ...simulators.native import NativeSimulator
+from ...simulators.native.base import NativeState
+from ...simulators.native.compile_utils import compile_static
+from ..batched_kernels import batched_forward
+from ..functional import ParameterLayout
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .device_loop import TensorEpisodeAccounting
+from .pool_loop import Evaluation, FitnessRules, Normalizer, Seeding
 
 STEPS_PER_REGION = 8
 SHRINK_FACTOR = 4  # the ratio of one batch size to the next smaller one

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vecrl.engine.simulator import BatchSimulator
-from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
+from ...engine.simulator import BatchSimulator
+from ...vector.checked_simulator import CheckedSimulator
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
 
 ALIVE_CHECK_INTERVAL = 16  # steps between two reads of the mask of active members
 RESIZE_FRACTION = 0.5  # a smaller batch is made when at most this share of the members is active
@@ -117,15 +118,16 @@ def evaluate_on_device(
     size, device = simulator.num_envs, torch.device(simulator.device)
     accounting, noise = TensorEpisodeAccounting(size, rules, device), ActionNoise(rules.action_noise, size, generator)
     accounting.alive[members:] = False
-    obs = simulator.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
+    checked = CheckedSimulator(simulator)
+    obs = checked.reset(seeds(np.arange(size), np.zeros(size, np.int64)).tolist())
     while True:
         for _ in range(ALIVE_CHECK_INTERVAL):
             outputs = policy(normalizer(policy_io.features(obs), accounting.alive))
-            step = simulator.step(policy_io.actions(noise(outputs, accounting.ids)))
+            step = checked.step(policy_io.actions(noise(outputs, accounting.ids)))
             starts_episode = accounting.add(step.reward, step.terminated, step.truncated)
             obs = step.next_obs
             if rules.num_episodes > 1:
-                obs = simulator.reset_where(starts_episode)
+                obs = checked.reset_where(starts_episode)
                 policy.reset(starts_episode)
         num_alive = int(accounting.alive.sum())
         if not num_alive:
@@ -136,4 +138,5 @@ def evaluate_on_device(
             state = {name: value[alive_rows] for name, value in simulator.get_state().items()}
             simulator, policy, obs = resize(num_alive), policy.select(alive_rows), obs[alive_rows]
             simulator.set_state(state)
+            checked = CheckedSimulator(simulator)
             accounting.keep(alive_rows)

@@ -17,14 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.backends.ray_cluster.options import RayOptions
-from vecrl.engine.backends.registry import BackendName, backend_entry
-from vecrl.engine.pool import Pool
-from vecrl.engine.simulator import BatchSimulator, Simulator
-from vecrl.errors import SpaceError, WorkerCrash
-from vecrl.policy.evaluation.compiled_loop import CompiledEvaluation
-from vecrl.policy.evaluation.device_loop import evaluate_on_device
-from vecrl.policy.evaluation.pool_loop import (
+from ...engine.backends.ray_cluster.options import RayOptions
+from ...engine.backends.registry import BackendName, backend_entry
+from ...engine.pool import Pool
+from ...engine.simulator import BatchSimulator, Simulator
+from ...errors import SpaceError, WorkerCrash
+from ...simulators.native import NativeSimulator
+from ...vector.remote_workers import RECOVER_TIMEOUT_S, RemoteWorker, RemoteWorkerGroup, pickled
+from ...vector.vector_env import EnvFn, split_env_fns
+from ..obs_norm import RunningNorm
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from .compiled_loop import CompiledEvaluation
+from .device_loop import evaluate_on_device
+from .pool_loop import (
     Evaluation,
     EvaluationSettings,
     Seeding,
@@ -32,12 +38,6 @@ from vecrl.policy.evaluation.pool_loop import (
     SubbatchResult,
     evaluate_on_pool,
 )
-from vecrl.policy.obs_norm import RunningNorm
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.simulators.native import NativeSimulator
-from vecrl.vector.remote_workers import RECOVER_TIMEOUT_S, RemoteWorker, RemoteWorkerGroup, pickled
-from vecrl.vector.vector_env import EnvFn, split_env_fns
 
 MAX_WORKER_LOSSES = 3  # worker crashes per member and evaluation; more are taken as the member's fault
 RETRY_ADVICE = "The next call resets everything and replaces crashed workers."

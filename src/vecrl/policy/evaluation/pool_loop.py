@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.engine.pool import Pool
-from vecrl.policy.obs_norm import RunningNorm
-from vecrl.policy.policy import Policy
-from vecrl.policy.policy_io import PolicyIO
-from vecrl.policy.reward_shaping import AliveBonus
-from vecrl.seeding import stream_for
+from ...engine.pool import Pool
+from ...seeding import stream_for
+from ..obs_norm import RunningNorm
+from ..policy import Policy
+from ..policy_io import PolicyIO
+from ..reward_shaping import AliveBonus
 
 Seeding = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Returns the seeds of the episodes `(members, episodes)`, which broadcast."""

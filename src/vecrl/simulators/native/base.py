@@ -64,6 +64,7 @@ class NativeSimulator:
         ValueError: an argument is out of range.
     """
 
+    checks_actions: ClassVar[bool] = True  # see `BatchSimulator`
     id: ClassVar[str]
     episode_steps: ClassVar[int]
     fps: ClassVar[int]
@@ -363,10 +364,10 @@ class NativeSimulator:
 
     def _reseed(self, seeds: Sequence[int | None], keys: Tensor, episodes: Tensor) -> tuple[Tensor, Tensor]:
         if len(seeds) != self.num_envs:
-            raise ValueError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
+            raise SpaceError(f"Expected {self.num_envs} seeds, one per environment, got {len(seeds)}.")
         invalid = [seed for seed in seeds if seed is not None and not 0 <= seed < 2**64]
         if invalid:
-            raise ValueError(f"Expected seeds of at least 0 and less than 2**64, got {invalid[0]!r}.")
+            raise SpaceError(f"Expected seeds of at least 0 and less than 2**64, got {invalid[0]!r}.")
         is_seeded = self._tensor(np.array([seed is not None for seed in seeds]))
         new_keys = self._tensor(keys_of(np.array([seed or 0 for seed in seeds], np.uint64)))
         return torch.where(is_seeded, new_keys, keys), torch.where(is_seeded, 0, episodes)
@@ -379,11 +380,11 @@ def start_bounds(options: Mapping[str, Any], low: float, high: float) -> tuple[f
     """Returns `options["low"]` and `options["high"]`, or the defaults.
 
     Raises:
-        ValueError: an option is not a number, or the first is greater than the second.
+        SpaceError: an option is not a number, or the first is greater than the second.
     """
     low, high = option_number(options, "low", low), option_number(options, "high", high)
     if low > high:
-        raise ValueError(f"Expected options['low'] to be at most options['high'], got {low} and {high}.")
+        raise SpaceError(f"Expected options['low'] to be at most options['high'], got {low} and {high}.")
     return low, high
 
 
@@ -391,12 +392,12 @@ def option_number(options: Mapping[str, Any], name: str, default: float) -> floa
     """Returns `options[name]` as a float, or `default`.
 
     Raises:
-        ValueError: it is not a number.
+        SpaceError: it is not a number.
     """
     try:
         return float(options.get(name, default))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected options[{name!r}] to be a number, got {options[name]!r}.") from error
+        raise SpaceError(f"Expected options[{name!r}] to be a number, got {options[name]!r}.") from error
 
 
 def env_first(value: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class ConstantObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         return np.zeros(1, np.float32)
 
 
-def make_constant_obs_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+def make_constant_observation_env(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
     """Creates an environment; wraps it in `ConstantObservation` if its observations are neither Box nor Discrete."""
     env = make()
     return env if isinstance(env.observation_space, Box | Discrete) else ConstantObservation(env)
