@@ -32,7 +32,7 @@ from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
 from .venv import BaseVectorEnv as BaseVenv
 from .venv import DummyVectorEnv, VectorEnvWrapper
-from .venv.batch_pool import BatchedVenv, BatchPool
+from .venv.simulator_pool import BatchedVenv, SimulatorPool
 
 
 class EnvBatch:
@@ -183,7 +183,7 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     if not isinstance(env, BaseVenv):
         return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
     pool = _pool_of(env)
-    if isinstance(pool, BatchPool):
+    if isinstance(pool, SimulatorPool):
         return BatchedVectorEnv(pool.simulator, **kwargs)
     heterogeneous = [
         worker_info
@@ -197,7 +197,7 @@ def to_vector(env: EnvBase | BaseVenv, *, observation: Key | None = None, **kwar
     return VectorEnv.from_pool(pool, **kwargs)
 
 
-def _pool_of(env: BaseVenv) -> Pool | BatchPool:
+def _pool_of(env: BaseVenv) -> Pool | SimulatorPool:
     if isinstance(env, VectorEnvWrapper):
         raise SpaceError(f"Expected a vector environment without wrappers, got {env!r}. Give its `venv`.")
     return env._pool
@@ -288,7 +288,7 @@ def to_tensordict(env: Any, **kwargs: Any) -> EnvBase:
     """
     if isinstance(env, BaseVenv):
         pool = _pool_of(env)
-        if isinstance(pool, BatchPool) and isinstance(pool.simulator, EnvBatch):
+        if isinstance(pool, SimulatorPool) and isinstance(pool.simulator, EnvBatch):
             return pool.simulator.env
         env = to_vector(env)
     if isinstance(env, EnvBase):

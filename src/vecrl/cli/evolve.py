@@ -21,8 +21,8 @@ from vecrl.cli.options import CHANGEABLE_OPTIONS, Options
 from vecrl.cli.run_folder import RunFolder
 from vecrl.cli.selection import Selection
 from vecrl.policy.population import OBS_CLIP
+from vecrl.policy.population_search import PopulationSearch
 from vecrl.policy.saved_policy import SavedPolicy
-from vecrl.policy.search import PopulationSearch
 from vecrl.seeding import seed_for, stream_for
 
 SAVE_INTERVAL_S = 5.0  # seconds between two states on disk

@@ -87,7 +87,7 @@ class WorkerRestarter:
         command = pending.register_internal(Op.CONSTRUCT, workers)
         failures = pending.wait_for(command, None)
         if not failures:
-            failures = [f for worker, report in command.reports for f in self._check_spaces(worker, report.result)]
+            failures = [f for worker, reply in command.replies for f in self._check_spaces(worker, reply.result)]
         if not failures:
             for worker in workers:
                 self._backend.reattach(worker)
@@ -116,7 +116,7 @@ class FaultPolicy:
         layout: the layout of observations.
         restarter: restarts crashed workers.
         gather: waits for a command, at most as long as a step may take, and returns its failures.
-        infos: whether infos report that an environment failed.
+        infos: whether infos reply that an environment failed.
 
     Attributes:
         alive: `[n]` bool, the environments that are not excluded.
@@ -326,15 +326,15 @@ class FaultPolicy:
     def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
         """Sends one worker a restart command, keeps its infos and opaque observations, and returns its failures."""
         slot = len(self._buffers.slots) - 1
-        rows = [i - int(self._env_index.starts[worker]) for i in ids]
+        rows = [i - int(self._env_index.worker_bounds[worker]) for i in ids]
         updating, self._pending.updating = self._pending.updating, True  # if this raises, `forget` drops the command
         command = self._pending.register(op, [worker], slot=slot)
         self._backend.send([(worker, Command(op, command.seq, slot, rows=rows, extra=extra))])
         failures = self._gather(command)
         self._pending.updating = updating
-        for _, report in command.reports:
-            self._first_infos |= dict(report.infos.items())
-            for leaf, pairs in report.objects.items():
+        for _, reply in command.replies:
+            self._first_infos |= dict(reply.infos.items())
+            for leaf, pairs in reply.objects.items():
                 self._first_objects[leaf] |= dict(pairs)
         return failures
 
@@ -351,14 +351,14 @@ class FaultPolicy:
         self.unreported[command.failed] = False
 
     def _write_one(self, command: PendingCommand, i: int, ends_episode: bool) -> None:
-        slot, report = self._buffers.slots[command.slot], WorkerReply()
+        slot, reply = self._buffers.slots[command.slot], WorkerReply()
         info: dict[str, Any] = {"failed": True, "error": self._errors[i]}
         reset_requested = command.op == Op.RESET or (command.reset_mask is not None and bool(command.reset_mask[i]))
         is_reset = bool(self.alive[i]) and (reset_requested or command.reset_done)
         if is_reset and not reset_requested:
             _copy(self._last_obs, self._buffers.final_obs, i)
-            report.final_infos.dicts.append((i, info))
-            report.final_objects = {
+            reply.final_infos.dicts.append((i, info))
+            reply.final_objects = {
                 leaf: [(i, self._transition_builder.latest(leaf, i))] for leaf in self._first_objects
             }
             info = self._first_infos.get(i, {})
@@ -366,19 +366,19 @@ class FaultPolicy:
             info = {**self._first_infos.get(i, {}), **info}
         if is_reset:
             _copy(self._restart_slot.obs, slot.obs, i)
-            report.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
+            reply.objects = {leaf: [(i, objects[i])] for leaf, objects in self._first_objects.items()}
         else:
             _copy(self._last_obs, slot.obs, i)
-        report.infos.dicts.append((i, info))
+        reply.infos.dicts.append((i, info))
         if not self._with_infos:
-            report.infos, report.final_infos = Infos(), Infos()
+            reply.infos, reply.final_infos = Infos(), Infos()
         slot.reward[i] = 0.0
         slot.terminated[i], slot.truncated[i], slot.was_reset[i] = False, ends_episode and not reset_requested, is_reset
         slot.returns[i], slot.lengths[i] = self._returns[i], self._lengths[i]
         self._first_infos.pop(i, None)
-        for _, other_report in command.reports:
-            _drop_row(other_report, i)
-        command.reports.append((0, report))
+        for _, other_reply in command.replies:
+            _drop_row(other_reply, i)
+        command.replies.append((0, reply))
 
 
 def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
@@ -387,13 +387,13 @@ def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
             new[i] = old[i]
 
 
-def _drop_row(report: WorkerReply, i: int) -> None:
+def _drop_row(reply: WorkerReply, i: int) -> None:
     """Removes the infos and objects of an environment, which it returned before it failed, from a reply."""
-    for infos in (report.infos, report.final_infos):
+    for infos in (reply.infos, reply.final_infos):
         infos.dicts = [pair for pair in infos.dicts if pair[0] != i]
         if any(block.start <= i < block.start + len(block.data) for block in infos.batches):
             remaining = [pair for pair in infos.items() if pair[0] != i]
             infos.batches, infos.dicts = [], remaining
-    for objects in (report.objects, report.final_objects):
+    for objects in (reply.objects, reply.final_objects):
         for leaf, pairs in objects.items():
             objects[leaf] = [pair for pair in pairs if pair[0] != i]

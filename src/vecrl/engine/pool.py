@@ -125,7 +125,7 @@ class Pool(PoolLifecycle):
         pending_commands = self._pending
         if pending_commands.updating or pending_commands.open or pending_commands.completed:
             self._check_idle()
-        if not self._healthy or pending_commands.crashed or pending_commands.ending:
+        if not self._healthy or pending_commands.crashed or pending_commands.calls_must_end:
             self._check_alive(self._workers)
             self._env_index.require_healthy(slice(None), reset_mask)
         objects = self._write_actions(actions, slice(None), self.num_envs)

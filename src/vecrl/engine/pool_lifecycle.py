@@ -27,11 +27,11 @@ from ..seeding import seed_for
 from .backends.ray_cluster.options import RayOptions
 from .backends.registry import BackendName, backend_entry
 from .backends.worker_options import StartMethod, WorkerOptions
-from .closing import Closing
 from .construction_checks import ResolveSpaces, check_worker_infos, construction_error
 from .env_index import EnvIndex, Ids
 from .fault_policy import FaultPolicy, OnFailure, WorkerRestarter, check_fault_options
 from .pending import CLOSED, PendingCommand, PendingCommands
+from .pool_closer import PoolCloser
 from .simulator import Simulator
 from .space_layout import Layout
 from .transition_builder import TransitionBuilder
@@ -69,7 +69,7 @@ class PoolLifecycle:
         check_fault_options(on_failure, restarts_per_hour)
         entry = backend_entry(backend)
         self._env_index = env_index = EnvIndex((k for _, k in makers), env_id_offset)
-        starts = env_index.starts.tolist()
+        starts = env_index.worker_bounds.tolist()
         root = secrets.randbits(64)
         worker_specs = [
             WorkerSpec(i, starts[i], k, make, infos, check_nan, seed_for(root, i)) for i, (make, k) in enumerate(makers)
@@ -84,14 +84,14 @@ class PoolLifecycle:
         self._healthy = False  # True: nothing is closed, crashed or failed, so a step needs no checks
         options = WorkerOptions(start_method, threads_per_worker, preload, pin_workers, ray_options)
         self._backend = entry.make(worker_specs, options)
-        self._pending = PendingCommands(self._backend, env_index.starts, entry.runs_inline)
-        self._closing = Closing(self, self._backend, self._pending)
-        self._lock = self._closing.lock
+        self._pending = PendingCommands(self._backend, env_index.worker_bounds, entry.runs_inline)
+        self._closer = PoolCloser(self, self._backend, self._pending)
+        self._lock = self._closer.lock
         try:
             self._build(worker_specs, same_spaces, same_actions, resolve_spaces)
             self._fault_policy = self._make_fault_policy(restarts_per_hour, bool(infos))
         except BaseException:
-            self._closing.abort()
+            self._closer.abort()
             raise
 
     def __getstate__(self) -> Any:
@@ -108,7 +108,7 @@ class PoolLifecycle:
         failures = self._pending.wait_for(command, None)
         if failures:
             raise construction_error(failures, self._env_index.env_id_offset)
-        infos_by_worker: dict[int, WorkerInfo] = {worker: report.result for worker, report in command.reports}
+        infos_by_worker: dict[int, WorkerInfo] = {worker: reply.result for worker, reply in command.replies}
         self.worker_infos = [infos_by_worker[worker] for worker in self._workers]
         self.worker_info = infos_by_worker[0]
         spaces = (
@@ -133,10 +133,10 @@ class PoolLifecycle:
     @property
     def pending(self) -> np.ndarray:
         """The pending environments, `[m]` int64."""
-        updating = self._pending.updating and not self._closing.closed
+        updating = self._pending.updating and not self._closer.closed
         if updating and self._lock.acquire(blocking=False):  # otherwise a call in another thread is running
             try:
-                self._resume()
+                self._resync()
             finally:
                 self._lock.release()
         return np.flatnonzero(self._env_index.busy) if self._pending.sync_command is None else np.arange(self.num_envs)
@@ -198,9 +198,9 @@ class PoolLifecycle:
             failures = self._pending.wait_for(command, self.step_timeout if timeout is None else timeout)
         count, places = self._invoke_request
         results: list[Any] = [None] * count
-        for worker, report in command.reports:
-            if report.result is not None:  # it is None if the worker crashed
-                for place, result in zip(places[worker].tolist(), report.result, strict=True):
+        for worker, reply in command.replies:
+            if reply.result is not None:  # it is None if the worker crashed
+                for place, result in zip(places[worker].tolist(), reply.result, strict=True):
                     results[place] = result
         if failures:
             error = failures_to_error(failures)
@@ -356,12 +356,12 @@ class PoolLifecycle:
     @property
     def closed(self) -> bool:
         """Whether the pool is closed."""
-        return self._closing.closed
+        return self._closer.closed
 
     @property
     def in_use(self) -> bool:
         """Whether a call of the pool is running in another thread."""
-        return self._closing.in_use
+        return self._closer.in_use
 
     def close(self, timeout: float | None = None) -> None:
         """Closes every environment and ends every worker. It can be called in any state. A second call does nothing.
@@ -377,7 +377,7 @@ class PoolLifecycle:
             WorkerError: environments raised while they were closed. The pool is closed nevertheless.
         """
         grace = timeout if timeout is not None else 10.0 if self.step_timeout is None else self.step_timeout
-        failures = self._closing.close(grace)
+        failures = self._closer.close(grace)
         self._env_index.busy[:] = False
         if self._fault_policy is not None:  # a crashed worker has no environments to close
             failures = [failure for failure in failures if failure.kind != "crashed"]
@@ -439,21 +439,21 @@ class PoolLifecycle:
             return
         if command.op in (Op.STEP, Op.RESET):
             self._env_index.mark_failed(failures)
-        self._healthy = not (self._closing.closed or self._pending.crashed or failed.any())
+        self._healthy = not (self._closer.closed or self._pending.crashed or failed.any())
 
     def _enter(self) -> None:
         """Checks that the pool is open. If a call was interrupted, restores the records of pending commands."""
-        if self._closing.closed:
+        if self._closer.closed:
             raise ClosedError(CLOSED)
         if self._pending.updating:
-            self._resume()
+            self._resync()
 
-    def _resume(self) -> None:
+    def _resync(self) -> None:
         """Restores which environments are pending. Those that lost a transition must be reset before they step."""
         pending, env_index = self._pending, self._env_index
         if self._fault_policy is not None:
             self._fault_policy.forget()
-        pending.resume(self.step_timeout is not None)
+        pending.resync(self.step_timeout is not None)
         still_busy = np.zeros(self.num_envs, bool)
         for command in [*pending.open.values(), *pending.completed]:
             if command.ids is not None:
@@ -464,7 +464,7 @@ class PoolLifecycle:
         pending.updating = False
 
     def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
-        if self._closing.closed:
+        if self._closer.closed:
             raise ClosedError(CLOSED)
         crashed = self._pending.crashed
         failures = [crashed[w] for w in workers if w in crashed] if crashed else []

@@ -20,8 +20,8 @@ from vecrl.policy.networks import FeedForwardNet, LocomotorNet, StructuredContro
 from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm, RunningStat
 from vecrl.policy.policy import Policy
 from vecrl.policy.population import Evaluation, PopulationEvaluator
+from vecrl.policy.population_search import PopulationSearch
 from vecrl.policy.reward_shaping import AliveBonus, alive_bonus
-from vecrl.policy.search import PopulationSearch
 
 __all__ = [
     "LSTM",

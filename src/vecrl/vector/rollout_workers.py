@@ -129,8 +129,8 @@ class RolloutWorkers:
     ):
         entry = backend_entry(backend)
         parts = split_env_fns(env_fns, backend, num_workers)
-        self._starts = [0, *itertools.accumulate(count for _, count in parts)]
-        self.num_envs = self._starts[-1]
+        self._worker_bounds = [0, *itertools.accumulate(count for _, count in parts)]
+        self.num_envs = self._worker_bounds[-1]
         seeds_of(seed, self.num_envs)
         self._seed = seed  # None after the first reset
         inner_options = {"on_failure": on_failure, "restarts_per_hour": restarts_per_hour}
@@ -153,13 +153,13 @@ class RolloutWorkers:
                 ),
                 count,
             )
-            for (make, count), start in zip(parts, self._starts, strict=False)
+            for (make, count), start in zip(parts, self._worker_bounds, strict=False)
         ]
         self._parameters: bytes | None = None  # those of all workers; None for the policy's initial ones
         self._needs_reset = False  # whether the last call did not complete
         self._workers = RemoteWorkerGroup(makers, backend, _ADVICE, **pool_options)
         [spaces, *other_spaces] = self._workers.call_all("spaces")
-        for start, spaces_of_other in zip(self._starts[1:], other_spaces, strict=False):
+        for start, spaces_of_other in zip(self._worker_bounds[1:], other_spaces, strict=False):
             if spaces_of_other != spaces:
                 self._workers.close()
                 raise SpaceError(
@@ -182,7 +182,7 @@ class RolloutWorkers:
         """
         seed = self._seed if seed is None else seed
         seeds = seeds_of(seed, self.num_envs)
-        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._starts)]
+        parts = [None if seeds is None else seeds[a:b] for a, b in itertools.pairwise(self._worker_bounds)]
         root = None if seeds is None or not any(s is not None for s in seeds) else _root_of(seeds)
         if self._needs_reset and not self._workers.pool.closed:
             self._recover()
@@ -236,7 +236,7 @@ class RolloutWorkers:
             self.reset()
         parts: list[Rollout] = self._call_all("collect", [(steps,)] * len(self._workers.counts))
         return _concat_rollouts(
-            parts, self._starts, Layout(self.single_observation_space), Layout(self.single_action_space)
+            parts, self._worker_bounds, Layout(self.single_observation_space), Layout(self.single_action_space)
         )
 
     def close(self) -> None:

@@ -110,20 +110,20 @@ class Normalizer:
         self._masks: list[Tensor] = []
         self._count = 0
 
-    def __call__(self, features: Tensor, alive: Tensor | None = None) -> Tensor:
-        """Returns normalized float32 features `[k, obs_length]`; rows outside the mask `alive` update no statistics."""
-        self.add(features, alive)
+    def __call__(self, features: Tensor, active: Tensor | None = None) -> Tensor:
+        """Returns normalized float32 features `[k, obs_length]`; rows not in the mask `active` update no statistics."""
+        self.add(features, active)
         if self.layer is not None:
             features = self.layer(features)
         return features.float()
 
-    def add(self, features: Tensor, alive: Tensor | None = None) -> None:
+    def add(self, features: Tensor, active: Tensor | None = None) -> None:
         """Adds rows of features to the buffer, and updates the statistics when it is full."""
         if self.norm is None:
             return
         self._rows.append(features)
-        if alive is not None:
-            self._masks.append(alive)
+        if active is not None:
+            self._masks.append(active)
         self._count += len(features)
         if self._count >= STATS_BUFFER_ROWS:
             self.flush()
@@ -156,18 +156,18 @@ class EvaluationSettings:
     Attributes:
         rules: the rules for episodes and fitness.
         layer: the normalization of observations; None leaves them unchanged.
-        updates_norm: whether to return statistics of the observations.
-        name: a name of the call and of the part of the population, which noise seeds depend on.
+        collects_stats: whether to return statistics of the observations.
+        noise_stream: names the call and the part of the population; the seeds of noise depend on it.
     """
 
     rules: FitnessRules
     layer: Callable[[Tensor], Tensor] | None
-    updates_norm: bool
-    name: str = ""
+    collects_stats: bool
+    noise_stream: str = ""
 
     def normalizer(self, obs_length: int | tuple[int, ...], device: torch.device | str = "cpu") -> Normalizer:
         """Makes a normalizer without observations."""
-        return Normalizer(self.layer, RunningNorm(shape=obs_length, device=device) if self.updates_norm else None)
+        return Normalizer(self.layer, RunningNorm(shape=obs_length, device=device) if self.collects_stats else None)
 
     def noise(self, members: int, first_member: int, seed: int, device: torch.device | str = "cpu") -> ActionNoise:
         """Makes the noise of `members` members.
@@ -179,7 +179,7 @@ class EvaluationSettings:
             device: the device of the noise.
         """
         generator = torch.Generator(device)
-        generator.manual_seed(stream_for(seed, f"noise {self.name} {first_member}"))
+        generator.manual_seed(stream_for(seed, f"noise {self.noise_stream} {first_member}"))
         return ActionNoise(self.rules.action_noise, members, generator)
 
 

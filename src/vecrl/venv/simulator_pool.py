@@ -1,4 +1,4 @@
-"""`BatchPool`: the interface of a `Pool` over one batched simulator, so that subsets of its rows can be stepped by id.
+"""`SimulatorPool`: the interface of a `Pool` over one batched simulator, so that subsets of its rows can be stepped by id.
 
 `BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
 the tensors are on another device, or if a subset of the rows is selected. This module must not know any simulator.
@@ -25,7 +25,7 @@ from ..vector.batched_env import reset_rows, restore_other_rows
 from .base import BaseVectorEnv
 
 
-class BatchPool:
+class SimulatorPool:
     """The part of the `Pool` interface that `BaseVectorEnv` uses, over one `BatchSimulator`. No command stays pending.
 
     Args:
@@ -185,7 +185,7 @@ class BatchedVenv(BaseVectorEnv):
     """
 
     def __init__(self, simulator: BatchSimulator):
-        self._init_over_pool(BatchPool(simulator), None, None, False, call_env_seed=False)
+        self._init_over_pool(SimulatorPool(simulator), None, None, False, call_env_seed=False)
 
 
 def _options(options: Mapping[str, Any] | None) -> dict[str, Any]:
