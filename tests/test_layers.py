@@ -89,13 +89,17 @@ def test_errors_import_no_other_module() -> None:
     assert _disallowed_imports("errors.py", (), {"cloudpickle"}) == []
 
 
+def test_validation_imports_errors_only() -> None:
+    assert _disallowed_imports("validation.py", ("vecrl.errors",), {"numpy"}) == []
+
+
 def test_snapshot_imports_numpy_only() -> None:
     assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
 
 def test_engine_imports_arrays_and_spaces_only() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams"
+    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams", "vecrl.validation"
     found = _disallowed_imports("engine", own, libraries)
     assert {line.split(" imports ")[0] for line in found} == RAY_FILES
     for path in RAY_FILES:
@@ -113,7 +117,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
             assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
-    with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
+    with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
@@ -151,6 +155,7 @@ def test_venv_imports_engine_and_vector_only() -> None:
         "vecrl.errors",
         "vecrl.running_stats",
         "vecrl.snapshot",
+        "vecrl.validation",
         "vecrl.vector",
         "vecrl.simulators",
     )
@@ -176,7 +181,10 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
 
 @pytest.mark.parametrize(
     "folder",
-    ["engine", "snapshot", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "running_stats.py"],
+    [
+        *("engine", "snapshot", "simulators", "specs"),
+        *("errors.py", "seeding.py", "random_streams.py", "running_stats.py", "validation.py"),
+    ],
 )
 def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")

@@ -113,6 +113,16 @@ class BatchBuffers:
         shared = [*_leaf_specs(action, num_envs), *_leaf_specs(obs, num_envs), ((num_envs,), np.dtype(bool))]
         return _size(shared) + slots * _size(_slot_specs(obs, num_envs))
 
+    def write_actions(self, leaves: Sequence[Any], rows: slice | np.ndarray) -> dict[int, Sequence[Any]] | None:
+        """Writes the leaves of actions into `rows`. Returns opaque leaves, by index, to send with the command."""
+        objects: dict[int, Sequence[Any]] | None = None
+        for index, (values, target) in enumerate(zip(leaves, self.actions, strict=True)):
+            if target is None:
+                objects = (objects or {}) | {index: values}
+            else:
+                target[rows] = values
+        return objects
+
     def rows(self, start: int, stop: int) -> list[RowBuffers]:
         """Returns, for each slot, the buffers of the worker that owns the rows from `start` to `stop`, exclusive."""
         final_obs = _slice_rows(self.final_obs, start, stop)

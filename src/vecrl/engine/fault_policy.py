@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,26 +24,14 @@ from .batch_buffers import BatchBuffers
 from .env_index import EnvIndex
 from .infos import Infos
 from .pending import PendingCommand, PendingCommands
+from .pool_options import PoolOptions
 from .space_layout import Layout
 from .transition_builder import TransitionBuilder
 from .worker import Command, Op, WorkerInfo, WorkerReply
 
-OnFailure = Literal["raise", "restart", "mask"]
 _BUDGET_WINDOW_S = 3600.0  # seconds
 _MAX_RESTART_ATTEMPTS = 3  # how often one restart is tried
 _log = logging.getLogger("vecrl")
-
-
-def check_fault_options(on_failure: Any, restarts_per_hour: Any) -> None:
-    """Checks the options `on_failure` and `restarts_per_hour`.
-
-    Raises:
-        ValueError: one of them has no valid value.
-    """
-    if on_failure not in ("raise", "restart", "mask"):
-        raise ValueError(f"Expected on_failure to be 'raise', 'restart' or 'mask', got {on_failure!r}.")
-    if int(restarts_per_hour) != restarts_per_hour or restarts_per_hour < 1:
-        raise ValueError(f"Expected restarts_per_hour to be an int of 1 or more, got {restarts_per_hour!r}.")
 
 
 class WorkerRestarter:
@@ -110,13 +98,12 @@ class FaultPolicy:
     """Restarts or excludes environments that fail, and writes their rows.
 
     Args:
-        policy: "restart" or "mask".
-        restarts_per_hour: how many failures are handled within an hour; any further failure is returned as unhandled.
+        options: those of the pool, with "restart" or "mask" as `on_failure`. After `restarts_per_hour` failures within
+            an hour, any further failure is returned as unhandled.
         backend, pending, env_index, buffers, transition_builder: those of the pool.
         layout: the layout of observations.
         restarter: restarts crashed workers.
         gather: waits for a command, at most as long as a step may take, and returns its failures.
-        infos: whether infos reply that an environment failed.
 
     Attributes:
         alive: `[n]` bool, the environments that are not excluded.
@@ -126,8 +113,7 @@ class FaultPolicy:
 
     def __init__(
         self,
-        policy: OnFailure,
-        restarts_per_hour: int,
+        options: PoolOptions,
         backend: Backend,
         pending: PendingCommands,
         env_index: EnvIndex,
@@ -136,13 +122,11 @@ class FaultPolicy:
         transition_builder: TransitionBuilder,
         restarter: WorkerRestarter,
         gather: Callable[[PendingCommand], list[Failure]],
-        infos: bool,
     ):
         n = env_index.num_envs
         self.alive = np.ones(n, bool)
         self.unreported = np.zeros(n, bool)
-        self._policy = policy
-        self._restarts_per_hour = restarts_per_hour
+        self._options = options
         self._backend = backend
         self._pending = pending
         self._env_index = env_index
@@ -150,7 +134,6 @@ class FaultPolicy:
         self._transition_builder = transition_builder
         self._restarter = restarter
         self._gather = gather
-        self._with_infos = infos
         self._restart_slot = buffers.slots[-1]  # for the observations of the resets after restarts
         self._last_obs = layout.empty(n)  # copies: an environment may write invalid values before it fails
         # the opaque observations, by leaf and id, and the infos, by id, of the resets after restarts
@@ -264,7 +247,7 @@ class FaultPolicy:
             if not ids:
                 continue
             self._errors |= dict.fromkeys(ids, failure.error)
-            if self._policy == "mask":
+            if self._options.on_failure == "mask":
                 self.alive[ids] = False
                 self._mark_unreported(ids, [failure])
             elif restart_failures := self._restart(failure, _MAX_RESTART_ATTEMPTS):
@@ -290,11 +273,11 @@ class FaultPolicy:
         now = time.monotonic()
         while self._failure_times and now - self._failure_times[0] > _BUDGET_WINDOW_S:
             self._failure_times.popleft()
-        if len(self._failure_times) >= self._restarts_per_hour:
+        if len(self._failure_times) >= self._options.restarts_per_hour:
             return False
         self._failure_times.append(now)
-        action = "excluded" if self._policy == "mask" else "restarted"
-        count = f"{len(self._failure_times)} of {self._restarts_per_hour} within an hour"
+        action = "excluded" if self._options.on_failure == "mask" else "restarted"
+        count = f"{len(self._failure_times)} of {self._options.restarts_per_hour} within an hour"
         _log.warning("%s failed and are %s (%s): %s", self._env_index.name(np.array(ids)), action, count, error)
         return True
 
@@ -370,7 +353,7 @@ class FaultPolicy:
         else:
             _copy(self._last_obs, slot.obs, i)
         reply.infos.dicts.append((i, info))
-        if not self._with_infos:
+        if not self._options.infos:
             reply.infos, reply.final_infos = Infos(), Infos()
         slot.reward[i] = 0.0
         slot.terminated[i], slot.truncated[i], slot.was_reset[i] = False, ends_episode and not reset_requested, is_reset

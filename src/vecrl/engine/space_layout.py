@@ -19,6 +19,8 @@ from ..errors import SpaceError
 Path = tuple[str | int, ...]
 Tree = Any
 """Arrays nested in dicts and tuples, as the leaves are in the space."""
+LeafRows = np.ndarray | list[Any]
+"""The values of one leaf in several rows: an array `[rows, ...]`, or a list if the leaf is opaque."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Layout:
         rows = [_descend(element, self.leaves) for element in elements]
         return [[row[i] for row in rows] for i in range(len(self.leaves))]
 
-    def batch(self, tree: Tree, rows: int) -> list[Any]:
+    def batch(self, tree: Tree, rows: int) -> list[LeafRows]:
         """Returns a batch of `rows` elements as leaf arrays of the right shape; opaque leaves as lists.
 
         Raises:
@@ -96,14 +98,14 @@ class Layout:
             return [self.build(()) for _ in range(count)]
         return [self.build(values) for values in zip(*leaves, strict=True)]
 
-    def empty(self, rows: int) -> list[Any]:
+    def empty(self, rows: int) -> list[LeafRows]:
         """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
         return [
             [None] * rows if leaf.dtype is None else np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
 
 
-def _single_leaf(values: Sequence[Any]) -> Any:
+def _single_leaf(values: Sequence[Any]) -> Tree:
     return values[0]
 
 
@@ -145,7 +147,7 @@ def _descend(tree: Tree, leaves: Sequence[Leaf]) -> list[Any]:
     return values
 
 
-def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> Any:
+def _batch_leaf(value: Any, leaf: Leaf, rows: int) -> LeafRows:
     if leaf.dtype is None:
         value = list(value)
         if len(value) != rows:

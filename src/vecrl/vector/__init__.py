@@ -12,7 +12,8 @@ from ..engine.transition import AutoresetMode
 from ..simulators.registry import available, known_prefixes, register
 from .async_env import AsyncVectorEnv
 from .base import BaseVectorEnv
-from .rollout_workers import Rollout, RolloutWorkers
+from .rollout import Rollout
+from .rollout_workers import RolloutWorkers
 from .vector_env import VectorEnv, info_of
 
 if TYPE_CHECKING:

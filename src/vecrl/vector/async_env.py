@@ -11,7 +11,6 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from gymnasium import error as gymnasium_error
 
 from ..engine.backends.registry import BackendName
@@ -19,6 +18,7 @@ from ..engine.backends.worker_options import parse_start_method
 from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..errors import ClosedError, PendingError, StepTimeout, WorkerError
+from ..validation import parse_optional_count
 from .vector_env import EnvFn, ObservationMode, VectorEnv
 
 Call = Literal["reset", "step", "call"]
@@ -299,10 +299,7 @@ class AsyncVectorEnv(VectorEnv):
 
 def _limit(num_workers: int | None, max_concurrency: int | None) -> int | None:
     """Returns the number of workers, at most `max_concurrency`."""
-    if max_concurrency is None:
+    limit = parse_optional_count("max_concurrency", max_concurrency)
+    if limit is None:
         return num_workers
-    if not isinstance(max_concurrency, int | np.integer) or max_concurrency < 1:
-        raise ValueError(f"Expected max_concurrency to be a positive integer or None, got {max_concurrency!r}.")
-    if num_workers is None:
-        num_workers = multiprocessing.cpu_count()
-    return min(num_workers, int(max_concurrency))
+    return min(multiprocessing.cpu_count() if num_workers is None else num_workers, limit)

@@ -18,6 +18,7 @@ from gymnasium.vector import VectorEnv
 
 from ..errors import SpaceError
 from ..snapshot import Stateful
+from ..validation import parse_count
 
 
 class BaseVectorEnv(Stateful, VectorEnv):
@@ -50,9 +51,7 @@ class BaseVectorEnv(Stateful, VectorEnv):
 
     def __init__(self, num_envs: int, observation_space: Space[Any], action_space: Space[Any]):
         # No super().__init__(): gymnasium 0.29's derives other spaces from these arguments, 1.x has no constructor.
-        if num_envs != int(num_envs) or num_envs < 1:
-            raise ValueError(f"Expected num_envs to be a positive integer, got {num_envs!r}.")
-        self.num_envs = int(num_envs)
+        self.num_envs = parse_count("num_envs", num_envs)
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, self.num_envs)

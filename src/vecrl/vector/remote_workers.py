@@ -16,11 +16,12 @@ import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from ..engine.backends.registry import BackendName
 from ..engine.pool import Pool
+from ..engine.pool_options import PoolOptions
 from ..engine.simulator import Simulator
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 
+STEPS_IN_WORKER = PoolOptions(infos=False)  # the options of a pool in a worker, which returns no infos
 RECOVER_TIMEOUT_S = 2.0  # seconds that workers have to finish an interrupted call
 
 
@@ -30,7 +31,7 @@ class RemoteWorker:
     Args:
         make: makes the simulator of the environments.
         count: k, the number of environments.
-        options: options of the serial `Pool` that steps them.
+        options: options of the `Pool` that steps them.
     """
 
     num_envs = 1
@@ -42,8 +43,8 @@ class RemoteWorker:
     reset: Any
     step: Any
 
-    def __init__(self, make: Callable[[], Simulator], count: int, **options: Any):
-        self.pool = Pool([(make, count)], "serial", infos=False, **options)
+    def __init__(self, make: Callable[[], Simulator], count: int, options: PoolOptions):
+        self.pool = Pool([(make, count)], **options.keywords)
 
     def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
         """Returns the observation space and the action space of one environment."""
@@ -63,8 +64,8 @@ class RemoteWorkerGroup:
 
     Args:
         makers: one `(make, k)` per worker: `make` makes its `RemoteWorker` of k environments.
+        options: options of the `Pool` of workers.
         advice: the text in errors that says what to do if workers fail.
-        pool_options: options of the `Pool` of workers.
 
     Attributes:
         counts: the number of environments of each worker.
@@ -76,16 +77,15 @@ class RemoteWorkerGroup:
     def __init__(
         self,
         makers: Sequence[tuple[Callable[[], RemoteWorker], int]],
-        backend: BackendName,
+        options: PoolOptions,
         advice: str,
-        **pool_options: Any,
     ):
         self._advice = advice
         self.counts = [count for _, count in makers]
         starts = itertools.accumulate(self.counts, initial=0)
         self._ids = [range(start, start + count) for start, count in zip(starts, self.counts, strict=False)]
         with self._remap_failures(self._ids, advice=None):
-            self.pool = Pool([(make, 1) for make, _ in makers], backend, **pool_options)
+            self.pool = Pool([(make, 1) for make, _ in makers], **options.keywords)
 
     def call_all(
         self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None

@@ -21,6 +21,7 @@ from ..engine.pool import Pool
 from ..engine.transition import AutoresetMode, Transition
 from ..errors import ClosedError, SpaceError, WorkerError
 from ..simulators.gymnasium import ResetKeywords
+from ..validation import parse_optional_count
 from .arrays import convert_from_torch
 from .base import BaseVectorEnv
 from .device_transfer import to_device
@@ -60,7 +61,7 @@ class SyncVectorEnv(BaseVectorEnv):
             distribute them to `num_workers` workers. Results are the same.
         num_workers: see `VectorEnv`.
         pool_options: `check_nan`, `step_timeout`, `on_failure`, `restarts_per_hour`, `start_method`,
-            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `VectorEnv`.
+            `threads_per_worker`, `preload`, `pin_workers`, `ray_options`: see `vecrl.engine.Pool`.
 
     Later calls never overwrite what `reset` and `step` returned, and need no copies for that.
 
@@ -84,10 +85,8 @@ class SyncVectorEnv(BaseVectorEnv):
         **pool_options: Any,
     ):
         self.closed = True  # until the pool exists
-        if num_episodes is not None and (num_episodes != int(num_episodes) or num_episodes < 1):
-            raise ValueError(f"Expected num_episodes to be a positive integer or None, got {num_episodes!r}.")
+        self._num_episodes = parse_optional_count("num_episodes", num_episodes)
         self._device = None if device is None else torch.device(device)
-        self._num_episodes = None if num_episodes is None else int(num_episodes)
         self._empty_info = empty_info
         makers = split_env_fns(env_makers, backend, num_workers, same_spaces=False, same_actions=False)
         self._pool = Pool(makers, backend, infos=not empty_info, same_spaces=False, same_actions=False, **pool_options)

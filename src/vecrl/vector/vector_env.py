@@ -19,13 +19,14 @@ from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.backends.worker_options import StartMethod
 from ..engine.env_index import Ids, split_evenly
-from ..engine.fault_policy import OnFailure
 from ..engine.pool import Pool
+from ..engine.pool_options import OnFailure
 from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
+from ..validation import check_callables, check_length, parse_count
 from .base import seeds_of, state_facts
 
 EnvFn = Callable[[], gymnasium.Env[Any, Any]]
@@ -52,9 +53,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
     Args:
         env_fns: n functions, each of which makes an environment. With `backend="processes"` they are called only in
             the workers. They are pickled by value, so scripts need no main guard.
-        backend: "serial" steps in this thread, "threads" in threads of this process (for simulators that release the
-            interpreter lock), "processes" in worker processes, "ray" in actors of a Ray cluster. Other names must be
-            registered, see `register_backend`.
+        backend: "serial", "threads", "processes", "ray" or another registered backend, see `vecrl.engine.Pool`.
         num_workers: the number of workers that share the environments; by default 1 with "serial", else the number of
             cores.
         copy: accepted for compatibility with gymnasium. It has no effect: later calls never overwrite results.
@@ -62,22 +61,17 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             the batched and the single space.
         autoreset_mode: "next_step", "same_step" or "disabled", or gymnasium's `AutoresetMode`.
         empty_info: whether to drop all infos, which saves their cost.
-        check_nan: whether a NaN in an observation or a reward counts as a failure of its environment.
-        step_timeout: seconds that a command may take before `StepTimeout` is raised, which names the environments that
-            did not answer.
-        on_failure: what happens if an environment raises, crashes or times out. "raise" raises the error. "restart"
-            ends its episode as truncated, with `failed` and `error` in its info, and makes the environment again.
-            "mask" ends its episode in the same way; after that its rows do not change and are marked as `failed`.
-        restarts_per_hour: the number of failures per hour that "restart" handles; further ones are raised.
-        start_method: "forkserver" forks workers from a clean process that has imported the modules they need; "spawn"
-            starts a new interpreter for each worker.
+        check_nan: whether a NaN in an observation or a reward is a failure of its environment.
+        step_timeout: seconds that a reset, step or call may take before `StepTimeout` is raised; None for no limit.
+        on_failure: whether environments that fail "raise" an error, or end their episodes as truncated and are made
+            again ("restart") or excluded ("mask"); see `vecrl.engine.Pool`.
+        restarts_per_hour: how many failures are handled in this way within an hour; any further failure is raised.
+        start_method: "forkserver" or "spawn": how worker processes start.
         threads_per_worker: the number of threads that numerical libraries may use in a worker process.
-        preload: modules to import once before worker processes are forked, in addition to those that the factories
-            refer to.
-        pin_workers: whether to pin each worker process to separate cores, if there are enough. Short steps get faster
-            if nothing else uses the machine, and slower if two programs choose the same cores.
-        ray_options: with "ray", the cluster, and the resources that each worker's actor needs. `start_method`,
-            `preload` and `pin_workers` apply to processes only.
+        preload: further modules to import once before worker processes are forked.
+        pin_workers: whether to pin each worker process to separate cores.
+        ray_options: with "ray", the cluster, and the resources of each worker's actor. For the last five arguments, see
+            `vecrl.engine.backends.worker_options.WorkerOptions`.
 
     Raises:
         WorkerError: environments cannot be made; contains all tracebacks. No worker is left running.
@@ -258,8 +252,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         set in all."""
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
-        if len(values) != self.num_envs:
-            raise SpaceError(f"Expected {self.num_envs} values, one per environment, got {len(values)}.")
+        check_length("values", values, self.num_envs)
         self._pool.invoke("set", name, values)
 
     def cancel(self, ids: Ids) -> np.ndarray:
@@ -347,17 +340,11 @@ def split_env_fns(
     env_fns = list(env_fns)
     if not env_fns:
         raise SpaceError("Expected at least one function that makes an environment, got none.")
-    for index, make in enumerate(env_fns):
-        if not callable(make):
-            raise SpaceError(
-                f"Expected functions that make environments, got {type(make).__name__} as item {index}. "
-                "Give `lambda: gymnasium.make(...)` instead of an environment."
-            )
+    advice = "Give `lambda: gymnasium.make(...)` instead of an environment."
+    check_callables("functions that make environments", env_fns, advice)
     if num_workers is None:
         num_workers = backend_entry(backend).default_workers
-    if not isinstance(num_workers, int | np.integer) or num_workers < 1:
-        raise SpaceError(f"Expected num_workers to be 1 or more, got {num_workers!r}.")
-    parts = split_evenly(env_fns, min(num_workers, len(env_fns)))
+    parts = split_evenly(env_fns, min(parse_count("num_workers", num_workers, error=SpaceError), len(env_fns)))
     return [(partial(simulator, part, **simulator_options), len(part)) for _, part in parts]
 
 

@@ -21,6 +21,7 @@ from ..errors import ClosedError, SpaceError, StepTimeout
 from ..simulators.gymnasium import ResetKeywords
 from ..simulators.heterogeneous import HeterogeneousSimulator, common_space
 from ..snapshot import Stateful
+from ..validation import check_seconds
 from ..vector.base import seeds_of
 from ..vector.vector_env import split_env_fns
 from .result_format import NO_TUPLES, ResultFormatter
@@ -50,7 +51,7 @@ class BaseVectorEnv(Stateful):
         trust_spaces: False ignores the spaces that environments declare, and accepts any observations and actions; they
             are then pickled.
         pool_options: `step_timeout`, `on_failure`, `check_nan`, `start_method`, `threads_per_worker`, `preload`,
-            `pin_workers`: see `vecrl.engine.pool.Pool`.
+            `pin_workers`: see `vecrl.engine.Pool`.
 
     Attributes:
         env_num: n.
@@ -401,6 +402,5 @@ def _check_waiting(env_num: int, wait_num: int | None, timeout: float | None) ->
     """
     if wait_num is not None and not (isinstance(wait_num, int | np.integer) and 1 <= wait_num <= env_num):
         raise ValueError(f"Expected wait_num to be an integer from 1 to {env_num}, or None, got {wait_num!r}.")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"Expected timeout to be a number of seconds above 0, or None, got {timeout!r}.")
+    check_seconds("timeout", timeout)
     return timeout is not None or (wait_num is not None and wait_num < env_num)

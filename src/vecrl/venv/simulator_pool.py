@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Infos
-from ..engine.pool_lifecycle import InvokeKind
+from ..engine.env_access import InvokeKind
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepWhere
 from ..engine.space_layout import Layout
 from ..engine.transition import Transition
