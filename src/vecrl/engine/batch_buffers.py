@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from .simulator import RowBuffers
-from .space_layout import Layout
+from .space_layout import DType, Layout
 
 _ALIGN = 64  # bytes: a cache line, and the alignment that DLPack consumers expect
-Spec = tuple[tuple[int, ...], np.dtype[Any]]
+Spec = tuple[tuple[int, ...], DType]
 
 
 class Slot:

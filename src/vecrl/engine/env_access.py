@@ -16,6 +16,8 @@ from .env_index import Ids
 from .pool_lifecycle import PoolLifecycle
 from .worker import Command, Op
 
+EnvState = dict[str, Any]
+"""The state of an environment as plain data, and its return, length and seeds."""
 InvokeKind = Literal["get", "set", "call", "render", "get_state", "set_state"]
 
 
@@ -23,7 +25,7 @@ class EnvAccess(PoolLifecycle):
     """Workers and their environments, which can be called."""
 
     def invoke(
-        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+        self, kind: InvokeKind, name: str = "", values: Sequence[object] | None = None, ids: Ids | None = None
     ) -> list[Any]:
         """Gets, sets, calls or renders in environments and returns the results.
 
@@ -40,7 +42,7 @@ class EnvAccess(PoolLifecycle):
         return self.invoke_wait()
 
     def invoke_async(
-        self, kind: InvokeKind, name: str = "", values: Sequence[Any] | None = None, ids: Ids | None = None
+        self, kind: InvokeKind, name: str = "", values: Sequence[object] | None = None, ids: Ids | None = None
     ) -> None:
         """Sends the commands of `invoke` without waiting."""
         with self._lock:
@@ -106,7 +108,7 @@ class EnvAccess(PoolLifecycle):
 
     state_is_plain_data = True  # a snapshot of an object that has a pool stores the result of `get_state` unchanged
 
-    def get_state(self, ids: Ids | None = None) -> list[dict[str, Any]]:
+    def get_state(self, ids: Ids | None = None) -> list[EnvState]:
         """Returns the states of all environments or of `ids`, as plain data, in their order.
 
         Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class EnvIndex:
         self._num_requests += len(parsed)
         return parsed
 
-    def require_healthy(self, ids: Any, reset_mask: np.ndarray | None = None) -> None:
+    def require_healthy(self, ids: Ids | slice, reset_mask: np.ndarray | None = None) -> None:
         """Checks that none of `ids` must be reset first. The rows of `reset_mask` are not checked.
 
         Raises:

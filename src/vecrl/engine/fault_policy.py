@@ -22,10 +22,10 @@ from ..seeding import seed_for
 from .backends.base import Backend
 from .batch_buffers import BatchBuffers
 from .env_index import EnvIndex
-from .infos import Infos
+from .infos import Info, Infos
 from .pending import PendingCommand, PendingCommands
 from .pool_options import PoolOptions
-from .space_layout import Layout
+from .space_layout import Layout, LeafRows, Tree
 from .transition_builder import TransitionBuilder
 from .worker import Command, Op, WorkerInfo, WorkerReply
 
@@ -137,8 +137,8 @@ class FaultPolicy:
         self._restart_slot = buffers.slots[-1]  # for the observations of the resets after restarts
         self._last_obs = layout.empty(n)  # copies: an environment may write invalid values before it fails
         # the opaque observations, by leaf and id, and the infos, by id, of the resets after restarts
-        self._first_objects: dict[int, dict[int, Any]] = {leaf: {} for leaf in layout.opaque}
-        self._first_infos: dict[int, Any] = {}
+        self._first_objects: dict[int, dict[int, Tree]] = {leaf: {} for leaf in layout.opaque}
+        self._first_infos: dict[int, Info] = {}
         self._errors: dict[int, str] = {}  # the latest error of each environment that failed
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, np.int64)
@@ -158,7 +158,7 @@ class FaultPolicy:
             if seed is not None:
                 self._seeds[env_id], self._restarts[env_id] = seed, 0
 
-    def seed_of(self, env_id: int) -> dict[str, Any]:
+    def seed_of(self, env_id: int) -> dict[str, int | None]:
         """Returns, for a saved state, the seed of an environment and the number of its restarts since."""
         return {"seed": self._seeds[env_id], "restarts": self._restarts[env_id]}
 
@@ -171,7 +171,7 @@ class FaultPolicy:
     def record(self, command: PendingCommand) -> None:
         """Records the observations, returns and lengths after a command, for environments that fail later."""
         slot = self._buffers.slots[command.slot]
-        ids: Any = slice(None) if command.ids is None else command.ids
+        ids = slice(None) if command.ids is None else command.ids
         for last, leaf in zip(self._last_obs, slot.obs, strict=True):
             if leaf is not None:
                 last[ids] = leaf[ids]
@@ -185,7 +185,7 @@ class FaultPolicy:
         self._returns[ids] *= ~done
         self._lengths[ids] *= ~done
 
-    def excluded(self, reset_mask: Any = None) -> np.ndarray | None:
+    def excluded(self, reset_mask: np.ndarray | slice | None = None) -> np.ndarray | None:
         """Returns the environments that must not be sent the next command, `[n]` bool; None for none.
 
         Args:
@@ -306,7 +306,7 @@ class FaultPolicy:
         seed = self._seeds[env_id]
         return None if seed is None else seed_for(seed, 0, self._restarts[env_id])
 
-    def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: Any) -> list[Failure]:
+    def _send_and_wait(self, worker: int, ids: Sequence[int], op: Op, extra: object) -> list[Failure]:
         """Sends one worker a restart command, keeps its infos and opaque observations, and returns its failures."""
         slot = len(self._buffers.slots) - 1
         rows = [i - int(self._env_index.worker_bounds[worker]) for i in ids]
@@ -335,7 +335,7 @@ class FaultPolicy:
 
     def _write_one(self, command: PendingCommand, i: int, ends_episode: bool) -> None:
         slot, reply = self._buffers.slots[command.slot], WorkerReply()
-        info: dict[str, Any] = {"failed": True, "error": self._errors[i]}
+        info: Info = {"failed": True, "error": self._errors[i]}
         reset_requested = command.op == Op.RESET or (command.reset_mask is not None and bool(command.reset_mask[i]))
         is_reset = bool(self.alive[i]) and (reset_requested or command.reset_done)
         if is_reset and not reset_requested:
@@ -364,7 +364,7 @@ class FaultPolicy:
         command.replies.append((0, reply))
 
 
-def _copy(source: Sequence[Any], target: Sequence[Any], i: int) -> None:
+def _copy(source: Sequence[Any], target: Sequence[LeafRows | None], i: int) -> None:
     for old, new in zip(source, target, strict=True):
         if new is not None:
             new[i] = old[i]

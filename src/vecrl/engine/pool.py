@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from .env_access import EnvAccess
 from .env_index import Ids
 from .pending import PendingCommand
 from .pool_options import OnFailure, PoolOptions, ResolveSpaces
-from .simulator import Simulator
+from .simulator import ResetOptions, Simulator
 from .space_layout import Tree
 from .transition import Transition
 from .worker import Command, Op
 
-ExtraOf = Callable[[np.ndarray], Any]
+ExtraOf = Callable[[np.ndarray], object]
 """Returns the `extra` of the command to one worker, from the positions of its environments among all of the command."""
 
 
@@ -113,7 +113,7 @@ class Pool(EnvAccess):
     def reset(
         self,
         seeds: Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: ResetOptions | None = None,
         ids: Ids | None = None,
     ) -> Transition:
         """Resets all environments, or only `ids`, and returns the transition.
@@ -138,7 +138,7 @@ class Pool(EnvAccess):
             ]
             return self._collect(pending_commands, ordered=True)
 
-    def reset_async(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def reset_async(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
         """Sends the `reset` of all environments without waiting for it.
 
         It first waits for all pending commands and drops their results.
@@ -259,7 +259,7 @@ class Pool(EnvAccess):
     # -- some environments -------------------------------------------------------------------------
 
     def send_reset(
-        self, ids: Ids, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+        self, ids: Ids, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None
     ) -> list[PendingCommand]:
         """Sends the reset of `ids` without waiting."""
         with self._lock:
@@ -379,10 +379,10 @@ class Pool(EnvAccess):
         return pending_commands
 
 
-def _reset_extras(seeds: Sequence[int | None] | None, options: Mapping[str, Any] | None) -> ExtraOf:
+def _reset_extras(seeds: Sequence[int | None] | None, options: ResetOptions | None) -> ExtraOf:
     """Returns the `extra` of a reset, for some of its environments."""
 
-    def extra_of(positions: np.ndarray) -> Any:
+    def extra_of(positions: np.ndarray) -> object:
         if seeds is None and options is None:
             return None
         return None if seeds is None else [seeds[i] for i in positions.tolist()], options
@@ -390,10 +390,10 @@ def _reset_extras(seeds: Sequence[int | None] | None, options: Mapping[str, Any]
     return extra_of
 
 
-def _step_extras(objects: Mapping[int, Sequence[Any]] | None, reset_mask: np.ndarray | None = None) -> ExtraOf:
+def _step_extras(objects: Mapping[int, Sequence[Tree]] | None, reset_mask: np.ndarray | None = None) -> ExtraOf:
     """Returns the `extra` of a step, for some of its environments."""
 
-    def extra_of(positions: np.ndarray) -> Any:
+    def extra_of(positions: np.ndarray) -> object:
         if objects is None:
             return None
         stepped = (positions if reset_mask is None else positions[~reset_mask[positions]]).tolist()

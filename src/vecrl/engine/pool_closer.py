@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
 
 from ..errors import ClosedError, Failure, PendingError
 from .backends.base import Backend
@@ -32,7 +31,7 @@ class PoolCloser:
         closed: whether `close` was called. Further calls of the pool raise an error.
     """
 
-    def __init__(self, pool: Any, backend: Backend, pending: PendingCommands):
+    def __init__(self, pool: object, backend: Backend, pending: PendingCommands):
         self.lock = threading.RLock()
         self.closed = False
         self._claim = threading.RLock()  # held while `_closing_thread` is read and set

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class PoolLifecycle:
             self._closer.abort()
             raise
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> NoReturn:
         raise TypeError("A pool cannot be copied or pickled, since its workers cannot. Construct another pool.")
 
     def _build(self, worker_specs: Sequence[WorkerSpec]) -> None:
@@ -355,7 +355,7 @@ class PoolLifecycle:
         self._healthy = False
         pending.updating = False
 
-    def _check_alive(self, workers: Sequence[int] | Mapping[int, Any]) -> None:
+    def _check_alive(self, workers: Sequence[int] | Mapping[int, object]) -> None:
         if self._closer.closed:
             raise ClosedError(CLOSED)
         crashed = self._pending.crashed

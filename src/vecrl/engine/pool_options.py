@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from gymnasium import Space
-
 from ..validation import check_choice, check_seconds, parse_count
 from .backends.registry import BackendName, backend_entry
 from .backends.worker_options import WorkerOptions
+from .space_layout import AnySpace
 from .worker import WorkerInfo
 
 OnFailure = Literal["raise", "restart", "mask"]
-Spaces = tuple[Space[Any], Space[Any]]
+Spaces = tuple[AnySpace, AnySpace]
 """An observation space and an action space."""
 
 

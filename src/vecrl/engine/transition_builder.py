@@ -6,7 +6,6 @@ It must not know auto-reset modes or how commands are sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class TransitionBuilder:
         self._all_ids = np.arange(buffers.num_envs)
         self._objects = layout.empty(buffers.num_envs)  # the latest opaque observations, by leaf
 
-    def latest(self, leaf: int, env_id: int) -> Any:
+    def latest(self, leaf: int, env_id: int) -> Tree:
         """Returns the latest object of an environment in an opaque leaf."""
         return self._objects[leaf][env_id]
 
@@ -67,7 +66,7 @@ class TransitionBuilder:
             command.failed,
         )
 
-    def _obs(self, leaves: Sequence[Any], copy: bool) -> Tree:
+    def _obs(self, leaves: Sequence[np.ndarray | None], copy: bool) -> Tree:
         if self._layout.flat and not copy and leaves[0] is not None:
             return leaves[0][:]
         return self._layout.build(
@@ -99,7 +98,7 @@ class TransitionBuilder:
             reset_ids = [part for part, command in zip(parts, commands, strict=True) if command.op != Op.STEP]
             done = done[~np.isin(ids[done], np.concatenate(reset_ids))] if reset_ids else done
         final_rows = done[was_reset[done]]
-        obs: list[Any] = [
+        obs: list[Tree] = [
             tuple(self._objects[i][j] for j in ids.tolist()) if leaf is None else leaf[ids]
             for i, leaf in enumerate(slot.obs)
         ]
@@ -120,9 +119,9 @@ class TransitionBuilder:
             _positions([i for command in commands for i in command.failed], ids),
         )
 
-    def _final_obs(self, replies: Sequence[tuple[int, WorkerReply]], ids: np.ndarray) -> Any:
+    def _final_obs(self, replies: Sequence[tuple[int, WorkerReply]], ids: np.ndarray) -> Tree:
         """Returns the final observations of `ids` as a tree of arrays."""
-        leaves: list[Any] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
+        leaves: list[Tree] = [None if leaf is None else leaf.take(ids, 0) for leaf in self._buffers.final_obs]
         for index in self._layout.opaque:
             objects = {i: value for _, reply in replies for i, value in reply.final_objects.get(index, [])}
             leaves[index] = tuple(objects.get(i) for i in ids.tolist())

@@ -22,7 +22,11 @@ from vecrl.policy.functional import call_with
 from vecrl.policy.layers import apply_in_sequence, lstm_gates
 from vecrl.policy.networks import sinusoids
 
-BatchedForward = Callable[..., Any]
+Hidden = Any
+"""The hidden state of a module: a tensor, or tensors in tuples and dicts; None before the first call."""
+Output = Any
+"""The output of a module, or a pair of it and the new hidden state."""
+BatchedForward = Callable[..., Output]
 Parameters = Mapping[str, Tensor]
 Builder = Callable[[Any, Parameters], "BatchedForward | None"]
 
@@ -65,13 +69,13 @@ class VmapForward:
     def __init__(self, module: nn.Module, parameters: Parameters):
         buffers = dict(module.named_buffers())
 
-        def call(parameters: Parameters, x: Tensor, h: Any = None) -> Any:
+        def call(parameters: Parameters, x: Tensor, h: Hidden = None) -> Output:
             return call_with(module, parameters, buffers, x, h)
 
         self.parameters = dict(parameters)
         self.call = torch.func.vmap(call, randomness="different")
 
-    def __call__(self, x: Tensor, *h: Any) -> Any:
+    def __call__(self, x: Tensor, *h: Hidden) -> Output:
         result = self.call(self.parameters, x.squeeze(1), *h)
         if isinstance(result, tuple):
             y, state = result
@@ -182,7 +186,7 @@ def _elementwise(module: nn.Module, parameters: Parameters) -> BatchedForward:
 
 
 @register_batched(nn.Softmax, nn.LogSoftmax, nn.Softmin)
-def _softmax(module: Any, parameters: Parameters) -> BatchedForward | None:
+def _softmax(module: nn.Softmax | nn.LogSoftmax | nn.Softmin, parameters: Parameters) -> BatchedForward | None:
     return module.forward if module.dim == -1 else None
 
 
@@ -294,7 +298,7 @@ class StatefulSequentialForward:
     def __init__(self, steps: list[BatchedForward]):
         self.steps = steps
 
-    def __call__(self, x: Tensor, h: dict[int, Any] | None = None) -> Any:
+    def __call__(self, x: Tensor, h: dict[int, Hidden] | None = None) -> Output:
         return apply_in_sequence(self.steps, x, h)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from vecrl.policy.batched_kernels import Hidden, Output
 
 
 class ParameterSlice(NamedTuple):
@@ -131,7 +133,7 @@ class ModuleExpectingFlatParameters:
             copy.deepcopy(self._net).to(device), disable_autograd_tracking=self._disable_autograd
         )
 
-    def __call__(self, flat_parameters: Tensor, x: Tensor, h: Any = None) -> Any:
+    def __call__(self, flat_parameters: Tensor, x: Tensor, h: Hidden = None) -> Output:
         """Returns the module's result for `x` (and the hidden state `h`) with the parameters `[L]`.
 
         Raises:
@@ -149,8 +151,8 @@ def make_functional_module(net: nn.Module, *, disable_autograd_tracking: bool = 
 
 
 def call_with(
-    net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, h: Any = None
-) -> Any:
+    net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, h: Hidden = None
+) -> Output:
     """Calls `net` on `x` (and the hidden state `h`, unless None) with these tensors instead of those of `net`."""
     inputs = (x,) if h is None else (x, h)
     return torch.func.functional_call(net, ({**parameters}, {**buffers}), inputs, tie_weights=False)

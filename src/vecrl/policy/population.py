@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from vecrl.vector.factory import make_vector_env
 from vecrl.vector.vector_env import EnvFn
 
 OBS_CLIP = 10.0  # normalized observations are clipped at this many standard deviations
+ObsLayer = Callable[[Tensor], Tensor]
 Net = str | nn.Module | Policy | Callable[[PolicyIO], nn.Module]
 
 
@@ -181,7 +183,12 @@ class PopulationEvaluator:
         return result
 
     def test(
-        self, parameters: Tensor, num_episodes: int = 100, *, seed: int | SeedRule | None = None, obs_layer: Any = ...
+        self,
+        parameters: Tensor,
+        num_episodes: int = 100,
+        *,
+        seed: int | SeedRule | None = None,
+        obs_layer: ObsLayer | EllipsisType | None = ...,
     ) -> Evaluation:
         """Runs new episodes with one policy, without noise or shaping, and without updates of the statistics.
 
@@ -206,7 +213,7 @@ class PopulationEvaluator:
         rules: FitnessRules,
         seeds: SeedRule,
         first_episode: int,
-        layer: Any,
+        layer: ObsLayer | None,
         norm: RunningNorm | None,
     ) -> Evaluation:
         if self._executor.closed:

@@ -13,13 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
+from ..engine.infos import Info, InfoDict
+from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepAndReset
+from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
-from .base import BaseVectorEnv, seeds_of
+from .base import BaseVectorEnv, Facts, seeds_of
 
-TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
+TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, InfoDict]
 
 
 class BatchedVectorEnv(BaseVectorEnv):
@@ -100,7 +102,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[np.ndarray, InfoDict]:
         """Resets every row and returns the observations.
 
         Args:
@@ -120,7 +122,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, InfoDict]:
         """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
         self._require_open()
         options = dict(options or {})
@@ -137,7 +139,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._reset_counters(mask)
         return self._mask_finished(self._is_finished(), obs), {}
 
-    def step(self, actions: Any) -> GymStep:
+    def step(self, actions: Tree) -> GymStep:
         """Steps every row and returns the results.
 
         Args:
@@ -155,7 +157,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         flags = _to_numpy(terminated), _to_numpy(truncated)
         return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
 
-    def tensor_step(self, actions: Any) -> TensorStep:
+    def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
         self._require_open()
         self._require_reset()
@@ -200,10 +202,10 @@ class BatchedVectorEnv(BaseVectorEnv):
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> dict[str, Any]:
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
         if not self._infos:
             return {}
-        info: dict[str, Any] = dict(step.info)
+        info: InfoDict = dict(step.info)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = step.next_obs, done
         if self._stats:
@@ -246,7 +248,7 @@ class BatchedVectorEnv(BaseVectorEnv):
             return obs
         return _select_rows(finished, torch.nan if obs.is_floating_point() else 0, obs)
 
-    def _reset_rows(self, mask: Tensor, seeds: list[int | None] | None, options: Mapping[str, Any]) -> Tensor:
+    def _reset_rows(self, mask: Tensor, seeds: list[int | None] | None, options: ResetOptions) -> Tensor:
         return reset_rows(self.simulator, mask, seeds, options)
 
     # -- arguments ---------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self._needs_reset:
             raise PendingError("Expected a reset before this call. Call reset to reset all environments first.")
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
         return super()._state_facts() | modes
 
@@ -280,7 +282,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._require_open()
         return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
 
-    def close_extras(self, **_: Any) -> None:
+    def close_extras(self, **_: object) -> None:
         """Closes the simulator."""
         self.simulator.close()
 
@@ -298,9 +300,9 @@ def _to_numpy(x: Tensor) -> np.ndarray:
     return x.detach().cpu().numpy()
 
 
-def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
-    result: dict[str, Any] = {}
+    result: InfoDict = {}
     for key, value in info.items():
         if f"_{key}" in info or not key.startswith("_"):
             mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
@@ -325,7 +327,7 @@ def _numpy_entry(key: str, value: Any, mask: np.ndarray) -> Any:
 
 
 def reset_rows(
-    simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: Mapping[str, Any]
+    simulator: BatchSimulator, mask: Tensor, seeds: Sequence[int | None] | None, options: ResetOptions
 ) -> Tensor:
     """Resets only the rows in `mask` `[n]`; returns the observations of all rows."""
     if seeds is None and not options:

@@ -15,10 +15,13 @@ from typing import Any
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
+from ..engine.infos import InfoDict
 from ..engine.pool import Pool
 from ..engine.pool_options import PoolOptions
 from ..engine.simulator import Simulator
+from ..engine.space_layout import AnySpace
 from ..errors import Failure, SerializationError, WorkerError, remap_failures
 
 STEPS_IN_WORKER = PoolOptions(infos=False)  # the options of a pool in a worker, which returns no infos
@@ -35,18 +38,18 @@ class RemoteWorker:
     """
 
     num_envs = 1
-    observation_space: spaces.Space[Any] = spaces.Discrete(1)
-    action_space: spaces.Space[Any] = observation_space
-    metadata: dict[str, Any] = {}
+    observation_space: AnySpace = spaces.Discrete(1)
+    action_space: AnySpace = observation_space
+    metadata: InfoDict = {}
     render_mode: str | None = None
-    spec: Any = None
+    spec: EnvSpec | None = None
     reset: Any
     step: Any
 
     def __init__(self, make: Callable[[], Simulator], count: int, options: PoolOptions):
         self.pool = Pool([(make, count)], **options.keywords)
 
-    def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    def spaces(self) -> tuple[AnySpace, AnySpace]:
         """Returns the observation space and the action space of one environment."""
         return self.pool.worker_info.observation_space, self.pool.worker_info.action_space
 
@@ -88,7 +91,10 @@ class RemoteWorkerGroup:
             self.pool = Pool([(make, 1) for make, _ in makers], **options.keywords)
 
     def call_all(
-        self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None, ids: Sequence[Sequence[int]] | None = None
+        self,
+        name: str,
+        arguments: Sequence[tuple[object, ...]] | None = None,
+        ids: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
         """Calls the method `name` of workers and returns their results.
 
@@ -139,7 +145,7 @@ class RemoteWorkerGroup:
         return remap_failures(remap, advice)
 
 
-def pickled(name: str, value: Any) -> bytes:
+def pickled(name: str, value: object) -> bytes:
     """Pickles a value for all workers, so that it is pickled once instead of once per worker.
 
     Raises:

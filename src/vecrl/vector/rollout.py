@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class RolloutRecorder:
         self._obs, self._actions = _TreeBuffer(obs_layout, steps), _TreeBuffer(action_layout, steps)
         self._transitions: list[Transition] = []
         self._ends: list[tuple[int, int]] = []
-        self._final_obs: list[list[Any]] = []
+        self._final_obs: list[list[Tree]] = []
 
     def record(self, obs: Tree, action: Tree, transition: Transition) -> None:
         """Records the step from `obs` by `action`; `transition.obs` is set to None, which frees its memory."""
@@ -131,9 +130,9 @@ def concat_rollouts(
     )
 
 
-def concat_leaves(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) -> Tree:
+def concat_leaves(parts: Sequence[Sequence[Tree]], layout: Layout, axis: int) -> Tree:
     """Concatenates trees, given by their leaves, along an axis."""
-    leaves: list[Any] = []
+    leaves: list[Tree] = []
     for values in zip(*parts, strict=True):
         if isinstance(values[0], np.ndarray):
             leaves.append(np.concatenate(values, axis))
@@ -144,7 +143,7 @@ def concat_leaves(parts: Sequence[Sequence[Any]], layout: Layout, axis: int) -> 
     return layout.build(leaves)
 
 
-def rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Any]:
+def rows_of(layout: Layout, tree: Tree, rows: np.ndarray) -> list[Tree]:
     """Returns the leaves of selected rows of a tree."""
     leaves = layout.split(tree)
     return [leaf[rows] if isinstance(leaf, np.ndarray) else tuple(leaf[i] for i in rows) for leaf in leaves]

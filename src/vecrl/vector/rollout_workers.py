@@ -34,7 +34,7 @@ from .remote_workers import STEPS_IN_WORKER, RemoteWorker, RemoteWorkerGroup, pi
 from .rollout import Rollout, RolloutRecorder, concat_leaves, concat_rollouts, rows_of
 from .vector_env import EnvFn, split_env_fns
 
-PolicyFn = Callable[[Any], Any]
+PolicyFn = Callable[[Tree], Tree]
 """Returns the actions for a batch of observations `[k, ...]`, nested like the action space."""
 _GLOBAL_STREAMS_LOCK = threading.RLock()  # held by the thread that has switched the process's global generators
 _ADVICE = "Call reset() to continue; it replaces workers that crashed or timed out (threads excepted)."
@@ -157,13 +157,13 @@ class RolloutWorkers:
         self._workers.recover()
         self._call_all("reload_policy", [(self._parameters,)] * len(self._workers.counts))
 
-    def _call_all(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _call_all(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
         self._needs_reset = True
         results = self._workers.call_all(name, arguments)
         self._needs_reset = False
         return results
 
-    def set_parameters(self, parameters: Any) -> None:
+    def set_parameters(self, parameters: object) -> None:
         """Sets the parameters of every copy of the policy, with its `set_parameters` or `load_state_dict`.
 
         Raises:
@@ -179,7 +179,7 @@ class RolloutWorkers:
         if self._needs_reset and not self._workers.pool.closed:
             raise PendingError("Expected the last call to have completed, but it did not. Call reset().")
 
-    def rollout(self, steps: int, parameters: Any = None) -> Rollout:
+    def rollout(self, steps: int, parameters: object = None) -> Rollout:
         """Steps all environments with the policy and returns the trajectories; calls `reset()` first if needed.
 
         Args:
@@ -245,7 +245,7 @@ class _RolloutWorker(RemoteWorker):
         self._ids = range(options.env_id_offset, options.env_id_offset + count)
         self._row_by_row = row_by_row
         self._streams = streams
-        self._worker_streams: AbstractContextManager[Any] = nullcontext()
+        self._worker_streams: AbstractContextManager[object] = nullcontext()
         self._policy_streams: list[RandomStreams] = []
         self._seed_policy(seed_for(entropy, self._ids[0]))
 
@@ -286,7 +286,7 @@ class _RolloutWorker(RemoteWorker):
             parts.append(action_layout.batch(actions, 1))
         return concat_leaves(parts, action_layout, 0)
 
-    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Any:
+    def _call_policy(self, obs: Tree, streams: RandomStreams | None = None) -> Tree:
         if streams is None:
             return self._policy(obs)
         with _GLOBAL_STREAMS_LOCK, streams:
@@ -329,7 +329,7 @@ def _root_of(seeds: Sequence[int | None]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=8).digest())
 
 
-def _arrays(actions: Any) -> Any:
+def _arrays(actions: Tree) -> Tree:
     """Converts torch tensors in actions to arrays; other values are returned unchanged."""
     if isinstance(actions, dict):
         return {key: _arrays(value) for key, value in actions.items()}

@@ -12,25 +12,27 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ..engine.backends.ray_cluster.options import RayOptions
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.backends.worker_options import StartMethod
 from ..engine.env_index import Ids, split_evenly
+from ..engine.infos import Info, InfoDict
 from ..engine.pool import Pool
 from ..engine.pool_options import OnFailure
-from ..engine.space_layout import Layout, Tree
+from ..engine.simulator import ResetOptions
+from ..engine.space_layout import AnySpace, Layout, Tree
 from ..engine.transition import Autoreset, AutoresetMode, GymStep, Transition, gymnasium_step
 from ..errors import SpaceError, WorkerError
 from ..simulators.gymnasium import GymnasiumSimulator
 from ..snapshot import Stateful
 from ..validation import check_callables, check_length, parse_count
-from .base import seeds_of, state_facts
+from .base import Facts, seeds_of, state_facts
 
-EnvFn = Callable[[], gymnasium.Env[Any, Any]]
-ObservationMode = Literal["same", "different"] | tuple[spaces.Space[Any], spaces.Space[Any]]
+AnyEnv = gymnasium.Env[Any, Any]
+EnvFn = Callable[[], AnyEnv]
+ObservationMode = Literal["same", "different"] | tuple[AnySpace, AnySpace]
 
 
 class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
@@ -150,7 +152,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._latest_obs = _LatestObs(self._pool.obs_layout, self.num_envs)
         self._reset_ids: np.ndarray | None = None  # the environments of the pending reset; None for all
 
-    def _observation_spaces(self, mode: ObservationMode) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    def _observation_spaces(self, mode: ObservationMode) -> tuple[AnySpace, AnySpace]:
         single_space = self._pool.worker_info.observation_space
         if isinstance(mode, tuple):
             return mode[1], mode[0]
@@ -167,7 +169,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tree, dict[str, Any]]:
+    ) -> tuple[Tree, InfoDict]:
         """Resets every environment and returns the observations.
 
         Args:
@@ -182,7 +184,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._start_reset(seed, options)
         return self._finish_reset()
 
-    def step(self, actions: Any) -> GymStep:
+    def step(self, actions: Tree) -> GymStep:
         """Steps every environment and returns the results.
 
         Args:
@@ -194,7 +196,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._start_step(actions)
         return self._finish_step()
 
-    def _start_reset(self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None) -> None:
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: ResetOptions | None) -> None:
         options = None if options is None else dict(options)
         mask = None if options is None else options.pop("reset_mask", None)
         seeds = seeds_of(seed, self.num_envs)
@@ -206,7 +208,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             self._pool.send_reset(ids, None if seeds is None else [seeds[i] for i in ids], options)
             self._reset_ids = ids
 
-    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, dict[str, Any]]:
+    def _finish_reset(self, timeout: float | None = None) -> tuple[Tree, InfoDict]:
         ids = self._reset_ids
         try:
             transition = self._pool.wait(timeout) if ids is None else self._pool.recv(timeout=timeout)
@@ -222,7 +224,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._autoreset.after_reset(transition.ids)
         self._latest_obs.store(transition.obs, None if self._reset_ids is None else transition.ids)
 
-    def _start_step(self, actions: Any) -> None:
+    def _start_step(self, actions: Tree) -> None:
         self._pool.step_async(actions, reset_mask=self._autoreset.reset_mask(), reset_done=self._autoreset.reset_done)
 
     def _finish_step(self, timeout: float | None = None) -> GymStep:
@@ -239,7 +241,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         self._autoreset.after_step(transition)
         self._latest_obs.store(transition.obs)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Calls a method of every environment, or reads an attribute; returns one result per environment."""
         return tuple(self._pool.invoke("call", name, [(args, kwargs)] * self.num_envs))
 
@@ -247,7 +249,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         """Returns an attribute of every environment, looked up through its wrappers."""
         return tuple(self._pool.invoke("get", name))
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Sets an attribute of every environment: a list or tuple has one value per environment, any other value is
         set in all."""
         if not isinstance(values, list | tuple):
@@ -264,7 +266,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
         """Returns what every environment renders, or None if there is no render mode."""
         return tuple(self._pool.invoke("render")) if self.render_mode is not None else None
 
-    def close_extras(self, timeout: float | None = None, **_: Any) -> None:
+    def close_extras(self, timeout: float | None = None, **_: object) -> None:
         """Closes every environment and stops every worker. See `Pool.close`."""
         self._pool.close(timeout)
 
@@ -292,7 +294,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
             f"autoreset_mode={self._autoreset.mode.name})"
         )
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         return state_facts(self) | {"autoreset_mode": self._autoreset.mode.value}
 
     @property
@@ -312,7 +314,7 @@ class VectorEnv(Stateful, gymnasium.vector.VectorEnv):
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def _check_mask(self, mask: Any) -> np.ndarray:
+    def _check_mask(self, mask: object) -> np.ndarray:
         """Returns the ids of the environments that a reset mask selects."""
         if not self._latest_obs.has_obs:
             raise SpaceError(
@@ -333,7 +335,7 @@ def split_env_fns(
     backend: str,
     num_workers: int | None,
     simulator: type[GymnasiumSimulator] = GymnasiumSimulator,
-    **simulator_options: Any,
+    **simulator_options: object,
 ) -> list[tuple[Callable[[], GymnasiumSimulator], int]]:
     """Returns, for each worker, its simulator's factory and its number of environments; each worker gets consecutive
     environments."""
@@ -376,13 +378,13 @@ class _LatestObs:
         return self._layout.build([tuple(entry) if isinstance(entry, list) else entry.copy() for entry in self._leaves])
 
 
-def info_of(info: Mapping[str, Any], env_id: int) -> dict[str, Any]:
+def info_of(info: Info, env_id: int) -> InfoDict:
     """Returns the info of one environment from the merged infos of a vector environment.
 
     >>> info_of({"x": np.array([1.0, 2.0]), "_x": np.array([False, True])}, 1)
     {'x': np.float64(2.0)}
     """
-    env_info: dict[str, Any] = {}
+    env_info: InfoDict = {}
     for key, value in info.items():
         mask = info.get(f"_{key}")
         if mask is not None and mask[env_id]:

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import gymnasium
 
 from ...errors import Failure, SerializationError
 from ...random_streams import seed_streams
 from ..batch_buffers import BatchBuffers
-from ..space_layout import Layout
+from ..space_layout import AnySpace, Layout
 from ..worker import Command, Op, Worker, WorkerReply, WorkerSpec, describe_failure
 from .protocol import ReplyCodec, read_command, remove_unpicklable, write_all
 
@@ -166,7 +165,9 @@ def _serialization_error(error: Exception) -> SerializationError:
     return serialization_error.with_traceback(error.__traceback__)
 
 
-def _map_buffers(memory: int, obs: Any, action: Any, num_envs: int, slots: int) -> tuple[BatchBuffers, Layout, Layout]:
+def _map_buffers(
+    memory: int, obs: AnySpace, action: AnySpace, num_envs: int, slots: int
+) -> tuple[BatchBuffers, Layout, Layout]:
     layouts = Layout(obs), Layout(action)
     try:
         return BatchBuffers(*layouts, num_envs, slots, memory), *layouts

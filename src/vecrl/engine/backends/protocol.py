@@ -96,7 +96,7 @@ class ReplyCodec:
 
     def __init__(self) -> None:
         self._start = 0
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: np.dtype[np.void] | None = None
 
     def encode(self, seq: int, reply: WorkerReply | None) -> bytes:
         """Returns a reply as bytes. An exception that cannot be pickled and unpickled is sent as text.
@@ -145,7 +145,7 @@ def _single_batch(reply: WorkerReply) -> InfoBatch | None:
     return infos.batches[0]
 
 
-def _dumps(value: Any) -> bytes:
+def _dumps(value: object) -> bytes:
     """Pickles a value with pickle, or with the slower cloudpickle if that fails.
 
     It must not be used for data to a worker: pickle refers to classes in `__main__`, which is another module there.
@@ -168,7 +168,7 @@ def remove_unpicklable(reply: WorkerReply, ids: Sequence[int]) -> list[tuple[int
     """
     unpicklable: list[tuple[int, Exception]] = []
 
-    def picklable(env_id: int, value: Any) -> bool:
+    def picklable(env_id: int, value: object) -> bool:
         try:
             cloudpickle.dumps(value)
         except Exception as error:

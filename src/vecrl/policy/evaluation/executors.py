@@ -21,6 +21,7 @@ from vecrl.engine.backends.registry import backend_entry
 from vecrl.engine.pool import Pool
 from vecrl.engine.pool_options import PoolOptions
 from vecrl.engine.simulator import BatchSimulator, Simulator
+from vecrl.engine.space_layout import AnySpace
 from vecrl.errors import SpaceError, WorkerCrash
 from vecrl.policy.evaluation.compiled_loop import CompiledEvaluation
 from vecrl.policy.evaluation.device_loop import evaluate_on_device
@@ -298,7 +299,7 @@ class DeviceExecutor:
         return repr(self._simulator)
 
 
-def make_policy_io(observation_space: Any, action_space: Any, close: Callable[[], None]) -> PolicyIO:
+def make_policy_io(observation_space: AnySpace, action_space: AnySpace, close: Callable[[], None]) -> PolicyIO:
     """Makes the `PolicyIO` for spaces; calls `close` if the spaces are not supported."""
     try:
         return PolicyIO(observation_space, action_space)

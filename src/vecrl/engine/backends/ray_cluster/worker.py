@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...batch_buffers import BatchBuffers
-from ...space_layout import Layout
+from ...space_layout import AnySpace, Layout
 from ..process_worker import WorkerHost
 from ..protocol import ReplyCodec, decode_command
 from .row_codec import RowCodec
@@ -36,7 +34,7 @@ class RayWorker:
         command.slot = slot
         return encoded if len(encoded) < _ZERO_COPY_MIN_BYTES else np.frombuffer(encoded, np.uint8)
 
-    def _make_buffers(self, obs: Any, action: Any, num_envs: int) -> tuple[BatchBuffers, Layout, Layout]:
+    def _make_buffers(self, obs: AnySpace, action: AnySpace, num_envs: int) -> tuple[BatchBuffers, Layout, Layout]:
         """Makes buffers like the caller's, with one slot. Only the worker's own rows are used and take up memory."""
         worker, layouts = self._host.worker, (Layout(obs), Layout(action))
         assert worker is not None
