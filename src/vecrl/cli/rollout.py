@@ -18,7 +18,7 @@ from vecrl.cli.console import INTERRUPTED, console
 from vecrl.cli.constant_obs import make_constant_obs_env
 from vecrl.cli.media import PLOT_SUFFIXES, VIDEO_SUFFIXES, draw_returns, prepare_output_path, record_video
 from vecrl.policy.batched_kernels import BatchedForward, Parameters, register_batched
-from vecrl.policy.evaluation.pool_loop import Evaluation
+from vecrl.policy.evaluation.settings import Evaluation
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import Numbers, OwnSeeds, seed_for, stream_for

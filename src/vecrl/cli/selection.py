@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from vecrl.cli.options import Options
-from vecrl.policy.evaluation.pool_loop import Evaluation
+from vecrl.policy.evaluation.settings import Evaluation
 from vecrl.policy.population import PopulationEvaluator
 from vecrl.policy.saved_policy import SavedPolicy
 from vecrl.seeding import SeedRule, stream_for

@@ -131,11 +131,7 @@ class Pool(EnvAccess):
             for pending_command in pending_commands:
                 self._gather(pending_command)
             self._pending.updating = True
-            self._pending.completed = [
-                pending_command
-                for pending_command in self._pending.completed
-                if pending_command not in pending_commands
-            ]
+            self._pending.completed = [c for c in self._pending.completed if c not in pending_commands]
             return self._collect(pending_commands, ordered=True)
 
     def reset_async(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> None:
@@ -344,9 +340,7 @@ class Pool(EnvAccess):
         The caller has removed the commands from the completed ones. If this call is interrupted, their environments
         must be reset.
         """
-        failures = self._handle_failures(
-            completed, [failure for pending_command in completed for failure in pending_command.failures]
-        )
+        failures = self._handle_failures(completed, [failure for command in completed for failure in command.failures])
         transition = self._transition_builder.partial(completed, self._env_index.request_order if ordered else None)
         for pending_command in completed:
             self._mark_completed(pending_command, failures)

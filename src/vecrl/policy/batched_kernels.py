@@ -18,14 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vecrl.policy import layers, networks
-from vecrl.policy.functional import call_with
+from vecrl.policy.functional import Hidden, Output, call_with
 from vecrl.policy.layers import apply_in_sequence, lstm_gates
 from vecrl.policy.networks import sinusoids
 
-Hidden = Any
-"""The hidden state of a module: a tensor, or tensors in tuples and dicts; None before the first call."""
-Output = Any
-"""The output of a module, or a pair of it and the new hidden state."""
 BatchedForward = Callable[..., Output]
 Parameters = Mapping[str, Tensor]
 Builder = Callable[[Any, Parameters], "BatchedForward | None"]

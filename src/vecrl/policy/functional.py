@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched_kernels import Hidden, Output
+Hidden = Any
+"""The hidden state of a module: a tensor, or tensors in tuples and dicts; None before the first call."""
+Output = Any
+"""The output of a module, or a pair of it and the new hidden state."""
 
 
 class ParameterSlice(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vecrl.policy.batched_kernels import Hidden, Output
+from vecrl.policy.functional import Hidden, Output
 
 Activation = Callable[[Tensor], Tensor]
 OPERATORS: dict[str, Callable[[Tensor, float], Tensor]] = {

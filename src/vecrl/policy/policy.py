@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vecrl.policy.batched_kernels import BatchedForward, Hidden, Output, batched_forward
-from vecrl.policy.functional import ParameterLayout, call_with, fill_parameters
+from vecrl.policy.batched_kernels import BatchedForward, batched_forward
+from vecrl.policy.functional import Hidden, Output, ParameterLayout, call_with, fill_parameters
 from vecrl.policy.network_language import str_to_net
 
 Indices = int | slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor

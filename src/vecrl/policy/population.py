@@ -25,7 +25,7 @@ from vecrl.engine.pool_options import PoolOptions
 from vecrl.engine.simulator import BatchSimulator
 from vecrl.errors import ClosedError, Failure, SpaceError, VecrlError, remap_failures
 from vecrl.policy.evaluation.executors import RETRY_ADVICE, DeviceExecutor, PoolExecutor
-from vecrl.policy.evaluation.pool_loop import Evaluation, EvaluationSettings, FitnessRules
+from vecrl.policy.evaluation.settings import Evaluation, EvaluationSettings, FitnessRules
 from vecrl.policy.obs_norm import ObsNormLayer, RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO

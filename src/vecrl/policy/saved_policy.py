@@ -83,18 +83,8 @@ class SavedPolicy:
             if not is_valid(state[name]):
                 raise ValueError(f"Expected {name} to be {expected}, got {_short_repr(state[name])}.")
         policy = cls(**state)
-        policy._check_network()
+        _check_network(policy)
         return policy
-
-    def _check_network(self) -> None:
-        """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
-        with torch.device("meta"):
-            expected_count = count_parameters(str_to_net(self.network, **self.constants))
-        if expected_count != len(self.parameters):
-            raise ValueError(f"Expected {expected_count} parameters for its network, got {len(self.parameters)}.")
-        if self.norm is not None and self.norm["mean"].shape != (self.constants.get("obs_length"),):
-            actual, length = tuple(self.norm["mean"].shape), self.constants.get("obs_length")
-            raise ValueError(f"Expected norm of {length} observed numbers, got shape {actual}.")
 
     def obs_layer(self) -> ObsNormLayer | None:
         """Returns the normalization layer for observations, or None."""
@@ -109,6 +99,17 @@ class SavedPolicy:
         net, layer = str_to_net(self.network, **self.constants), self.obs_layer()
         fill_parameters(net, self.parameters)
         return net if layer is None else _NormalizedModule(layer, net)
+
+
+def _check_network(policy: SavedPolicy) -> None:
+    """Checks the number of parameters without allocating them, since a short text can describe a huge network."""
+    with torch.device("meta"):
+        expected_count = count_parameters(str_to_net(policy.network, **policy.constants))
+    if expected_count != len(policy.parameters):
+        raise ValueError(f"Expected {expected_count} parameters for its network, got {len(policy.parameters)}.")
+    if policy.norm is not None and policy.norm["mean"].shape != (policy.constants.get("obs_length"),):
+        actual, length = tuple(policy.norm["mean"].shape), policy.constants.get("obs_length")
+        raise ValueError(f"Expected norm of {length} observed numbers, got shape {actual}.")
 
 
 class _NormalizedModule(nn.Module):

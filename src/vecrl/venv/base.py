@@ -15,9 +15,9 @@ from gymnasium import spaces
 
 from ..engine.backends.registry import BackendName, backend_entry
 from ..engine.env_access import InvokeKind
-from ..engine.infos import InfoDict
 from ..engine.pool import Pool
-from ..engine.space_layout import AnySpace, Tree
+from ..engine.pool_options import Spaces
+from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from ..engine.worker import WorkerInfo
 from ..errors import ClosedError, SpaceError, StepTimeout
@@ -88,12 +88,8 @@ class BaseVectorEnv(Stateful):
         if num_workers is None:
             num_workers = 1 if backend_entry(backend).runs_inline and not is_async else max(len(env_fns), 1)
         makers = split_env_fns(env_fns, backend, num_workers, HeterogeneousSimulator, trust_spaces=trust_spaces)
-        self._init_over_pool(
-            Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options),
-            wait_num,
-            timeout,
-            stack_dicts,
-        )
+        pool = Pool(makers, backend, infos="dicts", resolve_spaces=_resolve_spaces, **pool_options)
+        self._init_over_pool(pool, wait_num, timeout, stack_dicts)
 
     def _init_over_pool(
         self, pool: Any, wait_num: int | None, timeout: float | None, stack_dicts: bool, call_env_seed: bool = True
@@ -291,13 +287,11 @@ class BaseVectorEnv(Stateful):
         id_list = None if ids is None else np.atleast_1d(ids)
         return self._invoke_each(kind, name, [value] * (self.env_num if id_list is None else len(id_list)), id_list)
 
-    def _invoke_each(
-        self, kind: InvokeKind, name: str, values: Sequence[object], id_list: np.ndarray | None
-    ) -> list[Any]:
+    def _invoke_each(self, kind: InvokeKind, name: str, values: Sequence[object], ids: np.ndarray | None) -> list[Any]:
         self._last_step_was_full = False
         self._drop_unfinished()
         self._unfinished = True
-        results = self._pool.invoke(kind, name, values, id_list)
+        results = self._pool.invoke(kind, name, values, ids)
         self._unfinished = False
         return results
 
@@ -348,7 +342,7 @@ class BaseVectorEnv(Stateful):
         return list(self._spaces[name])
 
     @property
-    def metadata(self) -> list[InfoDict]:
+    def metadata(self) -> list[dict[str, Any]]:
         """The metadata of each environment."""
         return self.get_env_attr("metadata")
 
@@ -365,9 +359,7 @@ class BaseVectorEnv(Stateful):
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Closes every environment and stops every worker; other methods raise `ClosedError` afterwards.
-
-        Later calls of `close` have no effect.
+        """Closes every environment and stops every worker. After that, `close` does nothing, and others raise.
 
         Args:
             timeout: see `Pool.close`.
@@ -393,8 +385,8 @@ class BaseVectorEnv(Stateful):
         return f"{type(self).__name__}(env_num={self.env_num}, num_workers={self._pool.num_workers}{wait_options})"
 
 
-def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> tuple[AnySpace, AnySpace]:
-    """Returns the observation and action space for the batch buffers: those that the spaces of all workers share."""
+def _resolve_spaces(worker_infos: Sequence[WorkerInfo]) -> Spaces:
+    """Returns the spaces for the batch buffers: those that the spaces of all workers share."""
     actions = common_space([worker_info.action_space for worker_info in worker_infos], nested=False)
     return common_space([worker_info.observation_space for worker_info in worker_infos]), actions
 

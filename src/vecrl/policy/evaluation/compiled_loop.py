@@ -19,7 +19,7 @@ from torch._inductor import config as inductor
 from vecrl.errors import SpaceError
 from vecrl.policy.batched_kernels import batched_forward
 from vecrl.policy.evaluation.device_loop import TensorEpisodeAccounting
-from vecrl.policy.evaluation.pool_loop import Evaluation, FitnessRules, Normalizer, Seeding
+from vecrl.policy.evaluation.settings import Evaluation, FitnessRules, Normalizer, Seeding
 from vecrl.policy.functional import ParameterLayout
 from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vecrl.engine.simulator import BatchSimulator
-from vecrl.policy.evaluation.pool_loop import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
+from vecrl.policy.evaluation.settings import ActionNoise, Evaluation, FitnessRules, Normalizer, Seeding
 from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO
 

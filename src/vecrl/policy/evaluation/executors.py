@@ -25,14 +25,8 @@ from vecrl.engine.space_layout import AnySpace
 from vecrl.errors import SpaceError, WorkerCrash
 from vecrl.policy.evaluation.compiled_loop import CompiledEvaluation
 from vecrl.policy.evaluation.device_loop import evaluate_on_device
-from vecrl.policy.evaluation.pool_loop import (
-    Evaluation,
-    EvaluationSettings,
-    Seeding,
-    Subbatch,
-    SubbatchResult,
-    evaluate_on_pool,
-)
+from vecrl.policy.evaluation.pool_loop import Subbatch, SubbatchResult, evaluate_on_pool
+from vecrl.policy.evaluation.settings import Evaluation, EvaluationSettings, Seeding
 from vecrl.policy.obs_norm import RunningNorm
 from vecrl.policy.policy import Policy
 from vecrl.policy.policy_io import PolicyIO
