@@ -26,7 +26,7 @@ from .simulators.heterogeneous import AnySpace
 from .specs.convert import space_from_spec
 from .vector import VectorEnv
 from .vector.base import BaseVectorEnv
-from .vector.batched_env import BatchedVectorEnv
+from .vector.batched_vector_env import BatchedVectorEnv
 from .vector.factory import SingleEnvOfBatch
 from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper

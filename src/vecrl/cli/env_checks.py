@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from vecrl.cli.console import first_line
 from vecrl.engine.transition import AutoresetMode
 from vecrl.simulators.registry import Entry, register_entry
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 from vecrl.vector.factory import make_vector_env
 from vecrl.vector.vector_env import VectorEnv
 

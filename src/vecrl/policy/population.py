@@ -33,7 +33,7 @@ from vecrl.policy.reward_shaping import AliveBonus
 from vecrl.seeding import OwnSeeds, SeedRule, seed_rule, stream_for
 from vecrl.simulators.registry import find_entry
 from vecrl.validation import parse_count, parse_optional_count
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 from vecrl.vector.factory import make_vector_env
 from vecrl.vector.vector_env import EnvFn
 

@@ -21,7 +21,7 @@ from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
-from ..vector.batched_env import reset_rows, restore_other_rows
+from ..vector.batched_vector_env import reset_rows, restore_other_rows
 from .base import BaseVectorEnv
 
 
