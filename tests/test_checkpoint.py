@@ -21,7 +21,7 @@ from vecrl.envs import GymEnv, ParallelEnv
 from vecrl.envs.transforms import Compose, RewardSum, TransformedEnv, VecNorm
 from vecrl.errors import CheckpointError, ClosedError, StateError
 from vecrl.policy.obs_norm import RunningNorm
-from vecrl.policy.search import PopulationSearch
+from vecrl.policy.population_search import PopulationSearch
 from vecrl.running_stats import RunningStats
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv, VectorEnv

@@ -107,13 +107,24 @@ def test_registries_import_no_other_module() -> None:
     assert _disallowed_imports("registries.py", (), set()) == []
 
 
+def test_validation_imports_errors_only() -> None:
+    assert _disallowed_imports("validation.py", ("vecrl.errors",), {"numpy"}) == []
+
+
 def test_snapshot_imports_numpy_only() -> None:
     assert _disallowed_imports("snapshot", ("vecrl.snapshot", "vecrl.errors"), {"numpy"}) == []
 
 
 def test_engine_imports_arrays_and_spaces_only() -> None:
     libraries = {"numpy", "gymnasium", "cloudpickle"}
-    own = "vecrl.engine", "vecrl.errors", "vecrl.seeding", "vecrl.random_streams", "vecrl.registries"
+    own = (
+        "vecrl.engine",
+        "vecrl.errors",
+        "vecrl.seeding",
+        "vecrl.random_streams",
+        "vecrl.registries",
+        "vecrl.validation",
+    )
     found = _disallowed_imports("engine", own, libraries)
     assert {line.split(" imports ")[0] for line in found} == RAY_FILES
     for path in RAY_FILES:
@@ -131,7 +142,7 @@ def test_envs_import_specs_engine_and_their_own_library_only() -> None:
     for path in sorted((SOURCE / "envs").iterdir()):
         if path.suffix == ".py":
             assert _disallowed_imports(f"envs/{path.name}", below, libraries) == []
-    with_simulators, spaces = (*below, "vecrl.simulators"), {"gymnasium", "cloudpickle"}
+    with_simulators, spaces = (*below, "vecrl.simulators", "vecrl.validation"), {"gymnasium", "cloudpickle"}
     assert _disallowed_imports("envs/batched", with_simulators, libraries | spaces) == []
     own = {"gym": {"gymnasium"}, "mo_gym": {"mo_gymnasium", "gymnasium"}}
     below = (*below, "vecrl.vector", "vecrl.simulators", "vecrl._utils")
@@ -169,12 +180,13 @@ def test_venv_imports_engine_and_vector_only() -> None:
         "vecrl.errors",
         "vecrl.running_stats",
         "vecrl.snapshot",
+        "vecrl.validation",
         "vecrl.vector",
         "vecrl.simulators",
     )
     below = (*below, "vecrl.venv")
     for path in sorted((SOURCE / "venv").glob("*.py")):
-        tensors = {"torch"} if path.stem == "batch_pool" else set()
+        tensors = {"torch"} if path.stem == "simulator_pool" else set()
         assert _disallowed_imports(f"venv/{path.name}", below, {"numpy", "gymnasium"} | tensors) == []
 
 
@@ -194,7 +206,10 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
 
 @pytest.mark.parametrize(
     "folder",
-    ["engine", "snapshot", "simulators", "specs", "errors.py", "seeding.py", "random_streams.py", "running_stats.py"],
+    [
+        *("engine", "snapshot", "simulators", "specs"),
+        *("errors.py", "seeding.py", "random_streams.py", "running_stats.py", "validation.py"),
+    ],
 )
 def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
     upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")

@@ -28,14 +28,14 @@ from .specs import OneHot
 from .specs.convert import space_from_spec
 from .vector import VectorEnv
 from .vector.base import BaseVectorEnv
-from .vector.batched_env import BatchedVectorEnv
+from .vector.batched_vector_env import BatchedVectorEnv
 from .vector.checked_simulator import ALL_NAMES, require
 from .vector.factory import SingleEnvOfBatch
 from .vector.sync_env import SyncVectorEnv
 from .vector.torch_wrapper import TorchWrapper
 from .venv import BaseVectorEnv as BaseVenv
 from .venv import DummyVectorEnv, VectorEnvWrapper
-from .venv.batch_pool import BatchedVenv, BatchPool
+from .venv.simulator_pool import BatchedVenv, SimulatorPool
 
 
 class EnvBatch:
@@ -198,7 +198,7 @@ def to_vector(
     if not isinstance(env, BaseVenv):
         return BatchedVectorEnv(EnvBatch(env, observation), **kwargs)
     pool = _pool_of(env)
-    if isinstance(pool, BatchPool):
+    if isinstance(pool, SimulatorPool):
         return BatchedVectorEnv(pool.simulator, **kwargs)
     first_space = pool.worker_info.observation_space
     if any(
@@ -209,7 +209,7 @@ def to_vector(
     return VectorEnv.from_pool(pool, **kwargs)
 
 
-def _pool_of(env: BaseVenv) -> Pool | BatchPool:
+def _pool_of(env: BaseVenv) -> Pool | SimulatorPool:
     if isinstance(env, VectorEnvWrapper):
         raise SpaceError(f"Expected a vector environment without wrappers, got {env!r}. Give its `venv`.")
     return env._pool
@@ -314,7 +314,7 @@ def to_tensordict(env: object, **kwargs: Any) -> EnvBase:
     """
     if isinstance(env, BaseVenv):
         pool = _pool_of(env)
-        if isinstance(pool, BatchPool) and isinstance(pool.simulator, EnvBatch):
+        if isinstance(pool, SimulatorPool) and isinstance(pool.simulator, EnvBatch):
             return pool.simulator.env
         env = to_vector(env)
     if isinstance(env, EnvBase):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecrl.engine.closing import GRACE
+from vecrl.engine.pool_closer import GRACE
 from vecrl.envs import GymWrapper, ParallelEnv
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv

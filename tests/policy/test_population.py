@@ -17,7 +17,7 @@ from vecrl.policy.population import PopulationEvaluator
 from vecrl.seeding import ListedSeeds, SharedSeeds, seed_for
 from vecrl.simulators import registry
 from vecrl.simulators.native import make_native
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 from vecrl.vector.torch_wrapper import TorchWrapper
 
 NET = "Linear(obs_length, 3) >> Tanh() >> Linear(3, act_length)"

@@ -135,7 +135,7 @@ def test_wrapper_options_reach_the_wrapper(prefix):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_env")],
+    [("CartPole-v1", "sync_env"), ("gym::CartPole-v1", "sync_env"), ("native::CartPole-v1", "batched_vector_env")],
 )
 def test_the_prefix_chooses_the_simulator(name, kind):
     """make_vector_env: gym::NAME or a bare NAME selects gymnasium, native::NAME vecrl's native tasks."""

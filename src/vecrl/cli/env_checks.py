@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from ..engine.transition import AutoresetMode
 from ..simulators.registry import Entry, register_entry
-from ..vector.batched_env import BatchedVectorEnv
+from ..vector.batched_vector_env import BatchedVectorEnv
 from ..vector.factory import make_vector_env
 from ..vector.vector_env import VectorEnv
 from .console import first_line

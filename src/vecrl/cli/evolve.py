@@ -16,8 +16,8 @@ from rich.markup import escape
 from torch import Tensor
 
 from ..policy.population import OBS_CLIP
+from ..policy.population_search import PopulationSearch
 from ..policy.saved_policy import SavedPolicy
-from ..policy.search import PopulationSearch
 from ..seeding import seed_for, stream_for
 from .console import INTERRUPTED, console, first_line
 from .media import draw_curve, record_video

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..policy.batched_kernels import BatchedForward, Parameters, register_batched
-from ..policy.evaluation.pool_loop import Evaluation
+from ..policy.evaluation.settings import Evaluation
 from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import Numbers, OwnSeeds, seed_for, stream_for

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ..policy.evaluation.pool_loop import Evaluation
+from ..policy.evaluation.settings import Evaluation
 from ..policy.population import PopulationEvaluator
 from ..policy.saved_policy import SavedPolicy
 from ..seeding import SeedRule, stream_for

@@ -20,8 +20,8 @@ from .networks import FeedForwardNet, LocomotorNet, StructuredControlNet
 from .obs_norm import ObsNormLayer, RunningNorm, RunningStat
 from .policy import Policy
 from .population import Evaluation, PopulationEvaluator
+from .population_search import PopulationSearch
 from .reward_shaping import AliveBonus, alive_bonus
-from .search import PopulationSearch
 
 __all__ = [
     "LSTM",

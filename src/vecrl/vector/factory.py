@@ -304,7 +304,7 @@ def _make_batched(
         options = {"empty_info": empty_info, "num_episodes": num_episodes, "episode_stats": episode_stats}
         _reject_without_num_envs(**options, autoreset_mode=autoreset_mode != "same_step")
         return SingleEnvOfBatch(_make_simulator(entry, env_name, 1, infos=not empty_info, **kwargs))
-    from .batched_env import BatchedVectorEnv
+    from .batched_vector_env import BatchedVectorEnv
 
     return BatchedVectorEnv(
         _make_simulator(entry, env_name, num_envs, infos=not empty_info, **kwargs),

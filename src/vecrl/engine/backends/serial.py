@@ -65,11 +65,11 @@ class SerialBackend:
         started = 0.0 if timeout is None else time.monotonic()
         worker, command = self._queue.popleft()
         try:
-            report = self._workers[worker].execute(command)
+            reply = self._workers[worker].execute(command)
         except BaseException as error:  # Ctrl-C: raise it, but the command has ended, so the next call gets a reply
-            self._late_replies = [(worker, command.seq, _interrupt_report(self._workers[worker], command, error))]
+            self._late_replies = [(worker, command.seq, _interrupt_reply(self._workers[worker], command, error))]
             raise
-        replies = [(worker, command.seq, report)]
+        replies = [(worker, command.seq, reply)]
         if timeout is None or time.monotonic() - started <= timeout:
             return replies
         self._late_replies = replies
@@ -83,7 +83,7 @@ class SerialBackend:
         return []
 
 
-def _interrupt_report(worker: Worker, command: Command, error: BaseException) -> WorkerReply:
+def _interrupt_reply(worker: Worker, command: Command, error: BaseException) -> WorkerReply:
     worker_spec = worker.worker_spec
     rows = range(worker_spec.num_envs) if command.rows is None else [r if r >= 0 else ~r for r in command.rows]
     ids = tuple(worker_spec.start + row for row in rows)

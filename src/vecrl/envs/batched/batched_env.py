@@ -7,6 +7,7 @@ workers create them and report their metadata.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -19,8 +20,8 @@ from ...engine.backends.ray_cluster.options import RayOptions
 from ...engine.backends.registry import BackendName, backend_entry
 from ...engine.backends.worker_options import parse_start_method
 from ...engine.env_index import Ids
-from ...engine.fault_policy import OnFailure
 from ...engine.pool import Pool
+from ...engine.pool_options import OnFailure, PoolOptions
 from ...engine.transition import Transition
 from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
@@ -41,6 +42,13 @@ from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_row
 
 EnvFn = Callable[..., EnvBase]
 Codec = TensorDictCodec | GymCodec
+_POOL_SETTINGS = {
+    "mp_start_method": "start_method",
+    "num_sub_threads": "threads_per_worker",
+    **{name: name for name in ("step_timeout", "on_failure", "restarts_per_hour", "ray_options")},
+}
+"""The arguments that `BatchedEnv.configure_parallel` changes, each with the name of the pool's option."""
+_IGNORED_SETTINGS = {"use_buffers", "shared_memory", "memmap", "daemon"}
 
 
 class BatchedEnv(EnvBase):
@@ -72,11 +80,8 @@ class BatchedEnv(EnvBase):
             would be wrong before a copy is complete.
         envs_per_worker: the number of environments per worker; by default there are as many workers as cores.
         backend: "serial", "threads", "processes", "ray" or another registered backend; by default that of the class.
-        step_timeout: the maximum seconds of a reset, step or call before `StepTimeout`; None for no limit.
-        on_failure: what to do if environments fail: "raise", "restart", or "mask", which excludes them. With the last
-            two, a failed environment is done and truncated, with reward 0 and its last known observation.
-        restarts_per_hour: the maximum number of failures handled within an hour; further ones are raised.
-        ray_options: with "ray", the cluster, and the resources of each worker's actor.
+        step_timeout, on_failure, restarts_per_hour, ray_options: see `vecrl.engine.Pool`. A failed environment that is
+            restarted or excluded is done and truncated, with reward 0 and its last known observation.
         pin_memory, share_individual_td, shared_memory, memmap, use_buffers, consolidate, daemon: accepted and ignored.
             The specs determine how data are passed, and workers end with their owner.
         policy_proof: accepted and ignored. Entries of a policy stay in the caller's TensorDict.
@@ -95,8 +100,9 @@ class BatchedEnv(EnvBase):
         "create_env_fn",
         "create_env_kwargs",
         "_pool_options",
+        "_num_threads",
+        "_envs_per_worker",
         "_requested_device",
-        "_backend_name",
         "num_workers",
     )
     _has_custom_rand_action: Any = False
@@ -135,18 +141,17 @@ class BatchedEnv(EnvBase):
         self.create_env_kwargs = create_env_kwargs
         self.non_blocking = non_blocking
         self._requested_device = self._device
-        self._pool_options: dict[str, Any] = {
-            "mp_start_method": mp_start_method,
-            "num_threads": num_threads,
-            "num_sub_threads": num_sub_threads,
-            "envs_per_worker": envs_per_worker,
-            "step_timeout": step_timeout,
-            "on_failure": on_failure,
-            "restarts_per_hour": restarts_per_hour,
-            "ray_options": ray_options,
-        }
-        self._backend_name: BackendName = (
-            "serial" if serial_for_single and num_workers == 1 else backend or self._backend
+        self._num_threads, self._envs_per_worker = num_threads, envs_per_worker
+        self._pool_options = PoolOptions(
+            backend="serial" if serial_for_single and num_workers == 1 else backend or self._backend,
+            infos=False,
+            step_timeout=step_timeout,
+            on_failure=on_failure,
+            restarts_per_hour=restarts_per_hour,
+            start_method=parse_start_method(mp_start_method, "mp_start_method", (None,)),
+            threads_per_worker=num_sub_threads,
+            resolve_spaces=resolve_spaces,
+            ray_options=ray_options,
         )
         self._pool: Pool | None = None
         self._seeds: dict[int, int | None] = {}
@@ -159,24 +164,13 @@ class BatchedEnv(EnvBase):
         """Creates the environments if there are none or they were closed."""
         if self._pool is not None:
             return
-        options = self._pool_options
         makers = make_env_fns(self.num_workers, self.create_env_fn, self.create_env_kwargs)
-        if options["num_threads"] is not None:
-            torch.set_num_threads(options["num_threads"])
-        entry = backend_entry(self._backend_name)
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        entry = backend_entry(self._pool_options.backend)
         graphs = Graphs() if entry.runs_inline else None
-        pool = Pool(
-            split_makers(makers, options["envs_per_worker"], entry.default_workers, graphs),
-            self._backend_name,
-            infos=False,
-            step_timeout=options["step_timeout"],
-            on_failure=options["on_failure"],
-            restarts_per_hour=options["restarts_per_hour"],
-            start_method=parse_start_method(options["mp_start_method"], "mp_start_method", (None,)),
-            threads_per_worker=options["num_sub_threads"],
-            resolve_spaces=resolve_spaces,
-            ray_options=options["ray_options"],
-        )
+        parts = split_makers(makers, self._envs_per_worker, entry.default_workers, graphs)
+        pool = Pool(parts, **self._pool_options.keywords)
         try:
             self._set_metadata([meta for worker_info in pool.worker_infos for meta in worker_info.spec], pool, graphs)
         except BaseException:
@@ -252,12 +246,15 @@ class BatchedEnv(EnvBase):
         """
         settings = {name: value for name, value in settings.items() if value is not None}
         self.non_blocking = settings.pop("non_blocking", self.non_blocking)
-        unknown = settings.keys() - self._pool_options - {"use_buffers", "shared_memory", "memmap", "daemon"}
-        if unknown:
-            raise TypeError(
-                f"Expected settings among non_blocking and {list(self._pool_options)}, got {sorted(unknown)}."
-            )
-        self._pool_options |= {name: value for name, value in settings.items() if name in self._pool_options}
+        self._num_threads = settings.pop("num_threads", self._num_threads)
+        self._envs_per_worker = settings.pop("envs_per_worker", self._envs_per_worker)
+        if unknown := settings.keys() - _POOL_SETTINGS.keys() - _IGNORED_SETTINGS:
+            expected = ["non_blocking", "num_threads", "envs_per_worker", *_POOL_SETTINGS]
+            raise TypeError(f"Expected settings among {expected}, got {sorted(unknown)}.")
+        if "mp_start_method" in settings:
+            parse_start_method(settings["mp_start_method"], "mp_start_method")
+        options = {_POOL_SETTINGS[name]: value for name, value in settings.items() if name in _POOL_SETTINGS}
+        self._pool_options = replace(self._pool_options, **options)
         self.close()
         return self
 
@@ -314,7 +311,7 @@ class BatchedEnv(EnvBase):
         if tensordict is None or not any(tensordict.get(key, None) is not None for key in keys):
             return {}
         data = tensordict.select(*keys, strict=False)
-        data = data if backend_entry(self._backend_name).runs_inline else data.detach()
+        data = data if backend_entry(self._pool_options.backend).runs_inline else data.detach()
         parts = data.to("cpu").unbind(0)  # workers get data on the CPU
         return {row: parts[row] for row in (range(len(parts)) if ids is None else ids.tolist())}
 
@@ -478,7 +475,7 @@ class BatchedEnv(EnvBase):
 
     def __repr__(self) -> str:
         state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
-        kind = f"{type(self).__name__}(num_workers={self.num_workers}, backend={self._backend_name!r}, {state}"
+        kind = f"{type(self).__name__}(num_workers={self.num_workers}, backend={self._pool_options.backend!r}, {state}"
         return f"{kind}, batch_size={tuple(self.batch_size)}, device={self.device})"
 
 

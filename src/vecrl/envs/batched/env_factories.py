@@ -11,6 +11,7 @@ import cloudpickle
 
 from ...engine.env_index import split_evenly
 from ...errors import SpaceError
+from ...validation import parse_optional_count
 from ..base import EnvBase
 from ..shared_folder import SharedFolder
 from .autograd_graphs import Graphs
@@ -150,8 +151,7 @@ def split_makers(
     Raises:
         SpaceError: `envs_per_worker` is less than 1.
     """
-    if envs_per_worker is not None and envs_per_worker < 1:
-        raise SpaceError(f"Expected envs_per_worker of 1 or more, got {envs_per_worker}.")
+    envs_per_worker = parse_optional_count("envs_per_worker", envs_per_worker, error=SpaceError)
     count = len(makers)
     workers = -(-count // envs_per_worker) if envs_per_worker else min(default_workers, count)
     parts = split_evenly(makers, workers)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vecrl.engine.simulator import BatchStep
 from vecrl.errors import ClosedError, PendingError, SpaceError
 from vecrl.simulators.native import make_native
-from vecrl.vector.batched_env import BatchedVectorEnv
+from vecrl.vector.batched_vector_env import BatchedVectorEnv
 
 torch.set_num_threads(1)
 

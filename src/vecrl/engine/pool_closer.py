@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
 
 from ..errors import ClosedError, Failure, PendingError
 from .backends.base import Backend
 from .pending import PendingCommands
 from .worker import Command, Op
 
-GRACE = (
-    1.0  # seconds that pending commands may take to complete, and environments to close, without a limit by the user
-)
+GRACE = 1.0  # seconds for pending commands to complete, and for environments to close, without a limit by the user
 
 
-class Closing:
+class PoolCloser:
     """Closes one pool, once.
 
     Args:
@@ -34,11 +31,11 @@ class Closing:
         closed: whether `close` was called. Further calls of the pool raise an error.
     """
 
-    def __init__(self, pool: Any, backend: Backend, pending: PendingCommands):
+    def __init__(self, pool: object, backend: Backend, pending: PendingCommands):
         self.lock = threading.RLock()
         self.closed = False
-        self._claim = threading.RLock()  # held while `_closer` is read and set
-        self._closer: int | None = None  # the thread that closes the pool
+        self._claim = threading.RLock()  # held while `_closing_thread` is read and set
+        self._closing_thread: int | None = None  # the thread that closes the pool
         self._ended = threading.Event()
         self._backend = backend
         self._pending = pending
@@ -68,8 +65,8 @@ class Closing:
         """
         self.closed = True
         with self._claim:
-            if self._closer is None:
-                self._pending.ending = True  # makes a call that waits in another thread raise
+            if self._closing_thread is None:
+                self._pending.calls_must_end = True  # makes a call that waits in another thread raise
         alone = self.lock.acquire(timeout=max(grace, GRACE))
         try:
             if self._claim_closing(alone):
@@ -83,21 +80,21 @@ class Closing:
         finally:
             if alone:
                 self.lock.release()
-        if self._closer != threading.get_ident():
+        if self._closing_thread != threading.get_ident():
             self._ended.wait()
         return []
 
     def _claim_closing(self, alone: bool) -> bool:
         """Returns whether this call is the first that closes the pool."""
         with self._claim:
-            if self._closer is not None:
+            if self._closing_thread is not None:
                 return False
-            self._closer = threading.get_ident()
-            self._pending.ending = not alone
+            self._closing_thread = threading.get_ident()
+            self._pending.calls_must_end = not alone
             return True
 
     def _mark_ended(self) -> None:
-        self._pending.ending = True  # for a call that was interrupted by the signal handler that closes the pool
+        self._pending.calls_must_end = True  # also for a call below the signal handler that closes the pool
         self._ended.set()
 
     def _end(self, grace: float, alone: bool) -> list[Failure]:

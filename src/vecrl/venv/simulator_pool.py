@@ -1,4 +1,4 @@
-"""`BatchPool`: the interface of a `Pool` over one batched simulator, so that subsets of its rows can be stepped by id.
+"""`SimulatorPool`: the interface of a `Pool` over one batched simulator, to step subsets of its rows by id.
 
 `BaseVectorEnv` uses it like a `Pool`. NumPy arrays share memory with the simulator's tensors; they are copied only if
 the tensors are on another device, or if a subset of the rows is selected. This module must not know any simulator.
@@ -6,18 +6,18 @@ the tensors are on another device, or if a subset of the rows is selected. This 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.env_access import InvokeKind
 from ..engine.env_index import EnvIndex, Ids
 from ..engine.infos import Infos
-from ..engine.pool_lifecycle import InvokeKind
-from ..engine.simulator import BatchSimulator, BatchStep
-from ..engine.space_layout import Layout
+from ..engine.simulator import BatchSimulator, BatchStep, ResetOptions, SupportsStepWhere
+from ..engine.space_layout import Layout, Tree
 from ..engine.transition import Transition
 from ..errors import ClosedError, SpaceError
 from ..simulators.gymnasium import ResetKeywords
@@ -25,7 +25,7 @@ from ..vector.checked_simulator import CheckedSimulator
 from .base import BaseVectorEnv
 
 
-class BatchPool:
+class SimulatorPool:
     """The part of the `Pool` interface that `BaseVectorEnv` uses, over one `BatchSimulator`. No command stays pending.
 
     Args:
@@ -52,32 +52,32 @@ class BatchPool:
     def reset(
         self,
         seeds: Sequence[int | None] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: ResetOptions | None = None,
         ids: Ids | None = None,
     ) -> Transition:
         """Resets the rows in `ids` (None: all), like `Pool.reset`."""
         checked_ids = self._check(ids)
-        options = _options(options)
+        reset_options = _options(options)
         all_seeds = seeds
         if ids is not None and seeds is not None:
             seeds_by_id = dict(zip(checked_ids.tolist(), seeds, strict=True))
             all_seeds = [seeds_by_id.get(i) for i in range(self.num_envs)]
         if ids is None or not self._was_reset:  # the first reset must reset all rows
-            obs = self._checked.reset(all_seeds, options or None)
+            obs = self._checked.reset(all_seeds, reset_options or None)
         else:
-            obs = self._checked.reset_rows(self._mask(checked_ids), all_seeds, options)
+            obs = self._checked.reset_rows(self._mask(checked_ids), all_seeds, reset_options)
         self._was_reset = True
         no_flags = np.zeros((2, len(checked_ids)), bool)
         return self._transition(
             checked_ids, obs, np.zeros(len(checked_ids)), no_flags[0], no_flags[1], Infos(), was_reset=True
         )
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: Tree) -> None:
         """Steps all rows and stores the results for `wait`, like `Pool.step_async`."""
         self._check(None)
         self._pending_step = self._all_ids, self._checked.step(self._tensor(actions, self.num_envs))
 
-    def send(self, ids: Ids, actions: Any) -> None:
+    def send(self, ids: Ids, actions: Tree) -> None:
         """Steps the rows in `ids` and stores the results for `recv`, like `Pool.send`."""
         checked_ids = self._check(ids)
         row_actions = self._tensor(actions, len(checked_ids))
@@ -100,7 +100,7 @@ class BatchPool:
     recv = wait
 
     def invoke(
-        self, kind: InvokeKind, name: str, values: Sequence[Any] | None = None, ids: Ids | None = None
+        self, kind: InvokeKind, name: str, values: Sequence[object] | None = None, ids: Ids | None = None
     ) -> list[Any]:
         """Gets or sets an attribute of the simulator, which all rows share, or renders rows."""
         checked_ids = self._check(ids).tolist()
@@ -142,7 +142,7 @@ class BatchPool:
         mask[torch.from_numpy(ids)] = True
         return mask.to(self.simulator.device)
 
-    def _tensor(self, actions: Any, count: int) -> Tensor:
+    def _tensor(self, actions: Tree, count: int) -> Tensor:
         (array,) = self.action_layout.batch(actions, count)
         dtype = self.action_layout.leaves[0].dtype
         return torch.from_numpy(np.array(array, dtype)).to(self.simulator.device)
@@ -181,10 +181,10 @@ class BatchedVenv(BaseVectorEnv):
     """
 
     def __init__(self, simulator: BatchSimulator):
-        self._init_over_pool(BatchPool(simulator), None, None, False, call_env_seed=False)
+        self._init_over_pool(SimulatorPool(simulator), None, None, False, call_env_seed=False)
 
 
-def _options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _options(options: ResetOptions | None) -> dict[str, Any]:
     """Returns the options among the keywords of a reset; a batched simulator takes no other keywords."""
     keywords = dict(options or {})
     if isinstance(options, ResetKeywords):
@@ -197,6 +197,6 @@ def _options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return keywords
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: Tensor | float) -> np.ndarray:
     """Converts a tensor to a NumPy array, which shares the memory of a CPU tensor."""
     return tensor.numpy(force=True) if isinstance(tensor, Tensor) else np.asarray(tensor)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vecrl.errors import PendingError, SpaceError
-from vecrl.policy.search import PopulationSearch
+from vecrl.policy.population_search import PopulationSearch
 
 
 def sphere(population):

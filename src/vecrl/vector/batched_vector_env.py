@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engine.infos import Info, InfoDict
 from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset
+from ..engine.space_layout import Tree
 from ..engine.transition import AutoresetMode, GymStep
 from ..engine.transition import autoreset_mode as _mode  # an argument below has its name
 from ..errors import ClosedError, PendingError, SpaceError
-from .base import BaseVectorEnv, seeds_of
+from .base import BaseVectorEnv, Facts, seeds_of
 from .checked_simulator import CheckedSimulator, select_rows
 
-TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]
+TensorStep = tuple[Tensor, Tensor, Tensor, Tensor, InfoDict]
 
 
 class BatchedVectorEnv(BaseVectorEnv):
@@ -104,7 +106,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[np.ndarray, InfoDict]:
         """Resets every row and returns the observations.
 
         Args:
@@ -124,7 +126,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, InfoDict]:
         """Resets every row, like `reset`; the observations are a tensor on the simulator's device."""
         self._require_open()
         options = dict(options or {})
@@ -141,7 +143,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._reset_counters(mask)
         return self._mask_finished(self._is_finished(), obs), {}
 
-    def step(self, actions: Any) -> GymStep:
+    def step(self, actions: Tree) -> GymStep:
         """Steps every row and returns the results.
 
         Args:
@@ -161,7 +163,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         flags = _to_numpy(terminated), _to_numpy(truncated)
         return _to_numpy(obs), _to_numpy(reward).astype(np.float64), *flags, _numpy_info(info, self.num_envs)
 
-    def tensor_step(self, actions: Any) -> TensorStep:
+    def tensor_step(self, actions: Tree) -> TensorStep:
         """Steps every row, like `step`; all results are tensors on the simulator's device. Does not wait for it."""
         self._require_open()
         self._require_reset()
@@ -206,10 +208,10 @@ class BatchedVectorEnv(BaseVectorEnv):
             terminated, truncated = terminated | finished, truncated | finished
         return self._mask_finished(finished, obs), reward, terminated, truncated, info
 
-    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> dict[str, Any]:
+    def _info(self, step: BatchStep, done: Tensor, not_stepped: Tensor) -> InfoDict:
         if not self._infos:
             return {}
-        info: dict[str, Any] = dict(step.info)
+        info: InfoDict = dict(step.info)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = step.next_obs, done
         if self._stats:
@@ -272,7 +274,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         if self._needs_reset:
             raise PendingError("Expected a reset before this call. Call reset to reset all environments first.")
 
-    def _state_facts(self) -> dict[str, Any]:
+    def _state_facts(self) -> Facts:
         modes = {"autoreset_mode": self.autoreset_mode.value, "num_episodes": self.num_episodes}
         return super()._state_facts() | modes
 
@@ -283,7 +285,7 @@ class BatchedVectorEnv(BaseVectorEnv):
         self._require_open()
         return None if self.render_mode is None else tuple(map(self.simulator.render, range(self.num_envs)))
 
-    def close_extras(self, **_: Any) -> None:
+    def close_extras(self, **_: object) -> None:
         """Closes the simulator."""
         self.simulator.close()
 
@@ -301,9 +303,9 @@ def _to_numpy(x: Tensor) -> np.ndarray:
     return x.detach().cpu().numpy()
 
 
-def _numpy_info(info: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+def _numpy_info(info: Info, num_envs: int) -> InfoDict:
     """Converts infos that are whole batches of tensors to the format of gymnasium's vector environments."""
-    result: dict[str, Any] = {}
+    result: InfoDict = {}
     for key, value in info.items():
         if f"_{key}" in info or not key.startswith("_"):
             mask = _to_numpy(info[f"_{key}"]) if f"_{key}" in info else np.ones(num_envs, bool)
