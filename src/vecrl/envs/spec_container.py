@@ -20,7 +20,9 @@ from ..specs import Categorical, Composite, TensorSpec, Unbounded
 from ..specs.base import device_of
 from ..specs.shape_ops import as_size
 
-Key = str | tuple[str, ...]
+Prefix = tuple[str, ...]
+"""The path of a place in a TensorDict; `()` is the root."""
+Key = str | Prefix
 Value = TypeVar("Value")
 INPUTS, OUTPUTS = ("state", "action"), ("observation", "reward", "done")
 FLAGS = ("done", "terminated", "truncated")
@@ -38,6 +40,11 @@ def join_key(prefix: tuple[str, ...], name: str) -> Key:
 def split_key(key: Key) -> tuple[tuple[str, ...], str]:
     """Returns the prefix and the name of a key; the inverse of `join_key`."""
     return ((), key) if isinstance(key, str) else (tuple(key[:-1]), key[-1])
+
+
+def sorted_keys(data: TensorDictBase) -> list[str]:
+    """Returns the keys of the leaves of a TensorDict, for messages."""
+    return sorted(map(str, data.keys(include_nested=True, leaves_only=True)))
 
 
 def _key_depth(key: Key) -> tuple[int, str]:
@@ -436,6 +443,11 @@ class SpecContainer(nn.Module):
     @derived
     def _reset_keys(self) -> list[Key]:
         return self.reset_keys
+
+    @derived
+    def _keys_not_in_reset(self) -> list[Key]:
+        """The keys that the result of a reset does not have: masks, and rewards that are no state."""
+        return [*self.reset_keys, *self._reward_keys_not_in_root]
 
     @derived
     def _rewards(self) -> list[tuple[Key, torch.Size]]:

@@ -12,8 +12,9 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor
 
 from ..errors import SpaceError
-from ..specs import Composite, StackedComposite
-from .spec_container import Key, SpecContainer, join_key, split_key
+from ..specs import Composite, StackedComposite, TensorSpec
+from .row_masks import stack_lazily
+from .spec_container import Key, Prefix, join_key, sorted_keys, split_key
 
 Keys = Key | Sequence[Key]
 
@@ -78,12 +79,13 @@ def make_step_mdp(
         next_td = tensordict.get("next", None)
         if next_td is None:
             raise SpaceError(
-                f"Expected the result of a step, with entries under 'next', got {_describe_keys(tensordict)}."
+                f"Expected the result of a step, with entries under 'next', got a TensorDict with "
+                f"{sorted_keys(tensordict)}."
             )
         lazy_stack = tensordict if isinstance(tensordict, LazyStackedTensorDict) else next_td
         if isinstance(lazy_stack, LazyStackedTensorDict):  # its entries may have no common shape
             dim = lazy_stack.stack_dim
-            return LazyStackedTensorDict.lazy_stack([apply_rule(part) for part in tensordict.unbind(dim)], dim)
+            return stack_lazily([apply_rule(part) for part in tensordict.unbind(dim)], dim)
         root = tensordict if root_select == () else tensordict.select(*root_select, strict=False)
         return _merge_tree(root, next_td, skip_root, skip_next, keep_tree)
 
@@ -106,36 +108,35 @@ def _merge_tree(
         skip_overlay: keys to omit from `overlay`.
         keep_tree: the only keys to take from `overlay`, in addition to those of `base`; None for all.
     """
-    entries: dict[str, Any] = {}
-    value: Any
     shape = base if overlay is None else overlay
     assert shape is not None
-    for source, skip in ((base, skip_base), (overlay, skip_overlay)):
-        if source is None:
+    old: dict[str, Any] = {} if base is None else dict(base.items())
+    new: dict[str, Any] = {} if overlay is None else dict(overlay.items())
+    for entries, skip in ((old, skip_base), (new, skip_overlay)):
+        for name in skip:
+            if skip[name] is True:
+                entries.pop(name, None)
+    if keep_tree is not None:
+        for name in new.keys() - keep_tree.keys() - old.keys():
+            del new[name]
+    entries = {**old, **new}
+    for name, value in list(entries.items()):
+        if isinstance(value, Tensor) or not _is_branch(value):
             continue
-        for name, value in source.items():
-            sub_skip = skip.get(name) if skip else None
-            if sub_skip is True:
-                continue
-            sub_keep = None  # which parts of the entry to keep: None for all, or a tree of nested keys
-            if keep_tree is not None and source is overlay:
-                sub_keep = keep_tree.get(name)
-                if sub_keep is None and name not in entries:
-                    continue
-                sub_keep = None if sub_keep is True else sub_keep or _EMPTY_TREE
-            if not isinstance(value, Tensor) and _is_branch(value):
-                base_value = entries.get(name) if source is overlay else None
-                value = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
-                if (sub_skip or sub_keep is not None) and value.is_empty():  # all of its entries were skipped
-                    continue
-            entries[name] = value
+        if name in new:
+            sub_keep = None if keep_tree is None else keep_tree.get(name, _EMPTY_TREE)
+            sub_keep = None if sub_keep is True else sub_keep
+            sub_skip = skip_overlay.get(name, _EMPTY_TREE)
+            branch = _merge_tree(old.get(name), value, skip_base.get(name, _EMPTY_TREE), sub_skip, sub_keep)
+            may_omit = sub_skip or sub_keep is not None
+        else:
+            may_omit = skip_base.get(name, _EMPTY_TREE)
+            branch = _merge_tree(None, value, _EMPTY_TREE, may_omit)
+        if may_omit and branch.is_empty():  # all of its entries were skipped
+            del entries[name]
+        else:
+            entries[name] = branch
     return TensorDict(entries, shape.batch_size, device=shape.device)
-
-
-def step_mdp_for(owner: SpecContainer) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Returns the `step_mdp` function for the keys of an environment; see `EnvBase.step_mdp`."""
-    next_select = leaves_of(owner.full_observation_spec, owner.full_done_spec, owner.full_state_spec)
-    return make_step_mdp(owner.action_keys, owner._reward_keys_not_in_root, next_select=next_select)
 
 
 def leaves_of(*specs: Composite) -> list[Key]:
@@ -143,19 +144,15 @@ def leaves_of(*specs: Composite) -> list[Key]:
     return list(dict.fromkeys(key for spec in specs for key in _leaves(spec, ())))
 
 
-def _leaves(spec: Any, place: tuple[str, ...]) -> Iterator[Key]:
+def _leaves(spec: TensorSpec | None, place: Prefix) -> Iterator[Key]:
     if isinstance(spec, StackedComposite):
         for part in spec.specs:
             yield from _leaves(part, place)
     elif isinstance(spec, Composite):
-        for name, part in spec._entries().items():
-            yield from _leaves(part, (*place, name))
+        for name, part in spec.items():
+            yield from _leaves(part, (*place, str(name)))
     else:
         yield join_key(place[:-1], place[-1])
-
-
-def _describe_keys(td: TensorDictBase) -> str:
-    return f"a TensorDict with {sorted(map(str, td.keys(include_nested=True, leaves_only=True)))}"
 
 
 Tree = Mapping[str, Any]
@@ -177,14 +174,14 @@ def _key_tree(keys: Sequence[Key]) -> Tree:
     return tree
 
 
-def as_keys(keys: Any) -> list[Key]:
+def as_keys(keys: Keys) -> list[Key]:
     """Converts a key (a string, or a tuple of strings) or a sequence of keys to a list of keys.
 
     >>> as_keys("done"), as_keys(("agents", "done")), as_keys(["done", ("agents", "done")])
     (['done'], [('agents', 'done')], ['done', ('agents', 'done')])
     """
     if isinstance(keys, str) or (isinstance(keys, tuple) and all(isinstance(k, str) for k in keys)):
-        return [keys]
+        return [keys]  # pyright: ignore[reportReturnType] - a tuple of strings is one key
     return list(keys)
 
 

@@ -13,7 +13,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError, VecrlError
-from .spec_container import Key, SpecContainer, split_key
+from .spec_container import Key, SpecContainer, sorted_keys, split_key
 
 
 def check_result(owner: SpecContainer, result: Any, tensordict: TensorDictBase | None, method: str) -> None:
@@ -37,7 +37,7 @@ def missing_input_error(owner: SpecContainer, tensordict: TensorDictBase, error:
     """Returns the error that explains `error` of a step if `tensordict` lacks an input; otherwise None."""
     if isinstance(error, VecrlError):
         return None
-    available = sorted(map(str, tensordict.keys(include_nested=True, leaves_only=True)))
+    available = sorted_keys(tensordict)
     inputs = [key for key in [*owner.action_keys, *owner.state_keys] if tensordict.get(key, None) is None]
     if inputs:
         return SpaceError(

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
-from .done_flags import any_true, fill_flags, has_all_flags
+from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .entry_copies import owned
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
-from .step_mdp import leaves_of, step_mdp_for
+from .spec_container import OUTPUTS, Prefix, SpecContainer, derived, device_of, join_key
+from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 
 STEP_METHODS = ("reset", "step", "maybe_reset", "step_and_maybe_reset", "step_mdp", "_reset", "_step")
@@ -144,14 +144,14 @@ class SteppedEnv(Stateful, SpecContainer):
         reset_td = self._reset(tensordict, **kwargs)
         check_result(self, reset_td, None, "_reset")
         reset_td = owned(reset_td, tensordict, self._arrays_are_new)
-        return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
+        return self._complete_flags(drop_keys(reset_td, self._keys_not_in_reset))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Resets the rows of `tensordict` that are done and returns it; the other rows are unchanged."""
         masks = self._done_masks(tensordict)
         return tensordict if masks is None else self._reset_done_rows(tensordict, masks)
 
-    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[Prefix, Tensor]) -> TensorDictBase:
         for prefix, mask in masks.items():
             tensordict.set(join_key(prefix, "_reset"), mask)
         return self.reset(tensordict)
@@ -160,14 +160,12 @@ class SteppedEnv(Stateful, SpecContainer):
         """Returns whether any row of `tensordict` is done."""
         return self._done_masks(tensordict) is not None
 
-    def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
+    def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
-        masks: dict[tuple[str, ...], Tensor] = {}
-        any_done = False
+        masks: dict[Prefix, Tensor] = {}
         for prefix, key in self._done_keys_by_prefix:
-            masks[prefix] = mask = tensordict.get(key)
-            any_done = any_done or any_true(mask)
-        return masks if any_done else None
+            masks[prefix] = tensordict[key]
+        return masks if any(map(any_true, masks.values())) else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
         """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
@@ -218,7 +216,7 @@ class SteppedEnv(Stateful, SpecContainer):
             next_td = self._step_and_complete(tensordict.set("_step", mask))
             del tensordict["_step"]
             return next_td.exclude("_step", inplace=True)
-        row_mask = mask.reshape(*tensordict.batch_size, -1).any(-1)
+        row_mask = reduce_to_rows(mask, tensordict.batch_size)
         stepped_rows: Any = self._step_and_complete(tensordict[row_mask])
         full_batch: Any = (
             torch.zeros_like(stepped_rows[:1]).expand(tensordict.batch_size.numel(), *stepped_rows.shape[1:]).clone()
@@ -302,7 +300,8 @@ class SteppedEnv(Stateful, SpecContainer):
 
     @derived
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        return step_mdp_for(self)
+        next_keys = leaves_of(self.full_observation_spec, self.full_done_spec, self.full_state_spec)
+        return make_step_mdp(self.action_keys, self._reward_keys_not_in_root, next_select=next_keys)
 
     # -- checks
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...engine.backends.ray_cluster.options import RayOptions
@@ -25,7 +25,8 @@ from ...errors import ClosedError, SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
 from ..base import EnvBase
-from ..row_masks import RowMasks, merge_into
+from ..done_flags import reduce_to_rows
+from ..row_masks import RowMasks, merge_into, stack_lazily
 from ..seed_chain import next_seed, validate_seed
 from ..spec_container import INPUTS, OUTPUTS
 from .autograd_graphs import Graphs
@@ -322,8 +323,7 @@ class BatchedEnv(EnvBase):
     def _noop_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._codec.is_lazy:
             return super()._noop_step(tensordict)
-        rows: list[Any] = [self._noop_row(row, row_td) for row, row_td in enumerate(tensordict.unbind(0))]
-        return LazyStackedTensorDict.lazy_stack(rows, 0)
+        return stack_lazily([self._noop_row(row, row_td) for row, row_td in enumerate(tensordict.unbind(0))])
 
     def fake_tensordict(self) -> TensorDictBase:
         """Returns a TensorDict with the entries of a step, filled with zeros."""
@@ -335,21 +335,18 @@ class BatchedEnv(EnvBase):
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         codec = self._codec
-        return self._check_and_move(codec.next_tensordict(self._send_step(codec, codec.inputs(tensordict), False)))
+        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict))
+        return self._to_own_device(codec.next_tensordict(transition), is_step=True)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
-        transition = self._send_step(
-            codec, codec.inputs(tensordict), not self._seeds
-        )  # pending seeds are used at the next reset by the caller
-        next_td = self._check_and_move(codec.next_tensordict(transition))
+        reset_done = not self._seeds  # pending seeds are used at the next reset by the caller
+        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict), reset_done=reset_done)
+        next_td = self._to_own_device(codec.next_tensordict(transition), is_step=True)
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root
-
-    def _send_step(self, codec: Codec, inputs: Any, reset_done: bool) -> Transition:
-        return self._call_pool(codec.next_tensordict, "step", inputs, reset_done=reset_done)
 
     def _call_pool(
         self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
@@ -363,22 +360,18 @@ class BatchedEnv(EnvBase):
             raise
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        ids = mask.reshape(self.num_workers, -1).any(1).nonzero()[:, 0].cpu().numpy()
-        row_mask = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
+        ids = reduce_to_rows(mask, (self.num_workers,)).nonzero()[:, 0].numpy(force=True)
+        row_mask = reduce_to_rows(mask, self.batch_size) if self.ndim > 1 else None
         self._require_pool().send(ids, self._codec.inputs(tensordict, ids, row_mask))
         transition = self._call_pool(self._codec.next_tensordict, "recv")
-        return scatter_rows(
-            self._check_and_move(self._codec.next_tensordict(transition)), ids, self.num_workers, self._noop_row
-        )
+        rows_td = self._to_own_device(self._codec.next_tensordict(transition), is_step=True)
+        return scatter_rows(rows_td, ids, self.num_workers, self._noop_row)
 
-    def _check_and_move(self, next_td: TensorDictBase) -> TensorDictBase:
-        if self.run_type_checks:
-            self._check_types(next_td)
-        return self._to_own_device(next_td)
-
-    def _to_own_device(self, data: TensorDictBase) -> TensorDictBase:
+    def _to_own_device(self, data: TensorDictBase, is_step: bool = False) -> TensorDictBase:
+        if is_step and self.run_type_checks:
+            self._check_types(data)
         data = self._complete_flags(data)  # after add_truncated_keys there are more flags than in the environments
-        return data if self.device is None else data.to(self.device)
+        return data if self._device is None else data.to(self._device)
 
     # -- random actions and whole rollouts
 
@@ -402,7 +395,7 @@ class BatchedEnv(EnvBase):
         first_transition = self._reset_gym(codec, None, {})
         trajectory = play_rollout(
             first_transition,
-            lambda action, reset_done: self._send_step(codec, action, reset_done),
+            lambda action, reset_done: self._call_pool(codec.next_tensordict, "step", action, reset_done=reset_done),
             numpy_actions,
             codec.layout,
             break_when_any_done,

@@ -30,7 +30,9 @@ PICKLED: Path = ()
 STEP: Path = ("_step",)
 """The path of the mask of rows to step inside an environment that is a batch."""
 NEXT: Path = ("next",)
-"""The prefix of the paths of states that a policy, such as a recurrent one, may write for the next step."""
+"""The prefix of the paths of states that a policy, such as a recurrent one, may write for the next step.
+
+The path itself is a flag: whether these states are given."""
 
 
 class PickledEntries(spaces.Space[Any]):
@@ -55,6 +57,11 @@ def key_of(path: Path) -> Key:
     return join_key(path[:-1], path[-1])
 
 
+def is_next(path: Path) -> bool:
+    """Returns whether a path is of a state for the next step."""
+    return path[:1] == NEXT
+
+
 def outputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
     """Returns the formats of the outputs of an environment; None for entries that are pickled."""
     return _merge_formats(meta.full(name) for name in OUTPUTS)
@@ -65,11 +72,13 @@ def inputs_of(meta: EnvMetaData) -> dict[Path, EntryFormat | None]:
     entries = _merge_formats(meta.full(name) for name in INPUTS)
     observation_formats = _merge_formats([meta.full("observation")])
     state_formats = _merge_formats([meta.full("state")])
-    entries |= {
+    next_entries = {
         (*NEXT, *path): entry_format
         for path, entry_format in state_formats.items()
         if observation_formats.get(path, STEP) == entry_format
     }
+    if next_entries:
+        entries |= {NEXT: ((), "|b1"), **next_entries}
     if meta.batch_size:
         entries[STEP] = (tuple(meta.batch_size), "|b1")
     return entries
