@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 
 from . import rollout as rollouts
 from .check_specs import check_env_specs
-from .spec_container import Key
+from .keys import Key
 from .spec_inference import auto_specs
 from .stepping import SteppedEnv
 
@@ -128,7 +128,7 @@ class EnvBase(SteppedEnv):
     def auto_specs_(self, policy: Policy, **keys: Any) -> Self:
         """Infers the specs from steps with `policy` and sets them; `vecrl.envs.spec_inference.auto_specs` has the same
         arguments."""
-        return auto_specs(self, policy, **keys)
+        return auto_specs(self, (self._reset, self._step), policy, **keys)
 
     def check_env_specs(self, *args: Any, **kwargs: Any) -> None:
         """Checks that the environment returns what its specs say; see `vecrl.envs.utils.check_env_specs`."""

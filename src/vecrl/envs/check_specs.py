@@ -12,7 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from ..errors import SpaceError
 from ..specs import Composite
-from .spec_container import Key
+from .keys import Key
 from .step_validation import form_difference
 from .stepping import SteppedEnv
 

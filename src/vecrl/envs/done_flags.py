@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
-from .spec_container import FLAGS, Key, Prefix, join_key
+from .keys import FLAGS, Key, Prefix, join_key
 
 
 def fill_flags(tensordict: TensorDictBase, prefix: Prefix, with_truncated: bool, shape: Sequence[int]) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from .done_flags import any_true, reduce_to_rows
-from .spec_container import Key, Prefix, join_key, split_key
+from .keys import Key, Prefix, join_key, split_key
 
 
 class RowMasks:

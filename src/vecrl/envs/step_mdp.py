@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, StackedComposite, TensorSpec
+from .keys import Key, Prefix, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
-from .spec_container import Key, Prefix, join_key, sorted_keys, split_key
 
 Keys = Key | Sequence[Key]
 

@@ -13,7 +13,8 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError, VecrlError
-from .spec_container import Key, SpecContainer, sorted_keys, split_key
+from .keys import Key, sorted_keys, split_key
+from .spec_container import SpecContainer
 
 
 def check_result(owner: SpecContainer, result: Any, tensordict: TensorDictBase | None, method: str) -> None:

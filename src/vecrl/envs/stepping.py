@@ -17,12 +17,14 @@ from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
+from ..specs.base import device_of
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
-from .entry_copies import owned
+from .keys import OUTPUTS, Prefix, join_key
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .spec_container import OUTPUTS, Prefix, SpecContainer, derived, device_of, join_key
+from .shared_entries import copy_shared_entries
+from .spec_container import SpecContainer, derived
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 
@@ -143,7 +145,7 @@ class SteppedEnv(Stateful, SpecContainer):
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         reset_td = self._reset(tensordict, **kwargs)
         check_result(self, reset_td, None, "_reset")
-        reset_td = owned(reset_td, tensordict, self._arrays_are_new)
+        reset_td = copy_shared_entries(reset_td, tensordict, self._arrays_are_new)
         return self._complete_flags(drop_keys(reset_td, self._keys_not_in_reset))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -241,7 +243,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 raise
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
-        next_td = self._complete_flags(owned(next_td, tensordict, self._arrays_are_new))
+        next_td = self._complete_flags(copy_shared_entries(next_td, tensordict, self._arrays_are_new))
         for key, shape in self._rewards:
             actual = next_td.get(key, None)
             if actual is None or actual.shape != shape:

@@ -20,8 +20,8 @@ from ...engine.space_layout import Layout, Leaf
 from ...engine.transition import Transition
 from ...errors import SpaceError
 from ...specs import Composite, TensorSpec
+from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
 from ..row_masks import stack_lazily
-from ..spec_container import FLAGS, OUTPUTS, Key, sorted_keys
 from .autograd_graphs import Graphs
 from .entry_layout import NEXT, PICKLED, STEP, Path, inputs_of, is_next, key_of, only_non_tensors, paths_of
 from .gym_rollout import BatchTrajectory

@@ -18,7 +18,7 @@ from ...errors import SpaceError
 from ...specs import Composite, StackedComposite, TensorSpec
 from ...specs.convert.dtypes import numpy_dtype
 from ...specs.stacked import stack_specs
-from ..spec_container import INPUTS, OUTPUTS, Key, join_key
+from ..keys import INPUTS, OUTPUTS, Key, join_key
 from .metadata import EnvMetaData
 
 Path = tuple[str, ...]

@@ -18,6 +18,7 @@ from .env_simulator import EnvSimulator
 from .metadata import EnvMetaData
 
 Kwargs = Mapping[str, Any]
+EnvFn = Callable[..., EnvBase]
 
 
 class EnvCreator:
@@ -64,8 +65,9 @@ class EnvCreator:
 
     def make_variant(self, **kwargs: Any) -> EnvCreator:
         """Returns a creator with other keyword arguments. Environments of both creators share their state."""
-        variant = type(self)(self.create_env_fn, {**self.create_env_kwargs, **kwargs}, self.share_memory)
-        variant._folder = self._folder
+        variant = type(self).__new__(type(self))
+        variant.__dict__.update(self.__dict__)
+        variant.create_env_kwargs = {**self.create_env_kwargs, **kwargs}
         return variant
 
     @property
@@ -77,18 +79,15 @@ class EnvCreator:
         finally:
             env.close()
 
-    def __reduce__(self) -> Any:
-        arguments = self.create_env_fn, self.create_env_kwargs, self.share_memory
-        return _rebuild_creator, (type(self), cloudpickle.dumps(arguments), self._folder)
+    def __getstate__(self) -> tuple[bytes, SharedFolder]:
+        return cloudpickle.dumps((self.create_env_fn, self.create_env_kwargs, self.share_memory)), self._folder
+
+    def __setstate__(self, state: tuple[bytes, SharedFolder]) -> None:
+        arguments, self._folder = state
+        self.create_env_fn, self.create_env_kwargs, self.share_memory = cloudpickle.loads(arguments)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
-
-
-def _rebuild_creator(kind: type[EnvCreator], arguments: bytes, folder: SharedFolder) -> EnvCreator:
-    creator = kind(*cloudpickle.loads(arguments))
-    creator._folder = folder
-    return creator
 
 
 def make_env_fns(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:

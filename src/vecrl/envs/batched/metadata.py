@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 
 from ...specs import Composite
 from ..base import EnvBase
-from ..spec_container import INPUTS, OUTPUTS
+from ..keys import INPUTS, OUTPUTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

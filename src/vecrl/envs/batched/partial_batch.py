@@ -15,8 +15,9 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from ...engine.pool import Pool
 from ...specs import Composite
 from ..done_flags import reduce_to_rows
+from ..keys import INPUTS, OUTPUTS, join_key
 from ..row_masks import RowMasks, is_leaf, merge_into, stack_lazily
-from ..spec_container import INPUTS, OUTPUTS, SpecContainer, join_key
+from ..spec_container import SpecContainer
 from ..step_mdp import leaves_of
 
 NoopRow = Callable[[int], TensorDictBase]
