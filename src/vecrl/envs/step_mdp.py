@@ -108,34 +108,29 @@ def _merge_tree(
         skip_overlay: keys to omit from `overlay`.
         keep_tree: the only keys to take from `overlay`, in addition to those of `base`; None for all.
     """
+    entries: dict[str, Any] = {}
+    value: Any
     shape = base if overlay is None else overlay
     assert shape is not None
-    old: dict[str, Any] = {} if base is None else dict(base.items())
-    new: dict[str, Any] = {} if overlay is None else dict(overlay.items())
-    for entries, skip in ((old, skip_base), (new, skip_overlay)):
-        for name in skip:
-            if skip[name] is True:
-                entries.pop(name, None)
-    if keep_tree is not None:
-        for name in new.keys() - keep_tree.keys() - old.keys():
-            del new[name]
-    entries = {**old, **new}
-    for name, value in list(entries.items()):
-        if isinstance(value, Tensor) or not _is_branch(value):
+    for source, skip in ((base, skip_base), (overlay, skip_overlay)):
+        if source is None:
             continue
-        if name in new:
-            sub_keep = None if keep_tree is None else keep_tree.get(name, _EMPTY_TREE)
-            sub_keep = None if sub_keep is True else sub_keep
-            sub_skip = skip_overlay.get(name, _EMPTY_TREE)
-            branch = _merge_tree(old.get(name), value, skip_base.get(name, _EMPTY_TREE), sub_skip, sub_keep)
-            may_omit = sub_skip or sub_keep is not None
-        else:
-            may_omit = skip_base.get(name, _EMPTY_TREE)
-            branch = _merge_tree(None, value, _EMPTY_TREE, may_omit)
-        if may_omit and branch.is_empty():  # all of its entries were skipped
-            del entries[name]
-        else:
-            entries[name] = branch
+        for name, value in source.items():
+            sub_skip = skip.get(name) if skip else None
+            if sub_skip is True:
+                continue
+            sub_keep = None  # which parts of the entry to keep: None for all, or a tree of nested keys
+            if keep_tree is not None and source is overlay:
+                sub_keep = keep_tree.get(name)
+                if sub_keep is None and name not in entries:
+                    continue
+                sub_keep = None if sub_keep is True else sub_keep or _EMPTY_TREE
+            if not isinstance(value, Tensor) and _is_branch(value):
+                base_value = entries.get(name) if source is overlay else None
+                value = _merge_tree(base_value, value, _EMPTY_TREE, sub_skip or _EMPTY_TREE, sub_keep)
+                if (sub_skip or sub_keep is not None) and value.is_empty():  # all of its entries were skipped
+                    continue
+            entries[name] = value
     return TensorDict(entries, shape.batch_size, device=shape.device)
 
 
