@@ -194,7 +194,7 @@ def is_leaf(cls: type) -> bool:
     return issubclass(cls, NonTensorData | NonTensorStack) or not is_tensor_collection(cls)
 
 
-def _validate_mask(mask: Any, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
+def _validate_mask(mask: object, key: Key, td: TensorDictBase, prefix: Prefix) -> Tensor:
     sub_td = td.get(prefix) if prefix else td
     shape = sub_td.batch_size
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

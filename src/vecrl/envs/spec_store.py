@@ -8,8 +8,8 @@ module must not know how environments step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 from torch import nn
@@ -21,10 +21,11 @@ from ..specs.shape_ops import as_size
 from .keys import FLAGS, INPUTS, OUTPUTS, Key, join_key, split_key
 
 Value = TypeVar("Value")
+Device = torch.device | str | int | None
 
 
 class _DependentEnvs(weakref.WeakSet["SpecStore"]):
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[()]]:
         return _DependentEnvs, ()  # in another process, dependent environments add themselves
 
 
@@ -44,10 +45,10 @@ class derived(Generic[Value]):
         owner.excluded_from_state = (*owner.excluded_from_state, name)
 
     @overload
-    def __get__(self, owner: None, owner_class: Any) -> derived[Value]: ...
+    def __get__(self, owner: None, owner_class: type) -> derived[Value]: ...
     @overload
-    def __get__(self, owner: SpecStore, owner_class: Any) -> Value: ...
-    def __get__(self, owner: SpecStore | None, owner_class: Any = None) -> Any:
+    def __get__(self, owner: SpecStore, owner_class: type) -> Value: ...
+    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
         if owner is None:
             return self
         value = self._make(owner)
@@ -69,10 +70,10 @@ class SpecProperty:
         self._name, self._full, self._unbatched = name, full, unbatched
 
     @overload
-    def __get__(self, owner: None, owner_class: Any) -> SpecProperty: ...
+    def __get__(self, owner: None, owner_class: type) -> SpecProperty: ...
     @overload
-    def __get__(self, owner: SpecStore, owner_class: Any) -> Any: ...
-    def __get__(self, owner: SpecStore | None, owner_class: Any = None) -> Any:
+    def __get__(self, owner: SpecStore, owner_class: type) -> Any: ...
+    def __get__(self, owner: SpecStore | None, owner_class: type | None = None) -> Any:
         if owner is None:
             return self
         spec = owner._cache.get(self)
@@ -80,7 +81,7 @@ class SpecProperty:
             spec = owner._cached(self, lambda: self._find(owner))
         return spec
 
-    def _find(self, owner: SpecStore) -> Any:
+    def _find(self, owner: SpecStore) -> TensorSpec:
         full = owner._full(self._name)
         leaves = [] if self._full else spec_leaves(full)
         spec = leaves[0][1] if len(leaves) == 1 else full
@@ -125,13 +126,13 @@ class SpecStore(nn.Module):
     full_reward_spec_unbatched = SpecProperty("reward", full=True, unbatched=True)
     full_done_spec_unbatched = SpecProperty("done", full=True, unbatched=True)
 
-    def __init__(self, device: Any, batch_size: Any, locked: bool):
+    def __init__(self, device: Device, batch_size: Sequence[int] | int | None, locked: bool):
         super().__init__()
         self._device = None if device is None else device_of(device)
         self._batch_size = as_size(() if batch_size is None else batch_size)
         self._locked = locked
         self._specs: dict[str, Composite] = {}
-        self._cache: dict[Any, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
         self._dependents = _DependentEnvs()
 
     @property
@@ -140,7 +141,7 @@ class SpecStore(nn.Module):
         return self._batch_size
 
     @batch_size.setter
-    def batch_size(self, value: Any) -> None:
+    def batch_size(self, value: Sequence[int] | int) -> None:
         self._batch_size = as_size(value)
         self.empty_cache()
 
@@ -173,7 +174,7 @@ class SpecStore(nn.Module):
         """Whether the specs are locked."""
         return self._locked
 
-    def set_spec_lock_(self, mode: bool = True) -> Any:
+    def set_spec_lock_(self, mode: bool = True) -> Self:
         """Locks or unlocks the specs in place and returns the environment."""
         self._locked = mode
         for name in (*INPUTS, *OUTPUTS):
@@ -197,7 +198,7 @@ class SpecStore(nn.Module):
         state = {name: value for name, value in self.__dict__.items() if name not in self._derived_names}
         return {**state, "_dependents": _DependentEnvs(), "_cache": {}}
 
-    def _cached(self, name: Any, make: Any) -> Any:
+    def _cached(self, name: Hashable, make: Callable[[], Value]) -> Value:
         if not self._locked:
             return make()
         if name not in self._cache:

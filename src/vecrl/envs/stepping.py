@@ -7,7 +7,7 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
 from .shared_entries import copy_shared_entries
 from .spec_container import SpecContainer, derived
+from .spec_store import Device
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 
@@ -43,8 +44,8 @@ class SteppedEnv(Stateful, SpecContainer):
     def __init__(
         self,
         *,
-        device: Any = None,
-        batch_size: Any = None,
+        device: Device = None,
+        batch_size: Sequence[int] | int | None = None,
         run_type_checks: bool = False,
         allow_done_after_reset: bool = False,
         spec_locked: bool = True,
@@ -69,7 +70,7 @@ class SteppedEnv(Stateful, SpecContainer):
     def _set_seed(self, seed: int | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no _set_seed.")
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
+    def _rollout_at_once(self, steps: int, actions: Tensor | None, break_when_any_done: bool) -> TensorDictBase | None:
         """Returns a whole rollout, or None if the environment has no faster way than single steps.
 
         Args:
@@ -340,7 +341,7 @@ class SteppedEnv(Stateful, SpecContainer):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
-    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Any:
+    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Sequence[int]:
         """Returns the leading sizes of `tensordict` that the specs do not have."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
@@ -354,7 +355,7 @@ class SteppedEnv(Stateful, SpecContainer):
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
-    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs, outputs and specs to another device and returns the environment."""
         self._device = device_of(device)
         for name, spec in list(self._specs.items()):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -23,12 +22,13 @@ from ...specs import Composite, TensorSpec
 from ..keys import FLAGS, OUTPUTS, Key, sorted_keys
 from ..row_masks import stack_lazily
 from .autograd_graphs import Graphs
-from .entry_layout import NEXT, PICKLED, STEP, Path, inputs_of, is_next, key_of, only_non_tensors, paths_of
+from .entry_layout import NEXT, PICKLED, STEP, Path, Space, inputs_of, is_next, key_of, only_non_tensors, paths_of
 from .gym_rollout import BatchTrajectory
 from .metadata import EnvMetaData
 
 Rows = np.ndarray | None
 """Indices of rows `[m]`; None for all rows."""
+PickledRows = Sequence[Mapping[Key, Any] | None]
 
 
 class TensorDictCodec:
@@ -47,8 +47,8 @@ class TensorDictCodec:
     def __init__(
         self,
         metas: Sequence[EnvMetaData],
-        outputs: spaces.Space[Any],
-        inputs: spaces.Space[Any],
+        outputs: Space,
+        inputs: Space,
         reward_keys: Sequence[Key],
         graphs: Graphs | None = None,
     ):
@@ -61,9 +61,7 @@ class TensorDictCodec:
         self._has_pickled_inputs = PICKLED in paths_of(inputs)
         has_pickled = PICKLED in paths_of(outputs)
         self.is_lazy = has_pickled and not only_non_tensors(metas)
-        self._unpack: Any = (
-            None if not has_pickled else set_heterogeneous_entries if self.is_lazy else set_object_entries
-        )
+        self._unpack = None if not has_pickled else set_heterogeneous_entries if self.is_lazy else set_object_entries
         self._input_keys_by_row = [[key_of(path) for path in inputs_of(meta)] for meta in metas]
         paths = [path for path in paths_of(outputs) if path]
         self._rewards = reward_key_set = set(reward_keys)
@@ -166,7 +164,7 @@ class GymCodec:
 
     is_lazy = False
 
-    def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: spaces.Space[Any]):
+    def __init__(self, meta: EnvMetaData, keys: Sequence[Key], outputs: Space):
         self.layout = Layout(outputs)
         observation = meta.full("observation")
         specs: list[TensorSpec] = [observation[key].to("cpu") for key in keys]
@@ -177,7 +175,7 @@ class GymCodec:
         [self._action_key] = meta.full("action").keys(True, True)
         [self._reward_key] = meta.full("reward").keys(True, True)
         self._action_spec: TensorSpec = meta.full("action")[self._action_key]
-        self._reward_dtype: Any = meta.full("reward")[self._reward_key].dtype
+        self._reward_dtype: torch.dtype = meta.full("reward")[self._reward_key].dtype
         self._flags = [name for name in FLAGS if name in meta.full("done")]
 
     def inputs(self, data: TensorDictBase, row_ids: Rows = None, step_mask: Tensor | None = None) -> np.ndarray:
@@ -222,11 +220,11 @@ class GymCodec:
         flags = [torch.zeros(num_rows, 1, dtype=torch.bool) for _ in FLAGS]
         return self._to_tensordict(transition.obs, flags, num_rows, {})
 
-    def _to_tensordict(self, obs: Any, flags: Sequence[Tensor], num_rows: int, values: dict[Any, Any]) -> TensorDict:
+    def _to_tensordict(self, obs: Any, flags: Sequence[Tensor], num_rows: int, values: dict[Key, Tensor]) -> TensorDict:
         return self._fill_entries(self.layout.split(obs), flags, [num_rows], values)
 
     def _fill_entries(
-        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Any, Any]
+        self, obs: Sequence[Any], flags: Sequence[Tensor], size: list[int], values: dict[Key, Tensor]
     ) -> TensorDict:
         """Returns a TensorDict of all entries, created in one call because setting entries one by one is slower."""
         nested: list[tuple[Key, Tensor]] = []
@@ -284,16 +282,14 @@ def _nested_sizes(meta: EnvMetaData) -> dict[Path, torch.Size]:
     return sizes
 
 
-def set_object_entries(data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]) -> TensorDict:
+def set_object_entries(data: TensorDict, pickled_rows: PickledRows) -> TensorDict:
     """Sets the pickled objects of all rows, which have the same keys, in `data`, and returns it."""
     for key in pickled_rows[0] or {}:
         data.set(key, torch.stack([(pickled or {})[key] for pickled in pickled_rows], 0))
     return data
 
 
-def set_heterogeneous_entries(
-    data: TensorDict, pickled_rows: Sequence[Mapping[Key, Any] | None]
-) -> LazyStackedTensorDict:
+def set_heterogeneous_entries(data: TensorDict, pickled_rows: PickledRows) -> LazyStackedTensorDict:
     """Returns a lazy stack of the rows of `data`, each with its pickled entries.
 
     >>> rows = set_heterogeneous_entries(TensorDict({}, [2]), [{"x": torch.zeros(1)}, {"x": torch.zeros(2)}])

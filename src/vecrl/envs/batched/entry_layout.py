@@ -22,6 +22,7 @@ from ..keys import INPUTS, OUTPUTS, Key, join_key
 from .metadata import EnvMetaData
 
 Path = tuple[str, ...]
+Space = spaces.Space[Any]
 EntryFormat = tuple[tuple[int, ...], str]
 """The shape and the dtype of an entry in one row."""
 
@@ -35,14 +36,14 @@ NEXT: Path = ("next",)
 The path itself is a flag: whether these states are given."""
 
 
-class PickledEntries(spaces.Space[Any]):
+class PickledEntries(Space):
     """The space of entries that are not in the batch buffers; the engine treats them as objects."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
 
 
-def paths_of(space: spaces.Space[Any]) -> list[Path]:
+def paths_of(space: Space) -> list[Path]:
     """Returns the names in a space from `space_of_formats`, in the order of its layout."""
     names: list[Any] = list(space.spaces) if isinstance(space, spaces.Dict) else []
     return names
@@ -110,7 +111,7 @@ def stack_full_specs(metas: Sequence[EnvMetaData], name: str) -> Composite:
 
 def space_of_formats(all_formats: Sequence[Mapping[Path, EntryFormat | None]]) -> spaces.Dict:
     """Returns the space of the entries of several environments. Entries with different formats are pickled."""
-    entries: dict[Any, spaces.Space[Any]] = {}
+    entries: dict[Any, Space] = {}
     has_pickled = False
     for path in sorted({path for formats_by_path in all_formats for path in formats_by_path}):
         formats = {formats_by_path.get(path) for formats_by_path in all_formats}
@@ -138,7 +139,7 @@ def only_non_tensors(metas: Sequence[EnvMetaData]) -> bool:
     return True
 
 
-def is_tensordict_layout(space: spaces.Space[Any]) -> bool:
+def is_tensordict_layout(space: Space) -> bool:
     """Returns whether a space is from `space_of_formats`."""
     return isinstance(space, spaces.Dict) and all(isinstance(name, tuple) for name in space.spaces)
 

@@ -90,7 +90,9 @@ class EnvCreator:
         return f"{type(self).__name__}({self.create_env_fn}, {self.create_env_kwargs})"
 
 
-def make_env_fns(count: int, create_env_fn: Any, create_env_kwargs: Kwargs | Sequence[Kwargs] | None) -> list[Any]:
+def make_env_fns(
+    count: int, create_env_fn: EnvFn | Sequence[EnvFn], create_env_kwargs: Kwargs | Sequence[Kwargs] | None
+) -> list[EnvFn]:
     """Returns one function without arguments for each of `count` environments.
 
     Raises:
@@ -123,7 +125,9 @@ def _one_per_env(name: str, value: Any, count: int, single: bool) -> list[Any]:
     return list(value)
 
 
-def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int) -> Any:
+def merge_kwargs(
+    old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[Kwargs], count: int
+) -> Kwargs | Sequence[Kwargs]:
     """Returns `old` keyword arguments updated with `new`: one mapping for all, or one per environment (`count`)."""
     old = old or {}
     if isinstance(new, Mapping) and isinstance(old, Mapping):
@@ -134,8 +138,8 @@ def merge_kwargs(old: Kwargs | Sequence[Kwargs] | None, new: Kwargs | Sequence[K
 
 
 def split_makers(
-    makers: Sequence[Any], envs_per_worker: int | None, default_workers: int, graphs: Graphs | None = None
-) -> list[tuple[Any, int]]:
+    makers: Sequence[EnvFn], envs_per_worker: int | None, default_workers: int, graphs: Graphs | None = None
+) -> list[tuple[Callable[[], Any], int]]:
     """Returns, for each worker, the function that creates its simulator, and its number of environments.
 
     Each worker has consecutive environments.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from tensordict import NonTensorData, TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from ...simulators.gymnasium import ENV_EXCEPTIONS
 from ..base import EnvBase
 from ..keys import sorted_keys
 from .autograd_graphs import ByRow, Graphs
-from .entry_layout import NEXT, PICKLED, STEP, Path, is_next, key_of, outputs_of, paths_of
+from .entry_layout import NEXT, PICKLED, STEP, Path, Space, is_next, key_of, outputs_of, paths_of
 from .metadata import EnvMetaData
 
 Options = Mapping[str, Any]
@@ -50,8 +49,8 @@ class TensorDictRows:
         self,
         envs: Sequence[EnvBase],
         start: int,
-        outputs: spaces.Space[Any],
-        inputs: spaces.Space[Any],
+        outputs: Space,
+        inputs: Space,
         graphs: Graphs | None = None,
     ):
         self._envs = envs
@@ -94,7 +93,7 @@ class TensorDictRows:
         self._write(roots, out, notes, is_root=True)
         return notes
 
-    def _reset_env(self, row: int, reset_data: TensorDictBase | None, kwargs: Mapping[str, Any]) -> TensorDictBase:
+    def _reset_env(self, row: int, reset_data: TensorDictBase | None, kwargs: Options) -> TensorDictBase:
         env = self._envs[row]
         if reset_data is None:
             return env.reset(**kwargs)
@@ -243,7 +242,7 @@ class EntryWriter:
         self.get = itemgetter(self.key)
         self.tensor_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
 
-    def convert(self, value: Any) -> np.ndarray:
+    def convert(self, value: object) -> np.ndarray:
         """Returns a tensor as an array for the leaf, after checks of its shape and dtype.
 
         Raises:
