@@ -15,8 +15,9 @@ from tensordict import TensorDictBase
 
 from . import rollout as rollouts
 from .check_specs import check_env_specs
-from .spec_container import Key
+from .keys import Key
 from .spec_inference import auto_specs
+from .spec_store import Device
 from .stepping import SteppedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -25,7 +26,7 @@ upper_modules: dict[str, Callable[..., Any]] = {}
 """`TransformedEnv`, `ParallelEnv` and `register_gym`, which are defined in modules that import this one."""
 
 # Not an attribute of the environment, since that would be pickled with it
-_COLLECTORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_COLLECTORS: weakref.WeakKeyDictionary[EnvBase, weakref.ref[object]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class EnvBase(SteppedEnv):
         self,
         max_steps: int,
         policy: Policy | None = None,
-        callback: Callable[[Any, TensorDictBase], Any] | None = None,
+        callback: Callable[[EnvBase, TensorDictBase], object] | None = None,
         *,
         actions: Iterable[Any] | None = None,
         auto_reset: bool = True,
@@ -110,7 +111,7 @@ class EnvBase(SteppedEnv):
         set_truncated: bool = False,
         out: TensorDictBase | None = None,
         trust_policy: bool = False,
-        storing_device: Any = None,
+        storing_device: Device = None,
     ) -> TensorDictBase:
         """Steps the environment up to `max_steps` times; see `vecrl.envs.rollout.rollout` for the arguments."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -128,7 +129,7 @@ class EnvBase(SteppedEnv):
     def auto_specs_(self, policy: Policy, **keys: Any) -> Self:
         """Infers the specs from steps with `policy` and sets them; `vecrl.envs.spec_inference.auto_specs` has the same
         arguments."""
-        return auto_specs(self, policy, **keys)
+        return auto_specs(self, (self._reset, self._step), policy, **keys)
 
     def check_env_specs(self, *args: Any, **kwargs: Any) -> None:
         """Checks that the environment returns what its specs say; see `vecrl.envs.utils.check_env_specs`."""
@@ -147,7 +148,7 @@ class EnvBase(SteppedEnv):
         """Returns the environment unchanged; `ParallelEnv` overrides this method."""
         return self
 
-    def forward(self, tensordict: Any) -> Any:
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Calls `step`, so that the environment can be used as a module."""
         return self.step(tensordict)
 

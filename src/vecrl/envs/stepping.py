@@ -7,7 +7,7 @@ environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -17,14 +17,17 @@ from torch import Tensor
 
 from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
-from .done_flags import any_true, fill_flags, has_all_flags
-from .entry_copies import owned
+from ..specs.base import device_of
+from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
 from .fast_paths import bypassed_by
+from .keys import OUTPUTS, Prefix, join_key
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
-from .spec_container import OUTPUTS, SpecContainer, derived, device_of, join_key
-from .step_mdp import leaves_of, step_mdp_for
+from .shared_entries import copy_shared_entries
+from .spec_container import SpecContainer, derived
+from .spec_store import Device
+from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 
 _bypassed = bypassed_by("_rollout_at_once", "_unwrapped_gym")
@@ -41,8 +44,8 @@ class SteppedEnv(Stateful, SpecContainer):
     def __init__(
         self,
         *,
-        device: Any = None,
-        batch_size: Any = None,
+        device: Device = None,
+        batch_size: Sequence[int] | int | None = None,
         run_type_checks: bool = False,
         allow_done_after_reset: bool = False,
         spec_locked: bool = True,
@@ -143,8 +146,8 @@ class SteppedEnv(Stateful, SpecContainer):
     def _reset_rows(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         reset_td = self._reset(tensordict, **kwargs)
         check_result(self, reset_td, None, "_reset")
-        reset_td = owned(reset_td, tensordict, self._arrays_are_new)
-        return self._drop_reset_masks(self._complete_flags(reset_td.exclude(*self._reward_keys_not_in_root)))
+        reset_td = copy_shared_entries(reset_td, tensordict, self._arrays_are_new)
+        return self._complete_flags(drop_keys(reset_td, self._keys_not_in_reset))
 
     @_bypassed
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -152,7 +155,7 @@ class SteppedEnv(Stateful, SpecContainer):
         masks = self._done_masks(tensordict)
         return tensordict if masks is None else self._reset_done_rows(tensordict, masks)
 
-    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
+    def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[Prefix, Tensor]) -> TensorDictBase:
         for prefix, mask in masks.items():
             tensordict.set(join_key(prefix, "_reset"), mask)
         return self.reset(tensordict)
@@ -161,14 +164,12 @@ class SteppedEnv(Stateful, SpecContainer):
         """Returns whether any row of `tensordict` is done."""
         return self._done_masks(tensordict) is not None
 
-    def _done_masks(self, tensordict: TensorDictBase) -> dict[tuple[str, ...], Tensor] | None:
+    def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
-        masks: dict[tuple[str, ...], Tensor] = {}
-        any_done = False
+        masks: dict[Prefix, Tensor] = {}
         for prefix, key in self._done_keys_by_prefix:
-            masks[prefix] = mask = tensordict.get(key)
-            any_done = any_done or any_true(mask)
-        return masks if any_done else None
+            masks[prefix] = tensordict[key]
+        return masks if any(map(any_true, masks.values())) else None
 
     def _none_selected(self, masks: RowMasks) -> bool:
         """Returns whether the masks are known to select no row; a subclass may skip the check, as it waits for GPUs."""
@@ -220,7 +221,7 @@ class SteppedEnv(Stateful, SpecContainer):
             next_td = self._step_and_complete(tensordict.set("_step", mask))
             del tensordict["_step"]
             return next_td.exclude("_step", inplace=True)
-        row_mask = mask.reshape(*tensordict.batch_size, -1).any(-1)
+        row_mask = reduce_to_rows(mask, tensordict.batch_size)
         stepped_rows: Any = self._step_and_complete(tensordict[row_mask])
         full_batch: Any = (
             torch.zeros_like(stepped_rows[:1]).expand(tensordict.batch_size.numel(), *stepped_rows.shape[1:]).clone()
@@ -245,7 +246,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 raise
             raise input_error from error
         check_result(self, next_td, tensordict, "_step")
-        next_td = self._complete_flags(owned(next_td, tensordict, self._arrays_are_new))
+        next_td = self._complete_flags(copy_shared_entries(next_td, tensordict, self._arrays_are_new))
         for key, shape in self._rewards:
             actual = next_td.get(key, None)
             if actual is None or actual.shape != shape:
@@ -306,7 +307,8 @@ class SteppedEnv(Stateful, SpecContainer):
 
     @derived
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        return step_mdp_for(self)
+        next_keys = leaves_of(self.full_observation_spec, self.full_done_spec, self.full_state_spec)
+        return make_step_mdp(self.action_keys, self._reward_keys_not_in_root, next_select=next_keys)
 
     # -- checks
 
@@ -344,7 +346,7 @@ class SteppedEnv(Stateful, SpecContainer):
             torch.manual_seed(seed)
             return self.rand_action(tensordict).select(*leaves_of(self.full_action_spec))
 
-    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Any:
+    def _extra_batch_shape(self, tensordict: TensorDictBase) -> Sequence[int]:
         """Returns the leading sizes of `tensordict` that the specs do not have."""
         return () if self.batch_locked or self.batch_size else tensordict.batch_size
 
@@ -359,7 +361,7 @@ class SteppedEnv(Stateful, SpecContainer):
         self._set_seed(validate_seed(seed))
         return seed if static_seed or seed is None else next_seed(seed)
 
-    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, device: torch.device | str | int) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs, outputs and specs to another device and returns the environment."""
         self._device = device_of(device)
         for name, spec in list(self._specs.items()):

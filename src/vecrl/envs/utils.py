@@ -17,7 +17,8 @@ from tensordict.nn.probabilistic import set_interaction_type as set_exploration_
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
 from .check_specs import check_env_specs
-from .spec_container import FLAGS, Key, SpecContainer, join_key, split_key
+from .keys import FLAGS, Key, join_key, split_key
+from .spec_container import SpecContainer
 from .spec_inference import make_composite_from_td
 from .step_mdp import step_mdp
 

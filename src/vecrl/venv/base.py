@@ -118,7 +118,7 @@ class BaseVectorEnv(Stateful):
         self._unfinished = False  # whether the latest reset or call raised, so that it may still be pending
         self.is_closed = False
 
-    def _state_facts(self) -> dict[str, int]:
+    def _state_facts(self) -> dict[str, object]:
         return {"env_num": len(self)}
 
     # -- episodes ----------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from torch import Tensor
 _owners: Any = torch._C._storage_Use_Count  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-def owned(data: TensorDictBase, inputs: TensorDictBase | None, arrays_are_new: bool = False) -> TensorDictBase:
+def copy_shared_entries(
+    data: TensorDictBase, inputs: TensorDictBase | None, arrays_are_new: bool = False
+) -> TensorDictBase:
     """Returns `data` with copies of the entries that something else refers to.
 
     Args:
@@ -27,16 +29,16 @@ def owned(data: TensorDictBase, inputs: TensorDictBase | None, arrays_are_new: b
     """
     if type(data) is not TensorDict or getrefcount(data) > _FREE_DATA or data.is_locked:
         return data.clone()
-    return _own_entries(data, inputs, arrays_are_new)
+    return _copy_entries(data, inputs, arrays_are_new)
 
 
-def _own_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> TensorDict:
+def _copy_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> TensorDict:
     shared: dict[str, Any] = {}
     value: Any
     for name, value in data.items():
         if not isinstance(value, Tensor):
             before = None if inputs is None else inputs.get(name, None)
-            if getrefcount(value) > _FREE or not _is_owned(value, before, arrays_are_new):
+            if getrefcount(value) > _FREE or not _copy_nested(value, before, arrays_are_new):
                 shared[name] = value
             continue
         if getrefcount(value) <= _FREE:
@@ -57,11 +59,11 @@ def _own_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> TensorD
     return data
 
 
-def _is_owned(value: Any, inputs: Any, arrays_are_new: bool) -> bool:
+def _copy_nested(value: Any, inputs: Any, arrays_are_new: bool) -> bool:
     """Copies the shared entries of a nested TensorDict; returns whether it needs no copy itself."""
     if type(value) is not TensorDict or value.is_locked:
         return False
-    _own_entries(value, inputs, arrays_are_new)
+    _copy_entries(value, inputs, arrays_are_new)
     return True
 
 
@@ -70,7 +72,7 @@ def _references(data: TensorDictBase) -> int:
 
 
 def _references_of_entry(data: TensorDictBase) -> int:
-    [count] = [getrefcount(value) for _, value in data.items()]  # as `_own_entries` does
+    [count] = [getrefcount(value) for _, value in data.items()]  # as `_copy_entries` does
     return count
 
 

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from vecrl.envs import EnvBase, GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv
-from vecrl.envs.entry_copies import owned
+from vecrl.envs.shared_entries import copy_shared_entries
 from vecrl.specs import Composite, Unbounded
 from vecrl.vector import VectorEnv
 
@@ -114,11 +114,11 @@ def test_only_referenced_entries_are_copied() -> None:
 
     data = returned()
     before = places(data)
-    after = places(owned(data, inputs))
+    after = places(copy_shared_entries(data, inputs))
     assert {key for key, place in after.items() if place != before[key]} == {"held", "slice of held", "array"}
     data = returned()
     before = places(data)
-    after = places(owned(data, inputs, arrays_are_new=True))
+    after = places(copy_shared_entries(data, inputs, arrays_are_new=True))
     assert {key for key, place in after.items() if place != before[key]} == {"held", "slice of held"}
 
 

@@ -7,51 +7,44 @@ workers create them and report their metadata.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...engine.backends.ray_cluster.options import RayOptions
 from ...engine.backends.registry import BackendName, backend_entry
 from ...engine.backends.worker_options import parse_start_method
-from ...engine.env_index import Ids
 from ...engine.pool import Pool
 from ...engine.pool_options import OnFailure, PoolOptions
 from ...engine.transition import Transition
-from ...errors import ClosedError, SpaceError, WorkerError
+from ...errors import SpaceError, WorkerError
 from ...simulators.gymnasium import ResetKeywords
 from ...specs import StackedComposite
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
-from ..row_masks import RowMasks, merge_into
+from ..done_flags import reduce_to_rows
+from ..keys import INPUTS, OUTPUTS
+from ..row_masks import RowMasks, merge_into, stack_lazily
 from ..seed_chain import next_seed, validate_seed
-from ..spec_container import INPUTS, OUTPUTS
 from ..trajectory_buffers import ArrayBuffer, Leaves
 from .autograd_graphs import Graphs
 from .codecs import GymCodec, TensorDictCodec
 from .entry_layout import is_tensordict_layout, stack_full_specs
-from .env_factories import Kwargs, make_env_fns, merge_kwargs, split_makers
-from .env_simulator import METHOD, MISSING, resolve_spaces, same_metadata
+from .env_factories import Kwargs
+from .env_simulator import resolve_spaces, same_metadata
 from .metadata import EnvMetaData
 from .partial_batch import fake_rows, sample_actions, scatter_rows, selected_rows, zero_specs
+from .pool_owner import PoolOwner
 
 EnvFn = Callable[..., EnvBase]
 Codec = TensorDictCodec | GymCodec
-_POOL_SETTINGS = {
-    "mp_start_method": "start_method",
-    "num_sub_threads": "threads_per_worker",
-    **{name: name for name in ("step_timeout", "on_failure", "restarts_per_hour", "ray_options")},
-}
-"""The arguments that `BatchedEnv.configure_parallel` changes, each with the name of the pool's option."""
-_IGNORED_SETTINGS = {"use_buffers", "shared_memory", "memmap", "daemon"}
 
 
-class BatchedEnv(EnvBase):
+class BatchedEnv(PoolOwner):
     """n environments as one environment of batch size `(n, *b)`, where b is the batch size of each of them.
 
     The constructor creates the environments in workers. After `close`, `start` or `reset` creates new ones. Results
@@ -92,19 +85,7 @@ class BatchedEnv(EnvBase):
         SpaceError: the arguments are invalid, or the environments do not fit together.
     """
 
-    _backend: BackendName = "serial"
-    excluded_from_state = (
-        "_seed_before_use",
-        "_codec",
-        "meta_data",
-        "create_env_fn",
-        "create_env_kwargs",
-        "_pool_options",
-        "_num_threads",
-        "_envs_per_worker",
-        "_requested_device",
-        "num_workers",
-    )
+    excluded_from_state = ("_codec", "meta_data", "create_env_fn", "create_env_kwargs", "num_workers")
     _has_custom_rand_action: Any = False
 
     def __init__(
@@ -118,7 +99,7 @@ class BatchedEnv(EnvBase):
         shared_memory: bool = True,
         memmap: bool = False,
         policy_proof: Callable[..., Any] | None = None,
-        device: Any = None,
+        device: torch.device | str | int | None = None,
         allow_step_when_done: bool = False,
         num_threads: int | None = None,
         num_sub_threads: int = 1,
@@ -153,30 +134,12 @@ class BatchedEnv(EnvBase):
             resolve_spaces=resolve_spaces,
             ray_options=ray_options,
         )
-        self._pool: Pool | None = None
+        self._pool = None
         self._seeds: dict[int, int | None] = {}
-        self._seed_before_use: tuple[Any, ...] | None = ()  # the arguments of `set_seed`; None after the first reset
+        self._seed_before_use = ()
         self.start()
 
-    # -- start and close
-
-    def start(self) -> None:
-        """Creates the environments if there are none or they were closed."""
-        if self._pool is not None:
-            return
-        makers = make_env_fns(self.num_workers, self.create_env_fn, self.create_env_kwargs)
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
-        entry = backend_entry(self._pool_options.backend)
-        graphs = Graphs() if entry.runs_inline else None
-        parts = split_makers(makers, self._envs_per_worker, entry.default_workers, graphs)
-        pool = Pool(parts, **self._pool_options.keywords)
-        try:
-            self._set_metadata([meta for worker_info in pool.worker_infos for meta in worker_info.spec], pool, graphs)
-        except BaseException:
-            pool.close()
-            raise
-        self._pool, self._seeds, self.is_closed, self._seed_before_use = pool, {}, False, ()
+    # -- the environments
 
     def _set_metadata(self, metas: list[EnvMetaData], pool: Pool, graphs: Graphs | None) -> None:
         first_meta = metas[0]
@@ -199,76 +162,6 @@ class BatchedEnv(EnvBase):
             self._codec: Codec = TensorDictCodec(metas, outputs, inputs, self._reward_keys_not_in_root, graphs)
         else:
             self._codec = GymCodec(first_meta, pool.worker_info.metadata["keys"], outputs)
-
-    def close(self, *, raise_if_closed: bool = False) -> None:
-        """Closes all environments and workers. A second call does nothing, or raises if `raise_if_closed`."""
-        if raise_if_closed:
-            self._require_pool()
-        pool, self._pool, self.is_closed = self._pool, None, True
-        if pool is not None:
-            pool.close()
-
-    def cancel(self, ids: Ids) -> np.ndarray:
-        """Cancels pending commands of environments after a `StepTimeout`, as `Pool.cancel` does. Reset them next."""
-        return self._require_pool().cancel(ids)
-
-    def _check_open(self) -> None:
-        self._require_pool()
-
-    def update_kwargs(self, kwargs: Kwargs | Sequence[Kwargs]) -> None:
-        """Adds keyword arguments of the functions that create the environments: one mapping for all, or one for each.
-
-        Open environments are closed. If they have never been reset, new ones are created at once and get the same seed.
-        Otherwise the next `reset` or `start` creates them.
-        """
-        self.create_env_kwargs = merge_kwargs(self.create_env_kwargs, kwargs, self.num_workers)
-        if self._pool is None:
-            return
-        seed = self._seed_before_use
-        self.close()
-        if seed is not None:
-            self.start()
-            if seed:
-                self.set_seed(*seed)
-
-    def configure_parallel(self, **settings: Any) -> Self:
-        """Changes arguments of the constructor and closes the environments. Returns the environment.
-
-        The next `reset` or `start` creates new environments.
-
-        Args:
-            settings: `num_threads`, `num_sub_threads`, `mp_start_method`, `non_blocking`, `envs_per_worker`,
-                `step_timeout`, `on_failure`, `restarts_per_hour` or `ray_options`. `use_buffers`, `shared_memory`,
-                `memmap` and `daemon` are accepted and ignored. None does not change a setting.
-
-        Raises:
-            TypeError: a setting is unknown.
-        """
-        settings = {name: value for name, value in settings.items() if value is not None}
-        self.non_blocking = settings.pop("non_blocking", self.non_blocking)
-        self._num_threads = settings.pop("num_threads", self._num_threads)
-        self._envs_per_worker = settings.pop("envs_per_worker", self._envs_per_worker)
-        if unknown := settings.keys() - _POOL_SETTINGS.keys() - _IGNORED_SETTINGS:
-            expected = ["non_blocking", "num_threads", "envs_per_worker", *_POOL_SETTINGS]
-            raise TypeError(f"Expected settings among {expected}, got {sorted(unknown)}.")
-        if "mp_start_method" in settings:
-            parse_start_method(settings["mp_start_method"], "mp_start_method")
-        options = {_POOL_SETTINGS[name]: value for name, value in settings.items() if name in _POOL_SETTINGS}
-        self._pool_options = replace(self._pool_options, **options)
-        self.close()
-        return self
-
-    def _require_pool(self) -> Pool:
-        if self._pool is None:
-            raise ClosedError(
-                f"Expected an open {type(self).__name__}, got a closed one. Call start() or reset() to open it."
-            )
-        return self._pool
-
-    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Moves inputs and outputs to another device. Returns the environment."""
-        self._requested_device = torch.device(device)
-        return super().to(device)
 
     # -- resets
 
@@ -321,8 +214,7 @@ class BatchedEnv(EnvBase):
     def _noop_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._codec.is_lazy:
             return super()._noop_step(tensordict)
-        rows: list[Any] = [self._noop_row(row, row_td) for row, row_td in enumerate(tensordict.unbind(0))]
-        return LazyStackedTensorDict.lazy_stack(rows, 0)
+        return stack_lazily([self._noop_row(row, row_td) for row, row_td in enumerate(tensordict.unbind(0))])
 
     def fake_tensordict(self) -> TensorDictBase:
         """Returns a TensorDict with the entries of a step, filled with zeros."""
@@ -334,21 +226,18 @@ class BatchedEnv(EnvBase):
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
         codec = self._codec
-        return self._check_and_move(codec.next_tensordict(self._send_step(codec, codec.inputs(tensordict), False)))
+        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict))
+        return self._to_own_device(codec.next_tensordict(transition), is_step=True)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
-        transition = self._send_step(
-            codec, codec.inputs(tensordict), not self._seeds
-        )  # pending seeds are used at the next reset by the caller
-        next_td = self._check_and_move(codec.next_tensordict(transition))
+        reset_done = not self._seeds  # pending seeds are used at the next reset by the caller
+        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict), reset_done=reset_done)
+        next_td = self._to_own_device(codec.next_tensordict(transition), is_step=True)
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root
-
-    def _send_step(self, codec: Codec, inputs: Any, reset_done: bool) -> Transition:
-        return self._call_pool(codec.next_tensordict, "step", inputs, reset_done=reset_done)
 
     def _call_pool(
         self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
@@ -362,22 +251,18 @@ class BatchedEnv(EnvBase):
             raise
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        ids = mask.reshape(self.num_workers, -1).any(1).nonzero()[:, 0].cpu().numpy()
-        row_mask = mask.reshape(*self.batch_size, -1).any(-1) if self.ndim > 1 else None
+        ids = reduce_to_rows(mask, (self.num_workers,)).nonzero()[:, 0].numpy(force=True)
+        row_mask = reduce_to_rows(mask, self.batch_size) if self.ndim > 1 else None
         self._require_pool().send(ids, self._codec.inputs(tensordict, ids, row_mask))
         transition = self._call_pool(self._codec.next_tensordict, "recv")
-        return scatter_rows(
-            self._check_and_move(self._codec.next_tensordict(transition)), ids, self.num_workers, self._noop_row
-        )
+        rows_td = self._to_own_device(self._codec.next_tensordict(transition), is_step=True)
+        return scatter_rows(rows_td, ids, self.num_workers, self._noop_row)
 
-    def _check_and_move(self, next_td: TensorDictBase) -> TensorDictBase:
-        if self.run_type_checks:
-            self._check_types(next_td)
-        return self._to_own_device(next_td)
-
-    def _to_own_device(self, data: TensorDictBase) -> TensorDictBase:
+    def _to_own_device(self, data: TensorDictBase, is_step: bool = False) -> TensorDictBase:
+        if is_step and self.run_type_checks:
+            self._check_types(data)
         data = self._complete_flags(data)  # after add_truncated_keys there are more flags than in the environments
-        return data if self.device is None else data.to(self.device)
+        return data if self._device is None else data.to(self._device)
 
     # -- random actions and whole rollouts
 
@@ -422,56 +307,6 @@ class BatchedEnv(EnvBase):
                 self._require_pool().record_seeds([seed], [row])
                 [seed] = self._require_pool().invoke("call", "set_seed", [((seed, static_seed), {})], [row])
         return seed
-
-    def _state_facts(self) -> dict[str, Any]:
-        self._require_pool()
-        return super()._state_facts()
-
-    def set_state(self, state: Mapping[str, Any], **kwargs: Any) -> None:
-        """Sets the state as `EnvBase.set_state` does. Creates closed environments first."""
-        self.start()
-        self._seed_before_use = None
-        super().set_state(state, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            pool = self.__dict__.get("_pool")
-            if pool is None or name.startswith("_"):
-                reason = " (its environments are closed)" if pool is None and not name.startswith("_") else ""
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{reason}") from None
-        values = pool.invoke("get", name)
-        kinds = {kind for kind, _ in values}
-        if MISSING in kinds:
-            lacking_rows = [row for row, (kind, _) in enumerate(values) if kind == MISSING]
-            raise AttributeError(f"Neither {type(self).__name__} nor its environments {lacking_rows} have {name!r}.")
-        if METHOD not in kinds:
-            return [value for _, value in values]
-
-        def call(*args: Any, **kwargs: Any) -> list[Any]:
-            return self._require_pool().invoke("call", name, [(args, kwargs)] * self.num_workers)
-
-        call.__name__ = name
-        return call
-
-    def __getstate__(self) -> Any:
-        raise TypeError(
-            f"A {type(self).__name__} cannot be copied or pickled, because its workers cannot. Create another one."
-        )
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        states = self._require_pool().invoke("call", "state_dict", [((), {})] * self.num_workers)
-        for row, state in enumerate(states):
-            destination.update({f"{prefix}worker{row}.{key}": value for key, value in state.items()})
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any, **__: Any) -> None:
-        prefixes = [f"{prefix}worker{row}." for row in range(self.num_workers)]
-        states = [
-            {k.removeprefix(prefix): value for k, value in state_dict.items() if k.startswith(prefix)}
-            for prefix in prefixes
-        ]
-        self._require_pool().invoke("call", "load_state_dict", [((state,), {}) for state in states])
 
     def __repr__(self) -> str:
         state = "closed" if self._pool is None else f"workers={self._pool.num_workers}"
