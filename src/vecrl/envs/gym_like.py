@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
+from ..specs.shape_ops import has_shape
 from .base import EnvBase
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
@@ -149,7 +150,7 @@ class GymLikeEnv(EnvBase):
         spec = self._action_leaf
         if action is None:
             raise no_action(self.action_keys[0])
-        if action.shape != spec.shape and not spec._is_shape(action.shape):
+        if not has_shape(action.shape, spec.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
         array: Any = spec.to_numpy(action)
         # some environments cannot use 0-dimensional arrays as dict keys

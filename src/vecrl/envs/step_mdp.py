@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, StackedComposite
+from ..specs.composite_mapping import entries_of
 from .spec_container import Key, SpecContainer, join_key, split_key
 
 Keys = Key | Sequence[Key]
@@ -148,7 +149,7 @@ def _leaves(spec: Any, place: tuple[str, ...]) -> Iterator[Key]:
         for part in spec.specs:
             yield from _leaves(part, place)
     elif isinstance(spec, Composite):
-        for name, part in spec._entries().items():
+        for name, part in entries_of(spec).items():
             yield from _leaves(part, (*place, name))
     else:
         yield join_key(place[:-1], place[-1])
