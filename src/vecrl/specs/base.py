@@ -16,9 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import OutOfSpecError, SpaceError
-from . import shape_ops
 from .shape_methods import ShapeMethods
-from .shape_ops import ShapeLike, ShapeOp
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, has_shape, shape_matches
 
 Device = torch.device | str | int | None
 
@@ -145,13 +144,13 @@ class TensorSpec(ShapeMethods):
 
     def numel(self) -> int:
         """The number of elements of one value; dynamic dimensions count as 1."""
-        return shape_ops.concrete(self.shape).numel()
+        return concrete(self.shape).numel()
 
     def _sizes(self, shape: ShapeLike | None) -> torch.Size:
-        lead = shape_ops.as_size(() if shape is None else shape)
+        lead = as_size(() if shape is None else shape)
         if -1 in lead:
             raise SpaceError(f"Expected the shape of a batch of values, got {tuple(lead)}. Give all sizes.")
-        return torch.Size([*lead, *shape_ops.concrete(self.shape)])
+        return torch.Size([*lead, *concrete(self.shape)])
 
     def rand(self, shape: ShapeLike | None = None, *, generator: Generator | None = None) -> Any:
         """Draws random values in the spec; dynamic dimensions have size 1.
@@ -188,14 +187,11 @@ class TensorSpec(ShapeMethods):
         """Describes why `val` is not in the spec; None if it is. `val` may have batch dimensions in front."""
         if not isinstance(val, Tensor):
             return f"expected a tensor, got {type(val).__name__}"
-        if not self._shape_matches(val.shape):
+        if not shape_matches(val.shape, self.shape):
             return f"expected shape {tuple(self.shape)}, got {tuple(val.shape)}"
         if val.dtype != self.dtype:
             return f"expected {self.dtype}, got {val.dtype}"
         return self._violation(val)
-
-    def _shape_matches(self, shape: Sequence[int]) -> bool:
-        return shape_ops.shape_matches(shape, self.shape)
 
     def is_in(self, val: object) -> bool:
         """Whether `val` has the spec's shape (after any batch dimensions), its dtype, and allowed values."""
@@ -226,7 +222,7 @@ class TensorSpec(ShapeMethods):
         if self.is_in(val):
             return val
         val = torch.as_tensor(val, device=self.device if not isinstance(val, Tensor) else None)
-        if not self._shape_matches(val.shape):
+        if not shape_matches(val.shape, self.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.shape)}.")
         return self._project(val)
 
@@ -241,10 +237,10 @@ class TensorSpec(ShapeMethods):
         Raises:
             SpaceError: the number of elements differs from the spec's.
         """
-        if isinstance(val, Tensor) and val.dtype == self.dtype and shape_ops.has_shape(val.shape, self.shape):
+        if isinstance(val, Tensor) and val.dtype == self.dtype and has_shape(val.shape, self.shape):
             return val if ignore_device or self.device in (None, val.device) else val.to(self.device)
         tensor = self._as_tensor(val, self.dtype, ignore_device)
-        return tensor if shape_ops.has_shape(tensor.shape, self.shape) else self._to_spec_shape(tensor)
+        return tensor if has_shape(tensor.shape, self.shape) else self._to_spec_shape(tensor)
 
     def _as_tensor(self, val: object, dtype: torch.dtype | None, ignore_device: bool) -> Tensor:
         """Converts `val` to a tensor. Arrays are copied, since their owner may write into them later."""
@@ -259,7 +255,7 @@ class TensorSpec(ShapeMethods):
     def _to_spec_shape(self, tensor: Tensor) -> Tensor:
         if -1 not in self.shape and tensor.numel() == self.shape.numel():
             return tensor.reshape(self.shape)
-        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and self._shape_matches((*tensor.shape, 1)):
+        if tensor.ndim + 1 == self.ndim and self.shape[-1] == 1 and shape_matches((*tensor.shape, 1), self.shape):
             return tensor.unsqueeze(-1)
         raise SpaceError(
             f"Expected a value of shape {tuple(self.shape)}, got {tuple(tensor.shape)}. A spec's shape includes "

@@ -125,7 +125,7 @@ class OneHotSpec(CategoricalSpec):
         return (rows,) if len(self._choices) == 1 else rows.split([n for n, _ in self._choices], -1)
 
     def _masks(self) -> Sequence[Tensor | None]:
-        return [None] * len(self._choices) if self._mask is None else self._split(self._mask)
+        return (None,) * len(self._choices) if self._mask is None else self._split(self._mask)
 
     def _sample(self, sizes: torch.Size, generator: Generator | None) -> Tensor:
         rows: list[Tensor] = []

@@ -14,7 +14,7 @@ from torch import Generator
 from ..errors import SpaceError
 from .base import Device, TensorSpec, as_device
 from .shape_methods import num_movable, rearrange
-from .shape_ops import ShapeLike, ShapeOp, as_size, concrete
+from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, shape_matches
 
 
 class Sampler(Protocol):
@@ -88,7 +88,7 @@ class NonTensor(TensorSpec):
 
     def mismatch(self, val: object) -> str | None:
         if _is_data(val):
-            if not self._shape_matches(val.batch_size):
+            if not shape_matches(val.batch_size, self.shape):
                 return f"expected a batch of shape {tuple(self.shape)}, got {tuple(val.batch_size)}"
             objects = _flat_objects(val)
         else:
@@ -101,7 +101,7 @@ class NonTensor(TensorSpec):
         """Returns `val` itself if it is in the spec, else the example."""
         if self.is_in(val):
             return val
-        if _is_data(val) and not self._shape_matches(val.batch_size):
+        if _is_data(val) and not shape_matches(val.batch_size, self.shape):
             raise SpaceError(f"Expected shape {tuple(self.shape)} to project, got {tuple(val.batch_size)}.")
         return self._example(val.batch_size[: len(val.batch_size) - self.ndim] if _is_data(val) else ())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index as as_int
 from types import EllipsisType
 
@@ -142,9 +142,8 @@ class ShapeOp:
         if not tail:
             return self
         ndim = len(self.in_shape)
-        shapes = torch.Size([*self.in_shape, *tail]), torch.Size([*self.out_shape, *tail])
         sources = [*self.sources, *range(ndim, ndim + len(tail))]
-        return replace(self, in_shape=shapes[0], out_shape=shapes[1], sources=sources)
+        return self._resize(torch.Size([*self.in_shape, *tail]), torch.Size([*self.out_shape, *tail]), sources)
 
     def without_trailing(self, count: int) -> ShapeOp | None:
         """Returns the same operation for shapes without the last `count` dimensions; None if it changes these."""
@@ -152,9 +151,11 @@ class ShapeOp:
         is_source = list(self.sources[-count:]) == list(range(start, len(self.in_shape)))
         if not is_source or self.out_shape[-count:] != self.in_shape[start:]:
             return None
-        return replace(
-            self, in_shape=self.in_shape[:start], out_shape=self.out_shape[:-count], sources=self.sources[:-count]
-        )
+        return self._resize(self.in_shape[:start], self.out_shape[:-count], self.sources[:-count])
+
+    def _resize(self, in_shape: torch.Size, out_shape: torch.Size, sources: Sources) -> ShapeOp:
+        flags = (self.merges, self.gathered, self.keeps_names, self.dynamic_dim)
+        return ShapeOp(self.verb, in_shape, out_shape, self.apply, sources, *flags)
 
     def for_slice(self, dim: int, size: int, in_shape: torch.Size, position: int | None, item: int) -> ShapeOp:
         """Returns the operation on one slice of a tensor: what it does beside the dimension `dim`, of size `size`.
