@@ -228,7 +228,7 @@ def _same_shape(spec: TensorSpec, value: Any) -> None:
 
 
 def _batch(spec: TensorSpec) -> tuple[int, ...]:
-    return tuple(spec._movable_shape())
+    return tuple(spec.shape[: spec.ndim - spec._event_dims])
 
 
 @given(st.data(), leaves() | composites())

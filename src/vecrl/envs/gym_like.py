@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec
+from ..specs.shape_ops import has_shape
 from .base import EnvBase
 from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
@@ -153,7 +154,7 @@ class GymLikeEnv(EnvBase):
         spec = self._action_leaf
         if action is None:
             raise no_action(self.action_keys[0])
-        if action.shape != spec.shape and not spec._is_shape(action.shape):
+        if not has_shape(action.shape, spec.shape):
             raise wrong_action(self.action_keys[0], action, spec.shape, spec.domain)
         array: Any = spec.to_numpy(action)
         # some environments cannot use 0-dimensional arrays as dict keys

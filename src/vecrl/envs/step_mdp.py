@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, StackedComposite, TensorSpec
+from ..specs.composite_mapping import entries_of
 from .keys import Key, Prefix, join_key, sorted_keys, split_key
 from .row_masks import stack_lazily
 
@@ -144,8 +145,8 @@ def _leaves(spec: TensorSpec | None, place: Prefix) -> Iterator[Key]:
         for part in spec.specs:
             yield from _leaves(part, place)
     elif isinstance(spec, Composite):
-        for name, part in spec.items():
-            yield from _leaves(part, (*place, str(name)))
+        for name, part in entries_of(spec).items():
+            yield from _leaves(part, (*place, name))
     else:
         yield join_key(place[:-1], place[-1])
 

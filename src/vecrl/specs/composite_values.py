@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
-from tensordict import is_tensor_collection
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ..errors import LockedError
+
+
+def is_tensordict(val: object) -> TypeGuard[TensorDictBase]:
+    """Whether a value is a TensorDict or an instance of another class of tensordict."""
+    return is_tensor_collection(val)
 
 
 def has_entry(val: Any, name: str) -> bool:

@@ -43,7 +43,7 @@ class SubmoduleAttribute:
 
 def owned(specs: Composite) -> Composite:
     """Returns an unlocked copy of `specs` with the same leaves. Transforms may return specs of another object."""
-    return specs._copy_with_shape(specs.shape)
+    return specs.exclude()
 
 
 def _key_list(name: str, doc: str) -> property:

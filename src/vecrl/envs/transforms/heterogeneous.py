@@ -31,5 +31,5 @@ def heterogeneous_errors(transform: Any, specs: Composite) -> Iterator[None]:
 def is_heterogeneous(spec: Any) -> bool:
     """Returns whether any entry of a spec has different specs by row."""
     if isinstance(spec, Composite) and not isinstance(spec, StackedComposite):
-        return any(is_heterogeneous(sub_spec) for sub_spec in spec._entries().values())
+        return any(is_heterogeneous(sub_spec) for sub_spec in spec.values())
     return isinstance(spec, Stacked | StackedComposite)

@@ -14,7 +14,7 @@ import torch
 from ...errors import SpaceError
 from .. import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, NonTensor, OneHot, TensorSpec, Unbounded
 from ..base import Device
-from .dtypes import torch_dtype
+from .dtypes import scalar_if_uniform, torch_dtype
 
 
 def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
@@ -46,7 +46,7 @@ def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False)
     low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (low, high))
     if dtype == torch.bool or (dtype.is_floating_point and np.isneginf(low).all() and np.isposinf(high).all()):
         return Unbounded(shape, device, dtype)
-    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), shape, device, dtype)
+    return Bounded(scalar_if_uniform(low), scalar_if_uniform(high), shape, device, dtype)
 
 
 def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
@@ -101,9 +101,3 @@ def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, catego
     if categorical or nvec.ndim != 1:
         return MultiCategorical(nvec, None, device, dtype)
     return MultiOneHot(nvec, None, device)
-
-
-def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """Returns one number if all elements of the bound are equal, else a copy of the array."""
-    is_uniform = bound.size and bool((bound == bound.flat[0]).all())
-    return bound.flat[0] if is_uniform else np.array(bound)

@@ -27,7 +27,7 @@ from .. import (
     Unbounded,
 )
 from ..base import Device
-from .dtypes import torch_dtype
+from .dtypes import scalar_if_uniform, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,7 @@ def _box(space: spaces.Box, options: ConversionOptions) -> TensorSpec:
         return Unbounded(space.shape, options.device, dtype)
     if dtype == torch.uint64:
         low, high = (np.minimum(bound, 2**63 - 1).astype(np.int64) for bound in (low, high))
-    return Bounded(_scalar_if_uniform(low), _scalar_if_uniform(high), space.shape, options.device, dtype)
-
-
-def _scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
-    """Returns one number if all elements of the bound are equal, which takes less memory and makes drawing faster."""
-    if bound.size and (bound == bound.flat[0]).all():
-        return bound.flat[0]
-    return bound.astype(np.int64) if bound.dtype.kind == "u" else bound
+    return Bounded(scalar_if_uniform(low), scalar_if_uniform(high), space.shape, options.device, dtype)
 
 
 @register_space(spaces.Discrete)

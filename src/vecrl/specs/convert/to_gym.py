@@ -23,6 +23,7 @@ from .. import (
     StackedComposite,
     Unbounded,
 )
+from ..composite_mapping import entries_of
 from .dtypes import numpy_dtype
 
 _BOOL: Any = np.bool_  # typed as Any: gymnasium takes it, but its annotations do not include it
@@ -84,11 +85,6 @@ def _categorical(spec: Categorical) -> Any:
     return _choice_space(spec.n, spec.min, _shape(spec), spec.dtype)
 
 
-@space_from_spec.register
-def _one_hot(spec: OneHot) -> Any:
-    return _choice_space(spec.n, spec.min, _shape(spec)[:-1], torch.int64)
-
-
 def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype | None) -> Any:
     space_dtype = np.dtype(np.int64) if dtype == torch.bool else numpy_dtype(dtype)
     if not shape:
@@ -101,16 +97,15 @@ def _choice_space(n: int, start: int, shape: tuple[int, ...], dtype: torch.dtype
 @space_from_spec.register
 def _multi_categorical(spec: MultiCategorical) -> Any:
     _shape(spec)
-    arguments = spec._arguments()
-    nvec, start = (arguments[name].cpu().numpy() for name in ("nvec", "min"))
+    nvec, start = spec.counts.cpu().numpy(), spec.min.cpu().numpy()
     if not spec.ndim:
         return _choice_space(int(nvec), int(start), (), spec.dtype)
     return spaces.MultiDiscrete(nvec, numpy_dtype(spec.dtype).type, start=start)
 
 
 @space_from_spec.register
-def _multi_one_hot(spec: MultiOneHot) -> Any:
-    return _multi_categorical(spec.to_categorical_spec())
+def _one_hot(spec: OneHot | MultiOneHot) -> Any:
+    return space_from_spec(spec.to_categorical_spec())
 
 
 @space_from_spec.register
@@ -125,17 +120,12 @@ def _non_tensor(spec: NonTensor) -> Any:
 
 @space_from_spec.register
 def _composite(spec: Composite) -> Any:
-    entries = {name: space_from_spec(entry) for name, entry in spec._entries().items() if entry is not None}
+    entries = {name: space_from_spec(entry) for name, entry in entries_of(spec).items() if entry is not None}
     if entries and list(entries) == [str(i) for i in range(len(entries))]:
         return spaces.Tuple(tuple(entries.values()))
     return spaces.Dict(entries)
 
 
 @space_from_spec.register
-def _stacked(spec: Stacked) -> Any:
-    return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))
-
-
-@space_from_spec.register
-def _stacked_composite(spec: StackedComposite) -> Any:
+def _stacked(spec: Stacked | StackedComposite) -> Any:
     return spaces.Tuple(tuple(space_from_spec(row) for row in spec.specs))
