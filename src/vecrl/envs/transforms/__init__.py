@@ -13,6 +13,7 @@ from . import (
     counters,
     dtype_device,
     elementwise,
+    finite_check,
     frame_skip,
     frames,
     function_transform,
@@ -21,7 +22,6 @@ from . import (
     primer,
     rewards,
     shapes,
-    stateless,
     timing,
     transformed_env,
     vecnorm,
@@ -33,6 +33,7 @@ from .compose import *
 from .counters import *
 from .dtype_device import *
 from .elementwise import *
+from .finite_check import *
 from .frame_skip import *
 from .frames import *
 from .function_transform import *
@@ -41,7 +42,6 @@ from .keys import *
 from .primer import *
 from .rewards import *
 from .shapes import *
-from .stateless import *
 from .timing import *
 from .transformed_env import *
 from .vecnorm import *
@@ -54,6 +54,7 @@ __all__ += compose.__all__
 __all__ += counters.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
+__all__ += finite_check.__all__
 __all__ += frame_skip.__all__
 __all__ += frames.__all__
 __all__ += function_transform.__all__
@@ -62,7 +63,6 @@ __all__ += keys.__all__
 __all__ += primer.__all__
 __all__ += rewards.__all__
 __all__ += shapes.__all__
-__all__ += stateless.__all__
 __all__ += timing.__all__
 __all__ += transformed_env.__all__
 __all__ += vecnorm.__all__

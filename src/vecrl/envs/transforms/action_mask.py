@@ -54,7 +54,6 @@ class ActionMask(Transform):
     """
 
     preserves_done = True
-    _masks_actions = True
 
     def __init__(self, action_key: Key = "action", mask_key: Key = "action_mask"):
         super().__init__()
@@ -63,6 +62,7 @@ class ActionMask(Transform):
         self._masked_spec: Any = None
 
     def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
+        """Returns the action specs with the masks in `tensordict` applied."""
         mask = tensordict.get(self.mask_key, None)
         spec = specs.get(self.action_key, None)
         if mask is None or spec is None:
@@ -80,11 +80,7 @@ class ActionMask(Transform):
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        self._update_mask(
-            tensordict,
-            tensordict_reset,
-            RowMasks.from_tensordict(tensordict, "_reset", self._require_parent().done_prefixes),
-        )
+        self._update_mask(tensordict, tensordict_reset, self._reset_masks(tensordict))
         return tensordict_reset
 
     def _update_mask(self, previous: TensorDictBase, current: TensorDictBase, masks: RowMasks) -> None:

@@ -18,6 +18,7 @@ from ..self_reset import SelfResetBuffer
 from ..spec_container import Key
 from .base import Transform
 from .compose import Compose
+from .function_transform import TransformLike
 from .transformed_env import TransformedEnv
 
 __all__ = ["AutoResetEnv", "AutoResetTransform", "VecGymEnvTransform"]
@@ -34,7 +35,9 @@ class SelfResetTransform(Transform):
         super().__init__()
         self._self_reset = self_reset_buffer
 
-    def _on_step(self, tensordict: TensorDictBase, next_td: TensorDictBase, keys: Sequence[Key], final: Any) -> None:
+    def _on_step(
+        self, tensordict: TensorDictBase, next_td: TensorDictBase, keys: Sequence[Key], final: TensorDictBase | None
+    ) -> None:
         done_masks = self._require_parent()._done_masks(next_td) or {}
         self._self_reset.on_step(next_td, done_masks, keys, tensordict.get("_step", None), final)
 
@@ -79,20 +82,12 @@ class AutoResetTransform(SelfResetTransform):
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        if self._self_reset.has_pending and not isinstance(self._owning_env, AutoResetEnv):
+        if self._self_reset.has_pending and not isinstance(self._env, AutoResetEnv):
             raise RuntimeError(
-                f"Expected AutoResetTransform to be in an AutoResetEnv, got {type(self._owning_env).__name__}. Use "
+                f"Expected AutoResetTransform to be in an AutoResetEnv, got {type(self._env).__name__}. Use "
                 "AutoResetEnv, which does not reset rows that the simulator has reset."
             )
         return tensordict_reset
-
-    @property
-    def _owning_env(self) -> Any:
-        """The environment that contains the transform, or None."""
-        env = self.container
-        while isinstance(env, Transform):
-            env = env.container
-        return env
 
 
 class AutoResetEnv(TransformedEnv):
@@ -104,7 +99,7 @@ class AutoResetEnv(TransformedEnv):
         kwargs: keyword arguments of `TransformedEnv`.
     """
 
-    def __init__(self, env: EnvBase, transform: Any = None, **kwargs: Any):
+    def __init__(self, env: EnvBase, transform: TransformLike | None = None, **kwargs: Any):
         # an empty Compose is the parent of the first transform and gets none
         is_empty_compose = isinstance(transform, Compose) and not len(transform)
         if not is_empty_compose and not isinstance(_first_transform(transform), AutoResetTransform):
@@ -120,7 +115,7 @@ class AutoResetEnv(TransformedEnv):
     def _make_part(self, transform: Compose) -> TransformedEnv:
         return AutoResetEnv(self.base_env, transform)
 
-    def insert_transform(self, index: int, transform: Any) -> Self:
+    def insert_transform(self, index: int, transform: TransformLike) -> Self:
         """Inserts a transform before the one at `index`. Returns the environment.
 
         Raises:
@@ -133,7 +128,7 @@ class AutoResetEnv(TransformedEnv):
         return self
 
 
-def _first_transform(transform: Any) -> Any:
+def _first_transform(transform: TransformLike | None) -> TransformLike | None:
     while isinstance(transform, Compose) and len(transform):
         transform = transform[0]
     return transform
@@ -152,7 +147,9 @@ class VecGymEnvTransform(SelfResetTransform):
         native_autoreset: whether to use `missing_obs_value` for all final observations.
     """
 
-    def __init__(self, final_name: str = "final", missing_obs_value: Any = math.nan, *, native_autoreset: bool = False):
+    def __init__(
+        self, final_name: str = "final", missing_obs_value: float = math.nan, *, native_autoreset: bool = False
+    ):
         int_fill = int(missing_obs_value) if math.isfinite(missing_obs_value) else 0
         super().__init__(SelfResetBuffer(True, (float(missing_obs_value), int_fill, bool(int_fill))))
         self.final_name = final_name
@@ -160,7 +157,7 @@ class VecGymEnvTransform(SelfResetTransform):
         self.native_autoreset = native_autoreset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        final = next_tensordict.pop(self.final_name, None)
+        final: Any = next_tensordict.pop(self.final_name, None)
         keys = [key for key in self._require_parent().observation_keys if _root_name(key) != self.final_name]
         self._on_step(tensordict, next_tensordict, keys, None if self.native_autoreset else final)
         return next_tensordict

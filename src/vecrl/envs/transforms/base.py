@@ -5,40 +5,28 @@ environment and `out_keys` are the keys that the user sees. For inputs, `in_keys
 and `out_keys_inv` are the keys that the user sets.
 
 A transform defines how values and specs change. It must not know the engine. It may read its `parent`: the environment
-with the transforms before this one. (This file is longer than others here, because the whole interface of a transform
-is easier to read in one place.)
+with the transforms before this one. Keys and containers are in `.part`.
 """
 
 from __future__ import annotations
 
-import copy
-import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...specs import Composite, TensorSpec
+from ..row_masks import Prefix, RowMasks
 from ..spec_container import Key
-from ..step_mdp import as_keys
+from .part import Keys, Part, overrides
 from .spec_probe import infer_spec
 
-if TYPE_CHECKING:
-    from .transformed_env import TransformedEnv
+__all__ = ["ObservationTransform", "Transform"]
 
-__all__ = ["Transform"]
-
-
-class SubmoduleAttribute:
-    """A descriptor for a submodule. It is found faster than by `nn.Module.__getattr__`, which torch calls last."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else instance._modules[self._name]
+_STEP_HOOKS = ("_step", "_reset", "_reset_env_preprocess")  # which `_apply_to_rollout` replaces
 
 
 def owned(specs: Composite) -> Composite:
@@ -46,22 +34,7 @@ def owned(specs: Composite) -> Composite:
     return specs.exclude()
 
 
-def _key_list(name: str, doc: str) -> property:
-    """Returns a property for keys. If they are set to None, they are the cached result of `_default_<name>`."""
-    attribute, default = f"_{name}", f"_default_{name}"
-
-    def get_keys(self: Transform) -> list[Key]:
-        keys = getattr(self, attribute)
-        return self._cached(name, getattr(self, default)) if keys is None else keys
-
-    def set_keys(self: Transform, keys: Any) -> None:
-        setattr(self, attribute, None if keys is None else self._validate_keys(name, as_keys(keys)))
-        self._invalidate()
-
-    return property(get_keys, set_keys, doc=doc)
-
-
-class Transform(nn.Module):
+class Transform(Part):
     """Changes entries of the outputs and inputs of an environment.
 
     To write a transform, override the simplest of these methods that is sufficient:
@@ -101,141 +74,18 @@ class Transform(nn.Module):
     elementwise = False
     """Whether each value depends only on the input of its own step, so that a rollout can be changed at once."""
 
+    _resets_like_steps = False
+    """Whether `_call` and `_inv_call` also apply to the outputs and inputs of resets if a class overrides them."""
+
     def __init__(
         self,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ):
-        super().__init__()
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self._allow_missing = False
-        self._container_ref: Any = None  # a weak reference: the container owns the transform
-        self._cache: dict[str, Any] = {}
-        self.in_keys = in_keys
-        self.out_keys = out_keys
-        self.in_keys_inv = in_keys_inv
-        self.out_keys_inv = out_keys_inv
-
-    # -- keys
-
-    in_keys = _key_list("in_keys", "The keys that the transform reads from the outputs of the environment.")
-    out_keys = _key_list("out_keys", "The keys that the transform writes for the user.")
-    in_keys_inv = _key_list("in_keys_inv", "The keys that the transform writes into the inputs of the environment.")
-    out_keys_inv = _key_list("out_keys_inv", "The keys that the transform reads from the inputs given by the user.")
-
-    def _default_in_keys(self) -> list[Key]:
-        """Returns the default `in_keys`, which may depend on the `parent`."""
-        return []
-
-    def _default_in_keys_inv(self) -> list[Key]:
-        """Returns the default `in_keys_inv`, which may depend on the `parent`."""
-        return []
-
-    def _default_out_keys(self) -> list[Key]:
-        """Returns the default `out_keys`."""
-        return self.in_keys
-
-    def _default_out_keys_inv(self) -> list[Key]:
-        """Returns the default `out_keys_inv`."""
-        return self.in_keys_inv
-
-    def _invalidate(self) -> None:
-        """Clears cached values that depend on keys and values, here and in the container."""
-        self._cache.clear()
-        if (container := self.container) is not None:
-            container._invalidate_specs()
-
-    def _cached(self, name: str, make: Callable[[], Any]) -> Any:
-        """Returns the result of `make`, cached until keys or the environment change."""
-        if name not in self._cache:
-            self._cache[name] = make()
-        return self._cache[name]
-
-    @property
-    def _key_pairs(self) -> list[tuple[Key, Key]]:
-        """The pairs `(in_key, out_key)` for outputs."""
-        return self._cached("key_pairs", lambda: list(zip(self.in_keys, self.out_keys, strict=False)))
-
-    @property
-    def _inverse_key_pairs(self) -> list[tuple[Key, Key]]:
-        """The pairs `(out_key_inv, in_key_inv)` for inputs."""
-        return self._cached("inverse_key_pairs", lambda: list(zip(self.out_keys_inv, self.in_keys_inv, strict=False)))
-
-    def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
-        """Returns the keys to set as `name`: out_keys are as many as in_keys. Override it if they are not paired."""
-        in_name = name.replace("out", "in")
-        if name == in_name:
-            return keys
-        in_keys = getattr(self, f"_{in_name}")
-        if len(keys) != len(in_keys or []):
-            raise ValueError(
-                f"Expected {type(self).__name__} to have a key in {name} for each in {in_name}, {in_keys}, got {keys}. "
-                f"Give both with the same length."
-            )
-        return keys
-
-    # -- container and parent
-
-    @property
-    def container(self) -> Any:
-        """The `TransformedEnv` or `Compose` that owns this transform, or None."""
-        return None if self._container_ref is None else self._container_ref()
-
-    @property
-    def parent(self) -> TransformedEnv | None:
-        """The environment with the transforms before this one, or None if the transform is in no environment."""
-        container = self.container
-        return None if container is None else container._parent_for(self)
-
-    def _require_parent(self) -> TransformedEnv:
-        parent = self.parent
-        if parent is None:
-            raise RuntimeError(
-                f"Expected {type(self).__name__} to be part of an environment, got one without a parent. Put it into a "
-                f"TransformedEnv first."
-            )
-        return parent
-
-    def set_container(self, container: Any) -> None:
-        """Makes the transform a part of `container`.
-
-        Raises:
-            AttributeError: the transform already has a container.
-        """
-        if self.container is not None:
-            raise AttributeError(
-                f"Expected {type(self).__name__} to have no container, got one that already belongs to another "
-                "environment or Compose. Use transform.clone(), which shares its buffers and has no container."
-            )
-        self._container_ref = weakref.ref(container)
-        self.empty_cache()
-
-    def reset_parent(self) -> None:
-        """Removes the transform from its container."""
-        self._container_ref = None
-        self.empty_cache()
-
-    def train(self, mode: bool = True) -> Self:
-        """Sets whether running statistics are updated; `eval()` stops updates. Returns the transform."""
-        super().train(mode)
-        if (container := self.container) is not None:
-            container._clear_parents()  # they hold clones of the transforms with the old mode
-        return self
-
-    excluded_from_state = ("_container_ref", "_cache")
-
-    def clone(self) -> Self:
-        """Returns a copy without a container. Buffers and parameters are shared, not copied."""
-        cloned = copy.copy(self)
-        for name in ("_parameters", "_buffers", "_modules"):
-            cloned.__dict__[name] = dict(self.__dict__[name])
-        cloned._container_ref = None
-        cloned._cache = {}
-        return cloned
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_container_ref": None, "_cache": {}}
 
     # -- values
 
@@ -249,17 +99,19 @@ class Transform(nn.Module):
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the output of a step in place and returns it."""
-        for in_key, out_key in self._key_pairs:
-            value = next_tensordict.get(in_key, None)
-            if value is not None:
-                next_tensordict.set(out_key, self._apply_transform(value))
-            elif not self._allow_missing:
-                raise self._missing(in_key, next_tensordict)
-        return next_tensordict
+        return self._set_entries(next_tensordict, self._key_pairs, self._apply_transform)
 
-    def _missing(self, key: Key, td: TensorDictBase) -> KeyError:
-        available = list(td.keys(include_nested=True, leaves_only=True))
-        return KeyError(f"{type(self).__name__} expects an entry {key!r}, but there are only {available}.")
+    def _set_entries(
+        self, td: TensorDictBase, pairs: list[tuple[Key, Key]], function: Callable[[Any], Any]
+    ) -> TensorDictBase:
+        """Sets the second key of each pair to `function` of the entry at the first, in place, and returns `td`."""
+        for key, new_key in pairs:
+            value = td.get(key, None)
+            if value is not None:
+                td.set(new_key, function(value))
+            elif not self._allow_missing:
+                raise self._missing(key, td)
+        return td
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the output of a step from `tensordict` in place and returns it."""
@@ -275,46 +127,57 @@ class Transform(nn.Module):
             tensordict: the input of the reset; it may contain masks "_reset".
             tensordict_reset: the output of the reset.
         """
-        return self._call_allow_missing(tensordict_reset) if type(self)._call is Transform._call else tensordict_reset
+        if self._resets_like_steps or not overrides(type(self), Transform, "_call"):
+            return self._tolerant(self._call, tensordict_reset)
+        return tensordict_reset
 
-    def _call_allow_missing(self, tensordict: TensorDictBase) -> TensorDictBase:
-        allow_missing, self.__dict__["_allow_missing"] = self._allow_missing, True
+    def _tolerant(self, hook: Callable[[TensorDictBase], TensorDictBase], td: TensorDictBase) -> TensorDictBase:
+        """Returns the result of `hook`, which may find no entry at some keys."""
+        allow_missing, vars(self)["_allow_missing"] = self._allow_missing, True
         try:
-            return self._call(tensordict)
+            return hook(td)
         finally:
-            self.__dict__["_allow_missing"] = allow_missing
+            vars(self)["_allow_missing"] = allow_missing
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
-        """Returns the input for the reset of the environment. Called before that reset."""
-        return tensordict
+        """Returns the input for the reset of the environment. Called before that reset.
+
+        With `_resets_like_steps` it is inverted, since environments with a state as input may start from it.
+        """
+        if tensordict is None or not (self._resets_like_steps and self._has_inverse):
+            return tensordict
+        return self._tolerant(self._inv_call, tensordict.copy())
+
+    @cached_property
+    def _done_prefixes(self) -> list[Prefix]:
+        """The prefixes of the groups of done flags; only the root if there is no environment."""
+        parent = self.parent
+        return [()] if parent is None else parent.done_prefixes
+
+    def _reset_masks(self, tensordict: TensorDictBase) -> RowMasks:
+        """Returns the masks of the rows to reset, from "_reset" in `tensordict`."""
+        return RowMasks.from_tensordict(tensordict, "_reset", self._done_prefixes)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes the input of a step in place and returns it."""
-        for out_key, in_key in self._inverse_key_pairs:
-            value = tensordict.get(out_key, None)
-            if value is not None:
-                tensordict.set(in_key, self._inv_apply_transform(value))
-            elif not self._allow_missing:
-                raise self._missing(out_key, tensordict)
-        return tensordict
+        return self._set_entries(tensordict, self._inverse_key_pairs, self._inv_apply_transform)
 
     @property
     def _has_inverse(self) -> bool:
         """Whether the transform changes inputs."""
-        return bool(self._inverse_key_pairs) or type(self)._inv_call is not Transform._inv_call
+        return bool(self._inverse_key_pairs) or overrides(type(self), Transform, "_inv_call")
 
     @property
     def supports_rollout(self) -> bool:
         """Whether the transform can be applied to a whole rollout at once, by `_apply_to_rollout`."""
-        return self.elementwise and self._has_no_step_hooks and type(self)._call is Transform._call
+        applies_to_resets = self._resets_like_steps or not overrides(type(self), Transform, "_call")
+        return self.elementwise and applies_to_resets and self._has_no_step_hooks
 
     @property
     def _has_no_step_hooks(self) -> bool:
         """Whether no subclass of the class that defines `_apply_to_rollout` overrides `_step` or a reset method."""
-        classes = type(self).__mro__
-        defining_class = next(cls for cls in classes if "_apply_to_rollout" in vars(cls))
-        subclasses = classes[: classes.index(defining_class)]
-        return not any(name in vars(cls) for cls in subclasses for name in ("_step", "_reset", "_reset_env_preprocess"))
+        defining_class = next(cls for cls in type(self).__mro__ if "_apply_to_rollout" in vars(cls))
+        return not overrides(type(self), defining_class, *_STEP_HOOKS)
 
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
         """Applies the transform to a whole rollout in place. The result is the same as step by step.
@@ -325,15 +188,8 @@ class Transform(nn.Module):
             is_first: `[*batch, time]` bool, True for the first step of each episode, and always for the first step of
                 the rollout.
         """
-        self._call_allow_missing(root)
+        self._tolerant(self._call, root)
         self._call(next_td)
-
-    _masks_actions = False
-    """Whether `_mask_action_spec` limits which actions are sampled."""
-
-    def _mask_action_spec(self, tensordict: TensorDictBase, specs: Composite) -> Composite:
-        """Returns the action specs with the masks in `tensordict` applied."""
-        return specs
 
     def __call__(self, tensordict: Any) -> Any:
         """Changes stored data by `forward`, and checks that it is a TensorDict."""
@@ -398,7 +254,7 @@ class Transform(nn.Module):
 
     def _forward_spec(self, specs: Composite) -> Composite:
         """Sets the specs of `out_keys` to `_spec` of those of `in_keys`, in place, and returns the specs."""
-        if type(self)._apply_transform is not Transform._apply_transform:
+        if overrides(type(self), Transform, "_apply_transform"):
             for in_key, out_key in self._key_pairs:
                 spec = specs.get(in_key, None)
                 if spec is not None:
@@ -432,10 +288,6 @@ class Transform(nn.Module):
     def init(self, tensordict: TensorDictBase) -> None:
         """Initializes the transform from the first data."""
 
-    def empty_cache(self) -> None:
-        """Clears cached values that depend on the environment."""
-        self._cache.clear()
-
     def close(self) -> None:
         """Releases the resources of the transform."""
 
@@ -451,11 +303,34 @@ class Transform(nn.Module):
         """Sets whether entries may be missing."""
         self._allow_missing = mode
 
-    @property
-    def collector(self) -> Any:
-        """The collector that steps the environment, if one is registered, else None."""
-        container = self.container
-        return None if container is None else getattr(container, "collector", None)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(keys={self.in_keys})"
+
+
+class StatelessTransform(Transform):
+    """The base of transforms that apply `_call` to the outputs of both steps and resets, and keep nothing between."""
+
+    preserves_done = True
+    _resets_like_steps = True
+
+
+class ObservationTransform(StatelessTransform):
+    """The base of transforms of observations. The default `in_keys` are all observations of the environment.
+
+    Args:
+        in_keys, out_keys, in_keys_inv, out_keys_inv: as in `Transform`.
+
+    Raises:
+        ValueError: on use with stored data, if there are neither `in_keys` nor an environment.
+    """
+
+    def _default_in_keys(self) -> list[Key]:
+        parent = self.parent
+        return [] if parent is None else list(parent.observation_keys)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._in_keys is None and self.container is None:
+            raise ValueError(
+                f"Expected {type(self).__name__} outside an environment to have in_keys, got none. Give in_keys."
+            )
+        return self._call(tensordict)

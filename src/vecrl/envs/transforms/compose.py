@@ -2,55 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
 from inspect import signature
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from tensordict import TensorDictBase
-from torch import nn
+from torch import Tensor, nn
 
 from ..spec_container import Key
-from .base import SubmoduleAttribute, Transform, owned
-from .function_transform import as_transform
+from .base import Transform, owned
+from .function_transform import TransformLike, as_transform
+from .part import SubmoduleAttribute
 
 __all__ = ["Compose"]
 
-Hook = TypeVar("Hook", bound=Callable[..., Any])
 
-
-def _fold(hook: Hook, *, from_last: bool = False, convert: Callable[[Any], Any] | None = None) -> Hook:
-    """Returns a method that passes the last argument of `hook` through this hook of each transform.
+def _fold(name: str, *, from_last: bool = False, convert: Callable[[Any], Any] | None = None) -> Any:
+    """Returns a method that passes the last argument of a hook through this hook of each transform.
 
     Args:
-        hook: a method of `Transform`. Each transform also gets the other arguments, unchanged.
+        name: the name of a method of `Transform`. Each transform also gets the other arguments, unchanged.
         from_last: whether the last transform is the first to be called.
         convert: applied to the result of each transform.
     """
-    name, bind = hook.__name__, signature(hook).bind
+    hook = getattr(Transform, name)
+    bind = signature(hook).bind
 
     @wraps(hook)
     def folded(self: Compose, *args: Any, **kwargs: Any) -> Any:
         *others, value = bind(self, *args, **kwargs).args[1:] if kwargs else args
-        for transform in reversed(list(self)) if from_last else self.transforms:
+        for transform in reversed(self._parts) if from_last else self._parts:
             value = getattr(transform, name)(*others, value)
             if convert is not None:
                 value = convert(value)
         return value
 
-    return folded  # pyright: ignore[reportReturnType]
+    return folded
 
 
-def _for_each(hook: Hook) -> Hook:
-    """Returns a method that calls `hook` of each transform in order."""
-    name = hook.__name__
+def _for_each(name: str) -> Any:
+    """Returns a method that calls the method `name` of each transform in order."""
+    hook = getattr(Transform, name)
 
     @wraps(hook)
     def call_each(self: Compose, *args: Any, **kwargs: Any) -> None:
+        hook(self, *args, **kwargs)
         for transform in self:
             getattr(transform, name)(*args, **kwargs)
 
-    return call_each  # pyright: ignore[reportReturnType]
+    return call_each
+
+
+def _union(name: str) -> Any:
+    """Returns a method that returns the keys `name` of all transforms, each key once."""
+
+    def union(self: Compose) -> list[Key]:
+        return list(dict.fromkeys(key for transform in self for key in getattr(transform, name)))
+
+    return union
 
 
 class Compose(Transform):
@@ -67,9 +77,9 @@ class Compose(Transform):
     (4, 1)
     """
 
-    transforms: nn.ModuleList = SubmoduleAttribute()  # pyright: ignore[reportAssignmentType]
+    transforms = SubmoduleAttribute[nn.ModuleList]()
 
-    def __init__(self, *trsfs: Any):
+    def __init__(self, *trsfs: TransformLike):
         super().__init__()
         self.transforms = nn.ModuleList()
         for transform in trsfs:
@@ -83,16 +93,16 @@ class Compose(Transform):
     def __iter__(self) -> Iterator[Transform]:
         return iter(self.transforms)  # pyright: ignore[reportReturnType]
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: int | slice) -> Any:
         if isinstance(item, slice):
             return Compose(*[transform.clone() for transform in list(self)[item]])
         return self.transforms[item]
 
-    def append(self, transform: Any) -> None:
+    def append(self, transform: TransformLike) -> None:
         """Appends a transform, or a function, after all others."""
         self.insert(len(self), transform)
 
-    def insert(self, index: int, transform: Any) -> None:
+    def insert(self, index: int, transform: TransformLike) -> None:
         """Inserts a transform, or a function, before the one at `index`. A negative index counts from the end.
 
         Raises:
@@ -106,7 +116,7 @@ class Compose(Transform):
             raise ValueError("Expected a transform without this Compose in it, got one with it. Insert a clone().")
         transform.set_container(self)
         self.transforms.insert(index if index >= 0 else len(self) + index, transform)
-        self._invalidate_specs()
+        self._invalidate()
 
     def pop(self, index: int | None = None) -> Transform:
         """Removes the transform at `index`, the last one by default, and returns it."""
@@ -114,41 +124,20 @@ class Compose(Transform):
         del self.transforms[-1 if index is None else index]
         assert isinstance(transform, Transform)
         transform.reset_parent()
-        self._invalidate_specs()
+        self._invalidate()
         return transform
 
-    def _invalidate_specs(self) -> None:
-        self._cache.clear()
-        if (container := self.container) is not None:
-            container._invalidate_specs()
-
-    def _clear_parents(self) -> None:
-        container = self.container
-        if container is not None:
-            container._clear_parents()
-
-    def _parent_for(self, transform: Transform, following: Sequence[Transform] = ()) -> Any:
-        """Returns the environment with the transforms before `transform`, then those `following` inside it."""
-        container = self.container
-        if container is None:
-            return None
-        transforms = list(self)
-        return container._parent_for(self, [*transforms[: transforms.index(transform)], *following])
+    @cached_property
+    def _parts(self) -> list[Transform]:
+        return list(self)
 
     def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
         raise AttributeError(f"Expected no {name} for a Compose, got {keys!r}. Set the {name} of its transforms.")
 
-    def _default_in_keys(self) -> list[Key]:
-        return list(dict.fromkeys(key for transform in self for key in transform.in_keys))
-
-    def _default_out_keys(self) -> list[Key]:
-        return list(dict.fromkeys(key for transform in self for key in transform.out_keys))
-
-    def _default_in_keys_inv(self) -> list[Key]:
-        return list(dict.fromkeys(key for transform in self for key in transform.in_keys_inv))
-
-    def _default_out_keys_inv(self) -> list[Key]:
-        return list(dict.fromkeys(key for transform in self for key in transform.out_keys_inv))
+    _default_in_keys = _union("in_keys")
+    _default_out_keys = _union("out_keys")
+    _default_in_keys_inv = _union("in_keys_inv")
+    _default_out_keys_inv = _union("out_keys_inv")
 
     def clone(self) -> Self:
         """Returns a `Compose` of clones of the transforms, without a container."""
@@ -177,34 +166,34 @@ class Compose(Transform):
     def _has_inverse(self) -> bool:
         return any(transform._has_inverse for transform in self)
 
-    @property
-    def _masks_actions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return any(transform._masks_actions for transform in self)
-
     # -- hooks, each by that of the transforms
 
-    _call = _fold(Transform._call)
-    _step = _fold(Transform._step)
-    _reset = _fold(Transform._reset)
-    _mask_action_spec = _fold(Transform._mask_action_spec)
-    _apply_to_rollout = _for_each(Transform._apply_to_rollout)
-    _reset_env_preprocess = _fold(Transform._reset_env_preprocess, from_last=True)
-    _inv_call = _fold(Transform._inv_call, from_last=True)
+    _call = _fold("_call")
+    _step = _fold("_step")
+    _reset = _fold("_reset")
+    _reset_env_preprocess = _fold("_reset_env_preprocess", from_last=True)
+    _inv_call = _fold("_inv_call", from_last=True)
 
-    transform_output_spec = _fold(Transform.transform_output_spec, convert=owned)
-    transform_input_spec = _fold(Transform.transform_input_spec, convert=owned)
-    transform_observation_spec = _fold(Transform.transform_observation_spec)
-    transform_reward_spec = _fold(Transform.transform_reward_spec)
-    transform_done_spec = _fold(Transform.transform_done_spec)
-    transform_action_spec = _fold(Transform.transform_action_spec)
-    transform_state_spec = _fold(Transform.transform_state_spec)
-    transform_env_batch_size = _fold(Transform.transform_env_batch_size)
-    transform_env_device = _fold(Transform.transform_env_device)
-    transform_fake_tensordict = _fold(Transform.transform_fake_tensordict)
+    transform_output_spec = _fold("transform_output_spec", convert=owned)
+    transform_input_spec = _fold("transform_input_spec", convert=owned)
+    transform_observation_spec = _fold("transform_observation_spec")
+    transform_reward_spec = _fold("transform_reward_spec")
+    transform_done_spec = _fold("transform_done_spec")
+    transform_action_spec = _fold("transform_action_spec")
+    transform_state_spec = _fold("transform_state_spec")
+    transform_env_batch_size = _fold("transform_env_batch_size")
+    transform_env_device = _fold("transform_env_device")
+    transform_fake_tensordict = _fold("transform_fake_tensordict")
 
-    init = _for_each(Transform.init)
-    close = _for_each(Transform.close)
-    dump = _for_each(Transform.dump)
+    init = _for_each("init")
+    close = _for_each("close")
+    dump = _for_each("dump")
+    empty_cache = _for_each("empty_cache")
+    set_missing_tolerance = _for_each("set_missing_tolerance")
+
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
+        for transform in self:
+            transform._apply_to_rollout(root, next_td, is_first)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Changes stored data by each transform in order."""
@@ -215,21 +204,9 @@ class Compose(Transform):
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Returns the input of the environment, or the data to store, by each transform from last to first."""
         tensordict = tensordict.copy()
-        for transform in reversed(list(self)):
+        for transform in reversed(self._parts):
             tensordict = transform.inv(tensordict)
         return tensordict
-
-    def empty_cache(self) -> None:
-        """Clears cached values of each transform."""
-        super().empty_cache()
-        for transform in self:
-            transform.empty_cache()
-
-    def set_missing_tolerance(self, mode: bool = False) -> None:
-        """Sets whether entries may be missing, for each transform."""
-        super().set_missing_tolerance(mode)
-        for transform in self:
-            transform.set_missing_tolerance(mode)
 
     def __repr__(self) -> str:
         lines = ",\n".join(f"    {line}" for transform in self for line in repr(transform).splitlines())

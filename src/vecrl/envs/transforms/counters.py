@@ -6,36 +6,108 @@ and these transforms must keep nothing between steps.
 
 from __future__ import annotations
 
+from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
-from ..row_masks import RowMasks, broadcast_mask
+from ..row_masks import Prefix, broadcast_mask
 from ..spec_container import Key, join_key, split_key
+from ..step_mdp import as_keys
 from .base import Transform
+from .part import Keys
 
 __all__ = ["InitTracker", "RewardSum", "StepCounter"]
 
-Prefix = tuple[str, ...]
-
 
 class Tracker(Transform):
-    """The base of transforms that track a value over each episode, in every group of done flags."""
+    """The base of transforms that track a value over each episode, for every done flag or every reward.
+
+    A subclass defines `_tracked_keys`, `_initial_value`, `_next_value` and `_spec`. The same methods give steps,
+    resets, whole rollouts and specs.
+    """
 
     preserves_done = True
+    _source: ClassVar[str] = "done"  # the spec that contains the sources: "done" or "reward"
+    _dtype: torch.dtype | None = None  # of the tracked values; by default that of the source
+    _is_input = True  # whether a step needs the tracked values before it
 
-    @property
-    def _done_prefixes(self) -> list[Prefix]:
-        """The prefixes of the groups of done flags; only the root if there is no environment."""
-        return self._cached("done_prefixes", lambda: [()] if self.parent is None else self.parent.done_prefixes)
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        """The pairs of keys: of a done flag or a reward, and of the value that belongs to it."""
+        raise NotImplementedError
+
+    def _keys_beside_done(self, name: str) -> list[tuple[Key, Key]]:
+        """Returns the keys of each "done" flag and of `name` beside it."""
+        return [(join_key(prefix, "done"), join_key(prefix, name)) for prefix in self._done_prefixes]
+
+    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
+        """Returns the tracked value after a reset; rows that were not reset are undefined."""
+        return torch.zeros_like(reset_td.get(source_key), dtype=self._dtype)
+
+    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
+        """Returns the tracked value after a step.
+
+        Args:
+            previous: the tracked value before the step; None if there is none, and `_is_input` is False.
+            source: the done flag or the reward of the step.
+        """
+        raise NotImplementedError
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for source_key, key in self._tracked_keys:
+            previous, source = tensordict.get(key, None), next_tensordict.get(source_key, None)
+            if previous is None and self._is_input:
+                raise self._missing(key, tensordict)
+            if source is None:
+                raise self._missing(source_key, next_tensordict)
+            next_tensordict.set(key, self._next_value(previous, source))
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for source_key, key in self._tracked_keys:
+            tensordict_reset.set(key, self._initial_value(source_key, key, tensordict, tensordict_reset))
+        return tensordict_reset
+
+    def _was_reset(self, tensordict: TensorDictBase, done_key: Key, done: Tensor) -> Tensor:
+        """Returns which rows were reset, in the shape of `done`, from the masks in the input of the reset."""
+        mask = self._reset_masks(tensordict).for_key(done_key)
+        return torch.ones_like(done) if mask is None else broadcast_mask(mask, done).expand_as(done).clone()
+
+    # -- whole rollouts and stored trajectories
 
     @property
     def supports_rollout(self) -> bool:
         return self._has_no_step_hooks
+
+    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
+        for source_key, key in self._tracked_keys:
+            before_step, after_step = self._trajectory(self._of(next_td, source_key), is_first)
+            root.set(key, before_step)
+            next_td.set(key, after_step)
+
+    def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the tracked values before and after each step, which start with zeros in each episode.
+
+        They are computed one step after another, so that the result equals that of single steps bit for bit.
+
+        Args:
+            source: `[*batch, time, ...]`, the done flags or rewards.
+            is_first: `[*batch, time]` bool, True at the first step of each episode.
+        """
+        dim = is_first.ndim - 1
+        broadcast = is_first[(..., *[None] * (source.ndim - is_first.ndim))]
+        total = zeros = torch.zeros_like(source.select(dim, 0), dtype=self._dtype)
+        before_step, after_step = [], []
+        for value, is_start in zip(source.unbind(dim), broadcast.unbind(dim), strict=True):
+            before_step.append(torch.where(is_start, zeros, total))
+            total = self._next_value(before_step[-1], value)
+            after_step.append(total)
+        return torch.stack(before_step, dim), torch.stack(after_step, dim)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Applies the transform to stored trajectories `[..., time]` in place; done flags in "next" end episodes.
@@ -62,9 +134,26 @@ class Tracker(Transform):
             raise self._missing(key, tensordict)
         return value
 
-    def _masks(self, tensordict: TensorDictBase) -> RowMasks:
-        """Returns the masks of the rows to reset, from "_reset" in `tensordict`."""
-        return RowMasks.from_tensordict(tensordict, "_reset", self._done_prefixes)
+    # -- specs
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return Unbounded(spec.shape, dtype=self._dtype or spec.dtype, device=spec.device)
+
+    def transform_output_spec(self, output_spec: Composite) -> Composite:
+        """Adds the specs of the tracked values."""
+        sources = output_spec[f"full_{self._source}_spec"]
+        for source_key, key in self._tracked_keys:
+            output_spec["full_observation_spec"][key] = self._spec(sources[source_key])
+        return output_spec
+
+    def transform_input_spec(self, input_spec: Composite) -> Composite:
+        """Adds the specs of the tracked values that are inputs of the next step."""
+        if not self._is_input:
+            return input_spec
+        sources = self._require_parent().output_spec[f"full_{self._source}_spec"]
+        for source_key, key in self._tracked_keys:
+            input_spec["full_state_spec"][key] = self._spec(sources[source_key])
+        return input_spec
 
 
 def episode_starts(next_td: TensorDictBase, done_key: Key = "done") -> Tensor:
@@ -75,27 +164,10 @@ def episode_starts(next_td: TensorDictBase, done_key: Key = "done") -> Tensor:
     return is_first
 
 
-def episode_sums(values: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the running sums of `values` in each episode, before and after each step.
-
-    Values are added one after another, so that the result equals that of step-by-step addition bit for bit.
-
-    Args:
-        values: `[*batch, time, ...]`.
-        is_first: `[*batch, time]` bool, True at the first step of each episode.
-
-    Returns:
-        Two tensors with the shape of `values`: the sums without and with the value of each step.
-    """
-    dim = is_first.ndim - 1
-    broadcast = is_first[(..., *[None] * (values.ndim - is_first.ndim))]
-    total = torch.zeros_like(values.select(dim, 0))
-    zeros, before_step, after_step = total, [], []
-    for value, is_start in zip(values.unbind(dim), broadcast.unbind(dim), strict=True):
-        before_step.append(torch.where(is_start, zeros, total))
-        total = before_step[-1] + value
-        after_step.append(total)
-    return torch.stack(before_step, dim), torch.stack(after_step, dim)
+def start_indices(is_first: Tensor) -> Tensor:
+    """Returns the index of the first step of the episode of each step, `[..., time]` int64."""
+    steps = torch.arange(is_first.shape[-1], device=is_first.device)
+    return torch.where(is_first, steps, 0).cummax(-1).values
 
 
 class InitTracker(Tracker):
@@ -109,39 +181,27 @@ class InitTracker(Tracker):
     tensor([ True, False, False])
     """
 
+    _is_input = False
+
     def __init__(self, init_key: str = "is_init"):
         super().__init__()
         self.init_key = init_key
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for prefix in self._done_prefixes:
-            done = next_tensordict.get(join_key(prefix, "done"))
-            next_tensordict.set(join_key(prefix, self.init_key), torch.zeros_like(done))
-        return next_tensordict
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        return self._keys_beside_done(self.init_key)
 
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        masks = self._masks(tensordict)
-        for prefix in self._done_prefixes:
-            done = tensordict_reset.get(join_key(prefix, "done"))
-            mask = masks.for_key(join_key(prefix, "done"))
-            was_reset = torch.ones_like(done) if mask is None else broadcast_mask(mask, done).expand_as(done).clone()
-            tensordict_reset.set(join_key(prefix, self.init_key), was_reset)
-        return tensordict_reset
+    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
+        return torch.zeros_like(source)
 
-    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        for prefix in self._done_prefixes:
-            done = self._of(next_td, join_key(prefix, "done"))
-            root.set(join_key(prefix, self.init_key), broadcast_mask(is_first, done).expand_as(done).clone())
-            next_td.set(join_key(prefix, self.init_key), torch.zeros_like(done))
+    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
+        return self._was_reset(tensordict, source_key, reset_td.get(source_key))
 
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Adds the spec of a mark in each group of done flags."""
-        done_spec = output_spec["full_done_spec"]
-        for prefix in _done_prefixes(done_spec):
-            shape = done_spec[join_key(prefix, "done")].shape
-            flag = Categorical(2, shape, dtype=torch.bool, device=output_spec.device)
-            output_spec["full_observation_spec"][join_key(prefix, self.init_key)] = flag
-        return output_spec
+    def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+        return broadcast_mask(is_first, source).expand_as(source).clone(), torch.zeros_like(source)
+
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return Categorical(2, spec.shape, dtype=torch.bool, device=spec.device)
 
 
 class StepCounter(Tracker):
@@ -159,6 +219,8 @@ class StepCounter(Tracker):
     tensor([1, 2, 3, 4, 5])
     """
 
+    _dtype = torch.int64
+
     def __init__(
         self,
         max_steps: int | None = None,
@@ -174,13 +236,23 @@ class StepCounter(Tracker):
         self.step_count_key = step_count_key or "step_count"
         self.update_done = update_done
 
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        return self._keys_beside_done(self.step_count_key)
+
+    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
+        return previous + 1
+
+    def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+        count = torch.arange(is_first.shape[-1], device=is_first.device) - start_indices(is_first)
+        count = count[(..., *[None] * (source.ndim - count.ndim))].expand_as(source).clone()
+        return count, count + 1
+
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for prefix in self._done_prefixes:
-            key = join_key(prefix, self.step_count_key)
-            count = self._of(tensordict, key) + 1
-            next_tensordict.set(key, count)
-            if self.max_steps is not None:
-                self._truncate(next_tensordict, prefix, count >= self.max_steps)
+        super()._step(tensordict, next_tensordict)
+        if self.max_steps is not None:
+            for prefix, (_, key) in zip(self._done_prefixes, self._tracked_keys, strict=True):
+                self._truncate(next_tensordict, prefix, next_tensordict.get(key) >= self.max_steps)
         return next_tensordict
 
     def _truncate(self, next_td: TensorDictBase, prefix: Prefix, is_over: Tensor) -> None:
@@ -191,13 +263,11 @@ class StepCounter(Tracker):
             next_td.set(key, is_over if previous is None else is_over | previous)
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        for prefix in self._done_prefixes:
-            done = tensordict_reset.get(join_key(prefix, "done"))
-            tensordict_reset.set(join_key(prefix, self.step_count_key), torch.zeros_like(done, dtype=torch.int64))
-            if self.max_steps is not None:
-                key = join_key(prefix, self.truncated_key)
-                if tensordict_reset.get(key, None) is None:
-                    tensordict_reset.set(key, torch.zeros_like(done))
+        super()._reset(tensordict, tensordict_reset)
+        for prefix in [] if self.max_steps is None else self._done_prefixes:
+            key = join_key(prefix, self.truncated_key)
+            if tensordict_reset.get(key, None) is None:
+                tensordict_reset.set(key, torch.zeros_like(tensordict_reset.get(join_key(prefix, "done"))))
         return tensordict_reset
 
     @property
@@ -210,33 +280,18 @@ class StepCounter(Tracker):
                 f"Expected max_steps=None for stored trajectories, which cannot be truncated, got {self.max_steps}. "
                 "Use StepCounter()."
             )
-        for prefix in self._done_prefixes:
-            done = self._of(next_td, join_key(prefix, "done"))
-            before_step, after_step = episode_sums(torch.ones_like(done, dtype=torch.int64), is_first)
-            root.set(join_key(prefix, self.step_count_key), before_step)
-            next_td.set(join_key(prefix, self.step_count_key), after_step)
+        super()._apply_to_rollout(root, next_td, is_first)
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Adds the specs of a count and, with `max_steps`, a truncated flag in each group of done flags."""
         done_spec = output_spec["full_done_spec"]
-        for prefix in _done_prefixes(done_spec):
-            flag = done_spec[join_key(prefix, "done")]
-            output_spec["full_observation_spec"][join_key(prefix, self.step_count_key)] = self._count_spec(flag)
-            if self.max_steps is not None:
-                done_spec[join_key(prefix, self.truncated_key)] = flag.clone()
-        return output_spec
+        for prefix in [] if self.max_steps is None else self._done_prefixes:
+            done_spec[join_key(prefix, self.truncated_key)] = done_spec[join_key(prefix, "done")].clone()
+        return super().transform_output_spec(output_spec)
 
-    def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Adds the specs of the counts, which are inputs of the next step."""
-        parent = self._require_parent()
-        for prefix in parent.done_prefixes:
-            flag = parent.full_done_spec[join_key(prefix, "done")]
-            input_spec["full_state_spec"][join_key(prefix, self.step_count_key)] = self._count_spec(flag)
-        return input_spec
-
-    def _count_spec(self, flag: TensorSpec) -> TensorSpec:
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
         maximum = torch.iinfo(torch.int64).max if self.max_steps is None else self.max_steps
-        return Bounded(0, maximum, flag.shape, dtype=torch.int64, device=flag.device)
+        return Bounded(0, maximum, spec.shape, dtype=torch.int64, device=spec.device)
 
 
 class RewardSum(Tracker):
@@ -254,9 +309,14 @@ class RewardSum(Tracker):
     tensor([1., 2., 3.])
     """
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None, reset_keys: Any = None, *, reward_spec: bool = False):
+    _source = "reward"
+    _next_value = staticmethod(torch.add)  # pyright: ignore[reportAssignmentType]
+
+    def __init__(
+        self, in_keys: Keys = None, out_keys: Keys = None, reset_keys: Keys = None, *, reward_spec: bool = False
+    ):
         super().__init__(in_keys, out_keys)
-        self._reset_keys = reset_keys
+        self._reset_keys = None if reset_keys is None else as_keys(reset_keys)
         self._in_reward_spec = reward_spec
 
     def _default_in_keys(self) -> list[Key]:
@@ -269,58 +329,32 @@ class RewardSum(Tracker):
     def _validate_keys(self, name: str, keys: list[Key]) -> list[Key]:
         return keys  # the number of rewards may depend on the parent
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for reward_key, key in self._key_pairs:
-            next_tensordict.set(key, self._of(tensordict, key) + self._of(next_tensordict, reward_key))
-        return next_tensordict
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
+        return self._key_pairs
 
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        for index, (_, key) in enumerate(self._key_pairs):
-            shape, dtype = self._cached("sums", self._sum_shapes)[index]
-            zeros = torch.zeros((*tensordict_reset.batch_size, *shape), dtype=dtype, device=tensordict_reset.device)
-            mask = None if self._reset_keys is None else tensordict.get(self._reset_keys[index], None)
-            if mask is not None:
-                zeros = torch.where(broadcast_mask(mask, zeros), zeros, tensordict.get(key, zeros))
-            tensordict_reset.set(key, zeros)
-        return tensordict_reset
+    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
+        shape, dtype = self._sum_shapes[source_key]
+        zeros = torch.zeros((*reset_td.batch_size, *shape), dtype=dtype, device=reset_td.device)
+        if self._reset_keys is None:
+            return zeros
+        mask = tensordict.get(self._reset_keys[self._tracked_keys.index((source_key, key))], None)
+        return zeros if mask is None else torch.where(broadcast_mask(mask, zeros), zeros, tensordict.get(key, zeros))
 
-    def _sum_shapes(self) -> list[tuple[torch.Size, Any]]:
-        """Returns the shape without the batch size, and the dtype, of each sum."""
+    @cached_property
+    def _sum_shapes(self) -> dict[Key, tuple[torch.Size, torch.dtype | None]]:
+        """The shape without the batch size, and the dtype, of each sum."""
         specs = self._require_parent().full_reward_spec
-        specs_found = [specs[reward_key] for reward_key, _ in self._key_pairs]
-        return [(spec.shape[len(specs.shape) :], spec.dtype) for spec in specs_found]
+        return {key: (specs[key].shape[len(specs.shape) :], specs[key].dtype) for key, _ in self._tracked_keys}
 
     @property
     def supports_rollout(self) -> bool:
         return self._reset_keys is None and super().supports_rollout
 
-    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        for reward_key, key in self._key_pairs:
-            before_step, after_step = episode_sums(self._of(next_td, reward_key), is_first)
-            root.set(key, before_step)
-            next_td.set(key, after_step)
-
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Adds the specs of the sums."""
-        rewards = output_spec["full_reward_spec"]
-        target = rewards if self._in_reward_spec else output_spec["full_observation_spec"]
-        for reward_key, key in self._key_pairs:
-            target[key] = _sum_spec(rewards[reward_key])
+        if not self._in_reward_spec:
+            return super().transform_output_spec(output_spec)
+        for reward_key, key in self._tracked_keys:
+            output_spec["full_reward_spec"][key] = self._spec(output_spec["full_reward_spec"][reward_key])
         return output_spec
-
-    def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Adds the specs of the sums, which are inputs of the next step."""
-        rewards = self._require_parent().full_reward_spec
-        for reward_key, key in self._key_pairs:
-            input_spec["full_state_spec"][key] = _sum_spec(rewards[reward_key])
-        return input_spec
-
-
-def _sum_spec(reward: TensorSpec) -> TensorSpec:
-    return Unbounded(reward.shape, dtype=reward.dtype, device=reward.device)
-
-
-def _done_prefixes(done_spec: Composite) -> list[Prefix]:
-    """Returns the prefixes of the entries "done"."""
-    keys = [split_key(key) for key in done_spec.keys(include_nested=True, leaves_only=True)]
-    return [prefix for prefix, name in keys if name == "done"]

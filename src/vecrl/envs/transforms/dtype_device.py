@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from ...specs import Bounded, Composite, TensorSpec
 from ..spec_container import Key
-from .stateless import StatelessTransform
+from .base import StatelessTransform
+from .part import Keys
 
 __all__ = ["DTypeCastTransform", "DeviceCastTransform", "DoubleToFloat", "PinMemoryTransform"]
 
@@ -40,10 +42,10 @@ class DTypeCastTransform(StatelessTransform):
         self,
         dtype_in: torch.dtype,
         dtype_out: torch.dtype,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dtype_in = dtype_in
@@ -112,7 +114,9 @@ class DoubleToFloat(DTypeCastTransform):
         in_keys, out_keys, in_keys_inv, out_keys_inv: as in `DTypeCastTransform`.
     """
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
+    def __init__(
+        self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None
+    ):
         super().__init__(torch.float64, torch.float32, in_keys, out_keys, in_keys_inv, out_keys_inv)
 
 
@@ -139,10 +143,10 @@ class DeviceCastTransform(StatelessTransform):
         device: Any,
         orig_device: Any = None,
         *,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.device = _device(device)
@@ -153,9 +157,10 @@ class DeviceCastTransform(StatelessTransform):
         """The device of data in the environment, or None if unknown."""
         if self._orig_device is not None:
             return self._orig_device
-        return self._cached("orig", self._infer_orig_device)
+        return self._parent_device
 
-    def _infer_orig_device(self) -> torch.device | None:
+    @cached_property
+    def _parent_device(self) -> torch.device | None:
         parent = self.parent
         if parent is None or parent.device is not None:
             return None if parent is None else parent.device

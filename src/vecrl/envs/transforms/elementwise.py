@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,11 +11,13 @@ from tensordict import NonTensorStack, is_non_tensor
 from torch import Tensor
 
 from ...errors import SpaceError
-from ...specs import Bounded, NonTensor, TensorSpec, Unbounded
+from ...specs import NonTensor, TensorSpec, Unbounded
 from ...specs.shape_ops import concrete
 from ..spec_container import Key
+from .base import ObservationTransform
+from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
+from .part import Keys
 from .spec_probe import probe_output
-from .stateless import ObservationTransform
 
 __all__ = ["ClipTransform", "ObservationNorm", "SignTransform", "UnaryTransform"]
 
@@ -45,10 +47,10 @@ class UnaryTransform(ObservationTransform):
 
     def __init__(
         self,
-        in_keys: Any,
-        out_keys: Any,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys,
+        out_keys: Keys,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
         *,
         fn: Callable[[Any], Any],
         inv_fn: Callable[[Any], Any] | None = None,
@@ -115,12 +117,12 @@ class ObservationNorm(ObservationTransform):
 
     def __init__(
         self,
-        loc: Any = None,
-        scale: Any = None,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        loc: Numbers | None = None,
+        scale: Numbers | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
         standard_normal: bool = False,
         eps: float | None = None,
     ):
@@ -149,7 +151,7 @@ class ObservationNorm(ObservationTransform):
         num_iter: int,
         reduce_dim: int | tuple[int, ...] = 0,
         cat_dim: int | None = None,
-        key: Any = None,
+        key: Key | None = None,
         keep_dims: tuple[int, ...] | None = None,
     ) -> None:
         """Computes loc and scale from rollouts with random actions.
@@ -250,7 +252,7 @@ class ObservationNorm(ObservationTransform):
         """Returns the spec of the values that the inverse maps into `spec`."""
         return map_bounds(spec, self._apply_transform) if self.initialized else spec
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
         for name in ("loc", "scale"):
             if prefix + name in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[prefix + name]))
@@ -284,13 +286,13 @@ class ClipTransform(ObservationTransform):
 
     def __init__(
         self,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
         *,
-        low: Any = None,
-        high: Any = None,
+        low: Numbers | None = None,
+        high: Numbers | None = None,
     ):
         if low is None and high is None:
             raise SpaceError("Expected low, high or both, got neither.")
@@ -319,7 +321,9 @@ class SignTransform(ObservationTransform):
 
     elementwise = True
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
+    def __init__(
+        self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None
+    ):
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
 
     def _apply_transform(self, value: Tensor) -> Tensor:
@@ -331,10 +335,7 @@ class SignTransform(ObservationTransform):
         return clip_bounds_of(spec, self._apply_transform, -1, 1)
 
 
-# -- specs
-
-
-def as_number(value: Any) -> Tensor | None:
+def as_number(value: Numbers | None) -> Tensor | None:
     """Returns `value` as a floating-point tensor; None for None."""
     if value is None:
         return None
@@ -345,55 +346,6 @@ def as_number(value: Any) -> Tensor | None:
 def is_floating(spec: TensorSpec) -> bool:
     """Returns whether the values of a spec are floating-point tensors."""
     return spec.dtype is not None and spec.dtype.is_floating_point
-
-
-def clip_to(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Returns values clipped to [low, high], in their dtype, or in torch's default one if theirs cannot hold them."""
-    if not (value.dtype.is_floating_point or _can_represent(value.dtype, low, high)):
-        value = value.to(torch.get_default_dtype())
-    elif not (value.dtype.is_floating_point or value.dtype is torch.bool):
-        low, high = _clamp_to_dtype(low, value.dtype), _clamp_to_dtype(high, value.dtype)
-    return torch.maximum(torch.minimum(value, high), low).to(value.dtype)
-
-
-def _can_represent(dtype: torch.dtype, low: Tensor, high: Tensor) -> bool:
-    """Returns whether an integer or bool dtype can represent its values clipped to [low, high]."""
-    minimum, maximum = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-    is_integer = all(bool((bound == bound.round()).all()) for bound in (low, high))
-    return is_integer and bool((low <= maximum).all()) and bool((high >= minimum).all())
-
-
-def _clamp_to_dtype(bound: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns the integer bounds clamped to the range of an integer dtype, in that dtype."""
-    limits = torch.iinfo(dtype)
-    clamped = (bound.double() if bound.is_floating_point() else bound).clamp(limits.min, limits.max)
-    return torch.where(clamped >= limits.max, limits.max, clamped.to(dtype))
-
-
-def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """Returns the spec of a monotonic function of values of `spec`. The function is applied to the bounds."""
-    zero = spec.zero()
-    value = function(zero)
-    shape = spec.shape if value.shape == zero.shape else value.shape
-    if not isinstance(spec, Bounded):
-        return Unbounded(shape, dtype=value.dtype, device=spec.device)
-    mapped_bounds = [function(bound) for bound in (spec.low, spec.high)]
-    low, high = (
-        bound.nan_to_num(fill, posinf=torch.inf, neginf=-torch.inf)
-        for bound, fill in ((torch.minimum(*mapped_bounds), -torch.inf), (torch.maximum(*mapped_bounds), torch.inf))
-    )
-    return Bounded(low, high, shape, dtype=value.dtype, device=spec.device)
-
-
-def clip_bounds_of(spec: TensorSpec, function: Callable[[Tensor], Tensor], low: Any, high: Any) -> TensorSpec:
-    """Returns the spec of a monotonic function of values of `spec` with results in [low, high]."""
-    if isinstance(spec, Bounded):
-        return map_bounds(spec, function)
-    value = function(spec.zero())
-    if not (value.dtype.is_floating_point or value.dtype is torch.bool):  # integers have no infinite bounds
-        limits = torch.iinfo(value.dtype)
-        low, high = (function(torch.full_like(value, bound)) for bound in (limits.min, limits.max))
-    return Bounded(low, high, spec.shape, dtype=value.dtype, device=spec.device)
 
 
 def _moments(data: Tensor, dims: tuple[int, ...], keep_dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:

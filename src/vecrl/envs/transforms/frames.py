@@ -6,6 +6,7 @@ TensorDict. For stored trajectories, stacks are computed from the data alone. It
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -17,14 +18,16 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..row_masks import broadcast_mask
 from ..spec_container import Key
-from .counters import Tracker, episode_starts
+from .base import Transform
+from .counters import episode_starts, start_indices
+from .part import Keys
 
 __all__ = ["CatFrames"]
 
 _PREFIX = "_cat_buffers_"
 
 
-class CatFrames(Tracker):
+class CatFrames(Transform):
     """Concatenates the last `N` values, the oldest first, along one dimension.
 
     A clone shares the buffers of stacks with the original.
@@ -54,17 +57,19 @@ class CatFrames(Tracker):
     torch.Size([3, 16])
     """
 
+    preserves_done = True
+
     def __init__(
         self,
         N: int,
         dim: int,
-        in_keys: Any = None,
-        out_keys: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         padding: str = "same",
-        padding_value: Any = 0,
+        padding_value: float = 0,
         as_inverse: bool = False,
-        reset_key: Any = None,
-        done_key: Any = None,
+        reset_key: Key | None = None,
+        done_key: Key | None = None,
     ):
         if N < 1:
             raise ValueError(f"Expected N of 1 or more, got {N}.")
@@ -107,7 +112,7 @@ class CatFrames(Tracker):
     def _mask(self, tensordict: TensorDictBase, key: Key) -> Tensor | None:
         if self.reset_key is not None:
             return tensordict.get(self.reset_key, None)
-        return self._masks(tensordict).for_key(key)
+        return self._reset_masks(tensordict).for_key(key)
 
     def _pad(self, frame: Tensor) -> list[Tensor]:
         """Returns the `N` values of the first stack of an episode, the last one of which is `frame`."""
@@ -136,7 +141,7 @@ class CatFrames(Tracker):
         self._buffers[_buffer_name(key)] = frames.detach()
         return frames.clone()
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
         self._buffers.clear()
         for name, value in state_dict.items():
             if name.startswith(prefix + _PREFIX):
@@ -168,7 +173,7 @@ class CatFrames(Tracker):
                 f"Expected done flags at {('next', self.done_key)!r}, which mark the ends of episodes, got none. "
                 f"Add them, or give another done_key."
             )
-        start_indices = _start_indices(episode_starts(next_td, self.done_key))
+        starts = start_indices(episode_starts(next_td, self.done_key))
         values = {key: tensordict.get(key, None) for key in self.in_keys}
         for key, out_key in self._key_pairs:
             value = values[key]
@@ -179,19 +184,21 @@ class CatFrames(Tracker):
             key_below = _key_below_next(key)
             root = None if key_below is None else values.get(key_below)
             stacked_value = (
-                self._stack_frames(value, start_indices)
-                if root is None
-                else self._stack_frames(root, start_indices, value)
+                self._stack_frames(value, starts) if root is None else self._stack_frames(root, starts, value)
             )
             tensordict.set(out_key, stacked_value)
         return tensordict
 
+    @property
+    def supports_rollout(self) -> bool:
+        return self._has_no_step_hooks
+
     def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        start_indices = _start_indices(is_first)
+        starts = start_indices(is_first)
         for key, out_key in self._key_pairs:
             value, next_values = root.get(key), next_td.get(key)
-            root.set(out_key, self._stack_frames(value, start_indices))
-            next_td.set(out_key, self._stack_frames(value, start_indices, next_values))
+            root.set(out_key, self._stack_frames(value, starts))
+            next_td.set(out_key, self._stack_frames(value, starts, next_values))
             self._buffers[_buffer_name(key)] = next_td.get(out_key).select(is_first.ndim - 1, -1).clone()
 
     def _stack_frames(self, values: Tensor, start_indices: Tensor, next_values: Tensor | None = None) -> Tensor:
@@ -260,9 +267,3 @@ def _key_below_next(key: Key) -> Key | None:
     if isinstance(key, str) or key[0] != "next":
         return None
     return key[1] if len(key) == 2 else key[1:]
-
-
-def _start_indices(is_first: Tensor) -> Tensor:
-    """Returns the index of the first step of the episode of each step, `[..., time]` int64."""
-    steps = torch.arange(is_first.shape[-1], device=is_first.device)
-    return torch.where(is_first, steps, 0).cummax(-1).values

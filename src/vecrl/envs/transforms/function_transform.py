@@ -18,6 +18,9 @@ from .spec_probe import common_shape, resize_dynamic
 
 __all__ = ["FunctionTransform"]
 
+TransformLike = Transform | Callable[[TensorDictBase], TensorDictBase | None]
+"""A transform, or a function over TensorDicts that returns one or changes its argument."""
+
 
 class FunctionTransform(Transform):
     """A plain function over TensorDicts as a transform. It is called on the output of steps and resets.
@@ -26,7 +29,7 @@ class FunctionTransform(Transform):
         function: takes a TensorDict and returns a TensorDict, or changes it in place and returns None.
     """
 
-    def __init__(self, function: Callable[[TensorDictBase], Any]):
+    def __init__(self, function: Callable[[TensorDictBase], TensorDictBase | None]):
         super().__init__()
         self._function = function
 
@@ -68,7 +71,7 @@ class FunctionTransform(Transform):
         return output_spec
 
 
-def as_transform(transform: Any) -> Transform:
+def as_transform(transform: TransformLike) -> Transform:
     """Returns a transform unchanged, and a function as a `FunctionTransform`.
 
     Raises:
@@ -89,7 +92,7 @@ def as_transform(transform: Any) -> Transform:
     raise TypeError(f"Expected a Transform, or a function from TensorDict to TensorDict, got {transform!r}.")
 
 
-def _refuse_torchrl_transforms(transform: Any) -> None:
+def _refuse_torchrl_transforms(transform: object) -> None:
     """Raises an error for transforms of TorchRL, and for modules that contain one.
 
     Called as functions, they would do nothing, or reset entries that they should keep (a primer at each step).
@@ -113,7 +116,7 @@ def _refuse_torchrl_transforms(transform: Any) -> None:
     )
 
 
-def _torchrl_name(part: Any) -> str | None:
+def _torchrl_name(part: object) -> str | None:
     """Returns the class name of a transform of TorchRL, None for anything else."""
     kinds = [kind for kind in type(part).__mro__ if kind.__module__.startswith("torchrl.")]
     return kinds[0].__name__ if any(kind.__name__ == "Transform" for kind in kinds) else None

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from ...errors import SpaceError
 from ...specs import Bounded, TensorSpec, Unbounded
+from .base import ObservationTransform
+from .part import Keys
 from .spec_probe import probe_output
-from .stateless import ObservationTransform
 
 __all__ = ["CenterCrop", "Crop", "GrayScale", "Resize", "ToTensorImage"]
 
@@ -35,7 +36,7 @@ class ImageTransform(ObservationTransform):
     _min_dims = 3  # the number of dimensions of an image
     _monotonic = True  # if larger inputs never give smaller outputs, bounds are mapped like values
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None):
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
 
     @property
@@ -78,8 +79,8 @@ class ToTensorImage(ImageTransform):
         unsqueeze: bool = False,
         dtype: torch.dtype | None = None,
         *,
-        in_keys: Any = None,
-        out_keys: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         shape_tolerant: bool = False,
     ):
         super().__init__(in_keys, out_keys)
@@ -152,8 +153,8 @@ class Resize(ImageTransform):
         w: int,
         h: int | None = None,
         interpolation: str = "bilinear",
-        in_keys: Any = None,
-        out_keys: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
     ):
         mode = str(getattr(interpolation, "value", interpolation))
         if mode not in _MODES:
@@ -260,8 +261,8 @@ class Crop(ImageTransform):
         h: int | None = None,
         top: int = 0,
         left: int = 0,
-        in_keys: Any = None,
-        out_keys: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
     ):
         super().__init__(in_keys, out_keys)
         self.w, self.h = _validate_sizes(w, h)
@@ -304,7 +305,7 @@ class CenterCrop(Crop):
     torch.Size([3, 4, 4])
     """
 
-    def __init__(self, w: int, h: int | None = None, in_keys: Any = None, out_keys: Any = None):
+    def __init__(self, w: int, h: int | None = None, in_keys: Keys = None, out_keys: Keys = None):
         super().__init__(w, h, in_keys=in_keys, out_keys=out_keys)
 
     def _top_left(self, height: int, width: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..spec_container import FLAGS, Key, split_key
 from ..step_mdp import as_keys
-from .base import Transform
-from .heterogeneous import is_heterogeneous
+from .base import ObservationTransform, StatelessTransform
+from .part import Keys
+from .row_shape_errors import is_heterogeneous
 from .spec_probe import probe_output
-from .stateless import ObservationTransform, StatelessTransform
 
 __all__ = ["CatTensors", "ExcludeTransform", "RenameTransform", "SelectTransform"]
 
@@ -44,7 +45,7 @@ class CatTensors(ObservationTransform):
 
     def __init__(
         self,
-        in_keys: Any = None,
+        in_keys: Keys = None,
         out_key: Key = "observation_vector",
         dim: int = -1,
         *,
@@ -77,7 +78,7 @@ class CatTensors(ObservationTransform):
         return [self.out_key]
 
     @out_keys.setter
-    def out_keys(self, keys: Any) -> None:
+    def out_keys(self, keys: Keys) -> None:
         if keys is not None:
             (self.out_key,) = as_keys(keys)
 
@@ -92,10 +93,11 @@ class CatTensors(ObservationTransform):
             next_tensordict.set(self.out_key, self._concat(values, next_tensordict.batch_dims))
         return next_tensordict
 
-    @property
+    @cached_property
     def _removed_keys(self) -> list[Key]:
-        """The keys to remove."""
-        return self._cached("removed_keys", lambda: _removable_keys(self, self.in_keys)) if self.del_keys else []
+        """The keys to remove: none that the next step of the environment needs."""
+        kept = [] if self.parent is None else self.parent.state_keys
+        return [key for key in self.in_keys if key not in kept] if self.del_keys else []
 
     def _concat(self, values: list[Tensor], batch_dims: int) -> Tensor:
         dim = self.dim if self.dim < 0 else self.dim + batch_dims
@@ -144,12 +146,6 @@ class CatTensors(ObservationTransform):
         return Bounded(low, high, shape, dtype=concatenated.dtype, device=concatenated.device)
 
 
-def _removable_keys(transform: Transform, keys: list[Key]) -> list[Key]:
-    """Returns the keys that the next step of the environment does not need."""
-    parent = transform.parent
-    return keys if parent is None else [key for key in keys if key not in parent.state_keys]
-
-
 class RenameTransform(StatelessTransform):
     """Renames entries.
 
@@ -170,7 +166,12 @@ class RenameTransform(StatelessTransform):
     elementwise = True
 
     def __init__(
-        self, in_keys: Any, out_keys: Any, in_keys_inv: Any = None, out_keys_inv: Any = None, create_copy: bool = False
+        self,
+        in_keys: Keys,
+        out_keys: Keys,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
+        create_copy: bool = False,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.create_copy = create_copy
@@ -250,17 +251,14 @@ class SelectTransform(StatelessTransform):
 
     elementwise = True
 
-    def __init__(self, *selected_keys: Any, keep_rewards: bool = True, keep_dones: bool = True):
+    def __init__(self, *selected_keys: Key, keep_rewards: bool = True, keep_dones: bool = True):
         super().__init__()
         self.selected_keys: list[Key] = [as_keys(key)[0] for key in selected_keys]
         self.keep_rewards = keep_rewards
         self.keep_dones = keep_dones
 
-    @property
+    @cached_property
     def _kept_keys(self) -> list[Key]:
-        return self._cached("kept", self._find_kept_keys)
-
-    def _find_kept_keys(self) -> list[Key]:
         parent = self.parent
         rewards: list[Key] = ["reward"] if parent is None else parent.reward_keys
         flags: list[Key] = list(FLAGS) if parent is None else parent.done_keys
@@ -307,7 +305,7 @@ class ExcludeTransform(StatelessTransform):
 
     elementwise = True
 
-    def __init__(self, *excluded_keys: Any, inverse: bool = False):
+    def __init__(self, *excluded_keys: Key, inverse: bool = False):
         super().__init__()
         self.excluded_keys: list[Key] = [as_keys(key)[0] for key in excluded_keys]
         self.inverse = inverse

@@ -6,6 +6,7 @@ It must not know what policies do with the entries.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -54,14 +55,14 @@ class TensorDictPrimer(Transform):
 
     def __init__(
         self,
-        primers: Mapping[Any, Any] | Composite | None = None,
+        primers: Mapping[Key, TensorSpec] | Composite | None = None,
         random: bool | None = None,
         default_value: Any = None,
         reset_key: Key | None = None,
         expand_specs: bool | None = None,
         single_default_value: bool = False,
         call_before_env_reset: bool = False,
-        **kwargs: Any,
+        **kwargs: TensorSpec,
     ):
         if primers is not None and kwargs:
             raise ValueError(f"Expected primers or keywords, got both, with keywords {sorted(kwargs)}. Give only one.")
@@ -81,12 +82,9 @@ class TensorDictPrimer(Transform):
         self.single_default_value = single_default_value
         self.call_before_env_reset = call_before_env_reset
 
-    @property
+    @cached_property
     def primers(self) -> Composite:
         """The specs, with the batch size of the environment if the transform has a parent."""
-        return self._cached("primers", self._expand_primers)
-
-    def _expand_primers(self) -> Composite:
         parent = self.parent
         if parent is None:
             return self._raw_primers
@@ -112,7 +110,7 @@ class TensorDictPrimer(Transform):
             values.set(key, self._value(key, spec, batch_shape))
         return values
 
-    def _value(self, key: Any, spec: TensorSpec, batch_shape: torch.Size) -> Any:
+    def _value(self, key: Key, spec: TensorSpec, batch_shape: torch.Size) -> Any:
         if self.random or spec.dtype is None:
             return spec.rand(batch_shape)
         value = self.default_value[key] if isinstance(self.default_value, Mapping) else self.default_value
@@ -130,10 +128,8 @@ class TensorDictPrimer(Transform):
 
     def _mask(self, tensordict: TensorDictBase) -> RowMasks:
         """Returns the masks of the rows to set."""
-        parent = self.parent
-        prefixes = [()] if parent is None else parent.done_prefixes
         if self.reset_key is None:
-            return RowMasks.from_tensordict(tensordict, "_reset", prefixes)
+            return self._reset_masks(tensordict)
         mask = tensordict.get(self.reset_key, None)
         return RowMasks({} if mask is None else {(): mask}, [()])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ...specs import Binary, TensorSpec
 from ..spec_container import Key
-from .elementwise import as_number, clip_bounds_of, clip_to, map_bounds
-from .stateless import StatelessTransform
+from .base import StatelessTransform
+from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
+from .elementwise import as_number
+from .part import Keys
 
 __all__ = ["BinarizeReward", "RewardClipping", "RewardScaling"]
 
@@ -26,7 +26,7 @@ class RewardTransform(StatelessTransform):
 
     elementwise = True
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None):
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None):
         super().__init__(in_keys, out_keys)
 
     def _default_in_keys(self) -> list[Key]:
@@ -51,7 +51,9 @@ class RewardScaling(RewardTransform):
     loc: Tensor
     scale: Tensor
 
-    def __init__(self, loc: Any, scale: Any, in_keys: Any = None, out_keys: Any = None, standard_normal: bool = False):
+    def __init__(
+        self, loc: Numbers, scale: Numbers, in_keys: Keys = None, out_keys: Keys = None, standard_normal: bool = False
+    ):
         super().__init__(in_keys, out_keys)
         self.standard_normal = standard_normal
         self.register_buffer("loc", as_number(loc))
@@ -78,7 +80,11 @@ class RewardClipping(RewardTransform):
     clamp_max: Tensor
 
     def __init__(
-        self, clamp_min: float | None = None, clamp_max: float | None = None, in_keys: Any = None, out_keys: Any = None
+        self,
+        clamp_min: float | None = None,
+        clamp_max: float | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
     ):
         super().__init__(in_keys, out_keys)
         self.register_buffer("clamp_min", torch.as_tensor(-torch.inf if clamp_min is None else clamp_min))

@@ -7,17 +7,22 @@ change values.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...errors import SpaceError
 from ...specs import TensorSpec
+from .base import ObservationTransform
+from .part import Keys
 from .spec_probe import infer_spec
-from .stateless import ObservationTransform
 
 __all__ = ["FlattenObservation", "PermuteTransform", "SqueezeTransform", "UnsqueezeTransform"]
+
+
+Shaped = TypeVar("Shaped", Tensor, TensorSpec)
 
 
 class ShapeTransform(ObservationTransform):
@@ -29,34 +34,30 @@ class ShapeTransform(ObservationTransform):
 
     elementwise = True
 
-    def __init__(self, in_keys: Any = None, out_keys: Any = None, in_keys_inv: Any = None, out_keys_inv: Any = None):
+    def __init__(
+        self, in_keys: Keys = None, out_keys: Keys = None, in_keys_inv: Keys = None, out_keys_inv: Keys = None
+    ):
         super().__init__([] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
 
-    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+    def _forward_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         """Returns a tensor or a spec with its last `num_feature_dims` dimensions (all after the batch) changed."""
         raise NotImplementedError
 
-    def _inverse_shape(self, x: Any, num_feature_dims: int) -> Any:
+    def _inverse_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         """Applies the inverse of `_forward_shape`."""
         raise NotImplementedError(f"{type(self).__name__} has no inverse.")
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for in_key, out_key in self._key_pairs:
-            value = next_tensordict.get(in_key, None)
-            if value is not None:
-                next_tensordict.set(out_key, self._forward_shape(value, value.ndim - next_tensordict.batch_dims))
-            elif not self._allow_missing:
-                raise self._missing(in_key, next_tensordict)
-        return next_tensordict
+        batch_dims = next_tensordict.batch_dims
+        return self._set_entries(
+            next_tensordict, self._key_pairs, lambda value: self._forward_shape(value, value.ndim - batch_dims)
+        )
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for out_key, in_key in self._inverse_key_pairs:
-            value = tensordict.get(out_key, None)
-            if value is not None:
-                tensordict.set(in_key, self._inverse_shape(value, value.ndim - tensordict.batch_dims))
-            elif not self._allow_missing:
-                raise self._missing(out_key, tensordict)
-        return tensordict
+        batch_dims = tensordict.batch_dims
+        return self._set_entries(
+            tensordict, self._inverse_key_pairs, lambda value: self._inverse_shape(value, value.ndim - batch_dims)
+        )
 
     @property
     def _has_inverse(self) -> bool:
@@ -115,13 +116,18 @@ class FlattenObservation(ShapeTransform):
     """
 
     def __init__(
-        self, first_dim: int, last_dim: int, in_keys: Any = None, out_keys: Any = None, allow_positive_dim: bool = False
+        self,
+        first_dim: int,
+        last_dim: int,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        allow_positive_dim: bool = False,
     ):
         super().__init__(["pixels"] if in_keys is None else in_keys, out_keys)
         self.first_dim = _validate_dim(first_dim, allow_positive_dim, "first_dim")
         self.last_dim = _validate_dim(last_dim, allow_positive_dim, "last_dim")
 
-    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+    def _forward_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return x.flatten(
             _negative_dim(self.first_dim, num_feature_dims), _negative_dim(self.last_dim, num_feature_dims)
         )
@@ -146,20 +152,20 @@ class UnsqueezeTransform(ShapeTransform):
         dim: int | None = None,
         *,
         allow_positive_dim: bool = False,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ):
         if dim is None:
             raise TypeError(f"Expected dim for {type(self).__name__}, got None. Give the dimension to change.")
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = _validate_dim(dim, allow_positive_dim, "dim")
 
-    def _unsqueeze(self, x: Any, num_feature_dims: int) -> Any:
+    def _unsqueeze(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return x.unsqueeze(_negative_dim(self.dim, num_feature_dims + 1))
 
-    def _squeeze(self, x: Any, num_feature_dims: int) -> Any:
+    def _squeeze(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return x.squeeze(_negative_dim(self.dim, num_feature_dims))
 
     _forward_shape, _inverse_shape = _unsqueeze, _squeeze
@@ -175,7 +181,11 @@ class SqueezeTransform(UnsqueezeTransform):
         in_keys_inv, out_keys_inv: the keys of inputs to change; none by default.
     """
 
-    _forward_shape, _inverse_shape = UnsqueezeTransform._squeeze, UnsqueezeTransform._unsqueeze
+    def _forward_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
+        return self._squeeze(x, num_feature_dims)
+
+    def _inverse_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
+        return self._unsqueeze(x, num_feature_dims)
 
 
 class PermuteTransform(ShapeTransform):
@@ -193,11 +203,11 @@ class PermuteTransform(ShapeTransform):
 
     def __init__(
         self,
-        dims: Any,
-        in_keys: Any = None,
-        out_keys: Any = None,
-        in_keys_inv: Any = None,
-        out_keys_inv: Any = None,
+        dims: Sequence[int],
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dims = tuple(dims)
@@ -206,12 +216,12 @@ class PermuteTransform(ShapeTransform):
             raise ValueError(f"Expected dims to be a permutation of {tuple(range(-count, 0))}, got {self.dims}.")
         self._inverse_dims = tuple(self.dims.index(dim) - count for dim in range(-count, 0))
 
-    def _forward_shape(self, x: Any, num_feature_dims: int) -> Any:
+    def _forward_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return _permute(x, self.dims)
 
-    def _inverse_shape(self, x: Any, num_feature_dims: int) -> Any:
+    def _inverse_shape(self, x: Shaped, num_feature_dims: int) -> Shaped:
         return _permute(x, self._inverse_dims)
 
 
-def _permute(x: Any, dims: tuple[int, ...]) -> Any:
+def _permute(x: Shaped, dims: tuple[int, ...]) -> Shaped:
     return x.permute(*range(x.ndim - len(dims)), *(x.ndim + dim for dim in dims))

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
@@ -57,7 +57,7 @@ def empty_statistics(shapes: Mapping[Key, torch.Size]) -> TensorDictBase:
     return data
 
 
-def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mapping[Key, Any]) -> TensorDictBase:
+def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mapping[Key, np.ndarray]) -> TensorDictBase:
     """Returns the statistics in mapped files in the folder `path`. A new folder is initialized with `state`.
 
     Keys and shapes are part of the name of the folder, so that different statistics are not shared.
@@ -78,7 +78,7 @@ def joined_statistics(path: Path, shapes: Mapping[Key, torch.Size], state: Mappi
     return TensorDict.load_memmap(path)
 
 
-def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
+def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, np.ndarray]:
     """Returns the statistics of `keys` as arrays that share memory with `shared_td`."""
     return {
         stat_key(key, stat_name): shared_td.get(stat_key(key, stat_name)).numpy()
@@ -87,13 +87,13 @@ def read(shared_td: TensorDictBase, keys: Sequence[Key]) -> dict[Key, Any]:
     }
 
 
-def write(shared_td: TensorDictBase, state: Mapping[Key, Any]) -> None:
+def write(shared_td: TensorDictBase, state: Mapping[Key, np.ndarray]) -> None:
     """Copies arrays of statistics into `shared_td`."""
     for key, value in state.items():
         np.copyto(shared_td.get(key).numpy(), value)
 
 
-def check_shared(shared_td: Any, keys: Sequence[Key]) -> None:
+def check_shared(shared_td: object, keys: Sequence[Key]) -> None:
     """Checks that `shared_td` is a TensorDict with the statistics of all `keys`.
 
     Raises:
@@ -119,7 +119,7 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def lock_for(shared_td: TensorDictBase) -> Any:
+def lock_for(shared_td: TensorDictBase) -> AbstractContextManager[Any]:
     """Returns a lock for statistics in mapped files, or a context that does nothing for others."""
     leaf: Any = next(iter(shared_td.values(include_nested=True, leaves_only=True)))
     path = getattr(leaf, "filename", None)

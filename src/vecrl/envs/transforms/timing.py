@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,13 +16,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ...specs import Bounded, Composite, Unbounded
+from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..row_masks import broadcast_mask
 from ..shared_folder import publish
 from ..spec_container import Key, join_key, split_key
 from ..step_mdp import as_keys
 from .base import Transform
 from .counters import Tracker
+from .part import Keys
 
 __all__ = ["Timer", "TrajCounter"]
 
@@ -40,9 +43,9 @@ class Timer(Transform):
     """
 
     preserves_done = True
-    _now: Any = staticmethod(perf_counter)
+    _now: Callable[[], float] = staticmethod(perf_counter)
 
-    def __init__(self, out_keys: Any = None, time_key: str = "time"):
+    def __init__(self, out_keys: Keys = None, time_key: str = "time"):
         super().__init__()
         names = as_keys(
             [f"{time_key}_{phase}" for phase in ("step", "policy", "reset")] if out_keys is None else out_keys
@@ -115,16 +118,12 @@ class TrajCounter(Tracker):
         if repeats is not None and repeats < 1:
             raise ValueError(f"Expected repeats of 1 or more, or None, got {repeats}.")
         super().__init__()
-        self._out_keys = as_keys(out_key)
+        self._out_keys: list[Key] = as_keys(out_key)
         self._repeats = repeats or 1
         self._counter = SharedCounter()
 
-    @property
-    def _done_and_count_keys(self) -> list[tuple[Key, Key]]:
-        """The pairs of keys of done flags and of their numbers."""
-        return self._cached("done_and_count_keys", self._find_count_keys)
-
-    def _find_count_keys(self) -> list[tuple[Key, Key]]:
+    @cached_property
+    def _tracked_keys(self) -> list[tuple[Key, Key]]:
         prefix, name = split_key(self.out_keys[0])
         if prefix and self.parent is not None and prefix not in self._done_prefixes:
             flags = [join_key(done_prefix, "done") for done_prefix in self._done_prefixes]
@@ -132,28 +131,17 @@ class TrajCounter(Tracker):
                 f"Expected TrajCounter's out_key beside one of the done flags {flags}, got {self.out_keys[0]!r}, in a "
                 "group without one. Give a key in a group with a done flag."
             )
-        return [
-            (join_key(done_prefix, "done"), join_key(done_prefix, name))
-            for done_prefix in ([prefix] if prefix else self._done_prefixes)
-        ]
+        return [(join_key(prefix, "done"), join_key(prefix, name))] if prefix else self._keys_beside_done(name)
 
     @property
     def supports_rollout(self) -> bool:
         return False
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for _, key in self._done_and_count_keys:
-            next_tensordict.set(key, self._of(tensordict, key))
-        return next_tensordict
+    def _next_value(self, previous: Any, source: Tensor) -> Tensor:
+        return previous
 
-    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        masks = self._masks(tensordict)
-        for done_key, key in self._done_and_count_keys:
-            done = tensordict_reset.get(done_key)
-            mask = masks.for_key(done_key)
-            was_reset = torch.ones_like(done) if mask is None else broadcast_mask(mask, done).expand_as(done)
-            tensordict_reset.set(key, self._new_numbers(was_reset))
-        return tensordict_reset
+    def _initial_value(self, source_key: Key, key: Key, tensordict: TensorDictBase, reset_td: TensorDictBase) -> Tensor:
+        return self._new_numbers(self._was_reset(tensordict, source_key, reset_td.get(source_key)))
 
     def _new_numbers(self, was_reset: Tensor) -> Tensor:
         """Returns the next numbers for the True elements of `was_reset`, zeros for others."""
@@ -161,13 +149,10 @@ class TrajCounter(Tracker):
         first_number = self._counter.next_values(int(was_reset.sum()))
         return torch.where(was_reset, (first_number + offset) // self._repeats, 0)
 
-    def _apply_to_rollout(self, root: TensorDictBase, next_td: TensorDictBase, is_first: Tensor) -> None:
-        for done_key, key in self._done_and_count_keys:
-            done = self._of(next_td, done_key)
-            was_reset = broadcast_mask(is_first, done).expand_as(done)
-            numbers = torch.where(was_reset, self._new_numbers(was_reset), -1).cummax(is_first.ndim - 1).values
-            root.set(key, numbers)
-            next_td.set(key, numbers.clone())
+    def _trajectory(self, source: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+        was_reset = broadcast_mask(is_first, source).expand_as(source)
+        numbers = torch.where(was_reset, self._new_numbers(was_reset), -1).cummax(is_first.ndim - 1).values
+        return numbers, numbers.clone()
 
     def share_state_(self, path: Path) -> None:
         """Shares the counter in the file `path` with all transforms that were given this path."""
@@ -181,22 +166,8 @@ class TrajCounter(Tracker):
         """Sets the number of started trajectories."""
         self._counter.value = int(state)
 
-    def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Adds the specs of the numbers."""
-        for done_key, key in self._done_and_count_keys:
-            flag = output_spec["full_done_spec"][done_key]
-            output_spec["full_observation_spec"][key] = self._count_spec(flag)
-        return output_spec
-
-    def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Adds the specs of the numbers, which are inputs of the next step."""
-        flags = self._require_parent().full_done_spec
-        for done_key, key in self._done_and_count_keys:
-            input_spec["full_state_spec"][key] = self._count_spec(flags[done_key])
-        return input_spec
-
-    def _count_spec(self, flag: Any) -> Bounded:
-        return Bounded(0, torch.iinfo(torch.int64).max, flag.shape, dtype=torch.int64, device=flag.device)
+    def _spec(self, spec: TensorSpec) -> TensorSpec:
+        return Bounded(0, torch.iinfo(torch.int64).max, spec.shape, dtype=torch.int64, device=spec.device)
 
 
 class SharedCounter:
@@ -226,7 +197,7 @@ class SharedCounter:
     def value(self, value: int) -> None:
         self._update(lambda _: value)
 
-    def _update(self, update: Any) -> int:
+    def _update(self, update: Callable[[int], int]) -> int:
         """Sets the count to `update(count)` and returns the previous count."""
         if self._file is None:
             previous = self._value

@@ -6,23 +6,32 @@ and transforms. It must not know which engine steps the environment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torch.types import Device
 
+from ...specs import Composite
 from ..base import EnvBase
 from ..rollout import rollout_at_once
 from ..row_masks import RowMasks, merge_into
-from ..spec_container import INPUTS, OUTPUTS, join_key
-from .base import SubmoduleAttribute, Transform, owned
+from ..spec_container import INPUTS, OUTPUTS, Key, derived, join_key
+from .action_mask import ActionMask
+from .base import Transform, owned
 from .compose import Compose
 from .counters import episode_starts
-from .function_transform import as_transform
-from .heterogeneous import heterogeneous_errors
+from .function_transform import TransformLike, as_transform
+from .part import SubmoduleAttribute
+from .row_shape_errors import Hook, heterogeneous_errors, with_heterogeneous_errors
 
 __all__ = ["TransformedEnv"]
+
+
+def _of_base(name: str, doc: str) -> Any:
+    """Returns a property with the value of the base environment."""
+    return property(lambda env: getattr(env.base_env, name), doc=doc)
 
 
 class TransformedEnv(EnvBase):
@@ -51,17 +60,17 @@ class TransformedEnv(EnvBase):
     (tensor([1, 2, 3]), tensor([1., 2., 3.]))
     """
 
-    base_env: EnvBase = SubmoduleAttribute()  # pyright: ignore[reportAssignmentType]
-    transform: Transform = SubmoduleAttribute()  # pyright: ignore[reportAssignmentType]
+    base_env = SubmoduleAttribute[EnvBase]()
+    transform = SubmoduleAttribute[Transform]()
     excluded_from_state = ("_parents", "_same_actions")
 
-    def __init__(self, env: EnvBase, transform: Any = None, *, device: Any = None):
+    def __init__(self, env: EnvBase, transform: TransformLike | None = None, *, device: Device = None):
         if not isinstance(env, EnvBase):
             raise TypeError(f"Expected an environment of vecrl.envs, got {env!r}.")
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env._allow_done_after_reset
         )
-        self._parents: dict[Any, TransformedEnv] = {}
+        self._parents: dict[tuple[int, ...], TransformedEnv] = {}
         self._locked = env.is_spec_locked
         transform = Compose() if transform is None else as_transform(transform)
         transform.set_container(self)
@@ -70,15 +79,15 @@ class TransformedEnv(EnvBase):
         env._dependents.add(self)
         if device is not None:
             env.to(device)
-        self._invalidate_specs()
+        self.empty_cache()
 
     # -- parts
 
-    def append_transform(self, transform: Any) -> Self:
+    def append_transform(self, transform: TransformLike) -> Self:
         """Appends a transform, or a function, after all others. Returns the environment."""
         return self.insert_transform(len(self._as_compose()), transform)
 
-    def insert_transform(self, index: int, transform: Any) -> Self:
+    def insert_transform(self, index: int, transform: TransformLike) -> Self:
         """Inserts a transform, or a function, before the one at `index`. Returns the environment."""
         self._as_compose().insert(index, transform)
         return self
@@ -109,40 +118,30 @@ class TransformedEnv(EnvBase):
             if previous.container is self:
                 previous.reset_parent()
         super().__setattr__(name, value)
-        self._invalidate_specs()
+        self.empty_cache()
 
-    def _parent_for(self, transform: Transform, preceding: Sequence[Transform] = ()) -> TransformedEnv:
-        """Returns the base environment with clones of the transforms `preceding` the one that asks for its parent."""
-        key = tuple(map(id, preceding))
+    def _parent_with(self, transforms: Sequence[Transform]) -> TransformedEnv:
+        """Returns the base environment with clones of `transforms`, as the parent of the transform after them."""
+        key = tuple(map(id, transforms))
         if key not in self._parents:
-            self._parents[key] = self._make_part(Compose(*[other.clone() for other in preceding]))
+            self._parents[key] = self._make_part(Compose(*[transform.clone() for transform in transforms]))
         return self._parents[key]
 
     def _make_part(self, transform: Compose) -> TransformedEnv:
         """Returns the base environment with the first transforms alone, as a parent of a later transform."""
         return TransformedEnv(self.base_env, transform)
 
-    def _clear_parents(self) -> None:
-        """Clears cached parents of transforms, so that new ones hold clones of the current transforms."""
-        self._parents.clear()
-
-    def _invalidate_specs(self) -> None:
-        """Clears cached specs and parents, and updates batch size and device from the environment and the transform."""
-        self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
-        self._device = self.transform.transform_env_device(self.base_env.device)
-        self._specs.clear()
-        self._parents.clear()
-        self.transform.empty_cache()
+    def empty_cache(self) -> None:
+        """Clears cached specs, parents and other values, and updates the batch size and the device."""
+        if "transform" in self._modules:
+            self._batch_size = self.transform.transform_env_batch_size(self.base_env.batch_size)
+            self._device = self.transform.transform_env_device(self.base_env.device)
+            self._specs.clear()
+            self._parents.clear()
+            self.transform.empty_cache()
         super().empty_cache()
 
-    def empty_cache(self) -> None:
-        """Clears cached values that depend on the environment and the transform."""
-        if "transform" in self._modules:
-            self._invalidate_specs()
-        else:
-            super().empty_cache()
-
-    def _full(self, name: str) -> Any:
+    def _full(self, name: str) -> Composite:
         if name not in self._specs:
             self._derive()
         return self._specs[name]
@@ -163,7 +162,7 @@ class TransformedEnv(EnvBase):
                 self._specs[name] = spec.lock_(recurse=True) if self._locked else spec
         self._same_actions = self._specs["action"] == base.full_action_spec  # before masks change specs
 
-    def _set_full(self, name: str, spec: Any) -> None:
+    def _set_full(self, name: str, spec: object) -> None:
         raise AttributeError(
             f"The {name} spec of a TransformedEnv is computed from its base environment and its transform. Set it on "
             "base_env, or append a transform that changes it."
@@ -172,25 +171,16 @@ class TransformedEnv(EnvBase):
     def set_spec_lock_(self, mode: bool = True) -> Self:
         """Locks or unlocks the specs, also those of the base environment. Returns this environment."""
         self._locked = mode
-        self.base_env.set_spec_lock_(mode)
-        self._invalidate_specs()
+        self.base_env.set_spec_lock_(mode)  # which clears the caches of this environment too
         return self
 
     def add_truncated_keys(self) -> Self:
         """Adds a "truncated" entry beside each "done" entry. Returns the environment."""
         self.base_env.add_truncated_keys()
-        self._invalidate_specs()
         return self
 
-    @property
-    def batch_locked(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether only TensorDicts of the batch size are accepted."""
-        return self.base_env.batch_locked
-
-    @property
-    def supports_set_state(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether `reset` can start from the state in its TensorDict."""
-        return self.base_env.supports_set_state
+    batch_locked = _of_base("batch_locked", "Whether only TensorDicts of the batch size are accepted.")
+    supports_set_state = _of_base("supports_set_state", "Whether `reset` can start from the state in its TensorDict.")
 
     def configure_parallel(self, **settings: Any) -> Self:
         """Sets how the base environment runs in parallel; settings as in `ParallelEnv`. Returns this environment."""
@@ -213,10 +203,7 @@ class TransformedEnv(EnvBase):
         input_td = self.transform._reset_env_preprocess(tensordict)
         reset_td = self._reset_base(input_td if input_td is None else self._drop_changed_keys(input_td), **kwargs)
         reset_request = TensorDict({}, reset_td.batch_size, device=self.device) if input_td is None else input_td
-        if type(reset_td) is not LazyStackedTensorDict:
-            return self.transform._reset(reset_request, reset_td)
-        with heterogeneous_errors(self.transform, self.base_env.specs):
-            return self.transform._reset(reset_request, reset_td)
+        return self._transform_reset(reset_request, reset_td)
 
     def _reset_base(self, input_td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Returns the result of a reset of the base environment, with all done flags."""
@@ -224,64 +211,77 @@ class TransformedEnv(EnvBase):
 
     def _drop_changed_keys(self, input_td: TensorDictBase) -> TensorDictBase:
         """Returns the input for the reset of the base environment, without observations of changed shape or dtype."""
-        changed = self._cached("changed", self._changed_keys)
-        return input_td.exclude(*changed) if changed else input_td
+        return input_td.exclude(*self._changed_keys) if self._changed_keys else input_td
 
-    def _changed_keys(self) -> list[Any]:
-        base, observation_spec = self.base_env, self.full_observation_spec
-        keys = [key for key in base.observation_keys if key in observation_spec and key not in base.state_keys]
-        pairs = [(key, base.full_observation_spec[key], observation_spec[key]) for key in keys]
-        return [
-            key
-            for key, before_spec, after_spec in pairs
-            if (before_spec.shape, before_spec.dtype) != (after_spec.shape, after_spec.dtype)
-        ]
+    # values of the environment and the transform that do not change between steps; reading them calls no function
+
+    @derived
+    def _has_inverse(self) -> bool:
+        return self.transform._has_inverse
+
+    @derived
+    def _preserves_done(self) -> bool:
+        return self.transform.preserves_done
+
+    @derived
+    def _transform_step(self) -> Hook:
+        return with_heterogeneous_errors(self.transform._step, self.transform, self.base_env.specs)
+
+    @derived
+    def _transform_reset(self) -> Hook:
+        return with_heterogeneous_errors(self.transform._reset, self.transform, self.base_env.specs)
+
+    @derived
+    def _base_step(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        return self.base_env._step_and_complete
+
+    @derived
+    def _action_masks(self) -> list[ActionMask]:
+        return [part for part in self.transform.modules() if isinstance(part, ActionMask)]
+
+    @derived
+    def _changed_keys(self) -> list[Key]:
+        base, before, after = self.base_env, self.base_env.full_observation_spec, self.full_observation_spec
+        keys = [key for key in base.observation_keys if key in after and key not in base.state_keys]
+        return [key for key in keys if (before[key].shape, before[key].dtype) != (after[key].shape, after[key].dtype)]
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._step_base(tensordict, *self._invert(tensordict))
-
-    def _step_base(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor | None) -> TensorDictBase:
-        """Returns the output of a step from `tensordict`; `base_td` and `mask` are the results of `_invert`."""
-        if mask is not None:
-            return self._step_masked_rows(tensordict, base_td, mask)
-        next_td = self.base_env._step_and_complete(base_td)
-        if type(next_td) is not LazyStackedTensorDict:
-            return self.transform._step(tensordict, next_td)
-        with heterogeneous_errors(self.transform, self.base_env.specs):
-            return self.transform._step(tensordict, next_td)
+        base_td, mask = self._invert(tensordict) if self._has_inverse else (tensordict, None)
+        if mask is None:
+            return self._transform_step(tensordict, self._base_step(base_td))
+        return self._step_masked_rows(tensordict, base_td, mask)
 
     def _invert(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor | None]:
         """Returns the input of the base environment, and the mask of rows to step if a transform set one, or None."""
-        if not self._cached("inverts", lambda: self.transform._has_inverse):
-            return tensordict, None
-        base_td: Any = self.transform.inv(tensordict)
-        return base_td, base_td.pop("_step", None)
+        base_td: Any = self.transform.inv(tensordict) if self._has_inverse else tensordict
+        return base_td, base_td.pop("_step", None) if self._has_inverse else None
 
     def _step_masked_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """Steps only the rows of `mask`, which a transform set."""
         masks = RowMasks({(): mask}, [()])
         if masks.none_selected:
             return self._noop_step(tensordict)
-        next_td = self._transform_step(tensordict, self.base_env._step_masked(base_td, mask), mask)
-        return masks.select(next_td, tensordict)
+        return masks.select(self._step_rows(tensordict, base_td, mask), tensordict)
 
     def _step_masked(self, tensordict: TensorDictBase, mask: Tensor) -> TensorDictBase:
         base_td, base_mask = self._invert(tensordict)
-        combined_mask = mask if base_mask is None else mask & base_mask.reshape(mask.shape)
-        next_td = self._transform_step(tensordict, self.base_env._step_masked(base_td, combined_mask), combined_mask)
-        return next_td if base_mask is None else RowMasks({(): combined_mask}, [()]).select(next_td, tensordict)
+        if base_mask is None:
+            return self._step_rows(tensordict, base_td, mask)
+        return self._step_masked_rows(tensordict, base_td, mask & base_mask.reshape(mask.shape))
 
-    def _transform_step(self, tensordict: TensorDictBase, next_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """Applies the transform to a partial step; it finds the mask under "_step" of its input."""
-        return self.transform._step(tensordict.copy().set("_step", mask), next_td)
+    def _step_rows(self, tensordict: TensorDictBase, base_td: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        """Returns the result of a partial step; the transform finds the mask under "_step" of its input."""
+        return self._transform_step(tensordict.copy().set("_step", mask), self.base_env._step_masked(base_td, mask))
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         base_td, mask = self._invert(tensordict)
-        if mask is not None or not self._cached("preserves_done", lambda: self.transform.preserves_done):
-            return self._step_base(tensordict, base_td, mask), None
+        if mask is not None:
+            return self._step_masked_rows(tensordict, base_td, mask), None
+        if not self._preserves_done:
+            return self._transform_step(tensordict, self._base_step(base_td)), None
         next_td, reset_td = self.base_env._step_and_reset_done(base_td)
         base_done = self.base_env._done_masks(next_td) if reset_td is not None else None
-        next_td = self.transform._step(tensordict, next_td)
+        next_td = self._transform_step(tensordict, next_td)
         if base_done is None:
             return next_td, None
         masks = self._done_masks(next_td)
@@ -294,10 +294,12 @@ class TransformedEnv(EnvBase):
             extra_reset = self._reset_base(self._drop_changed_keys(_with_reset_masks(reset_request, extra_masks)))
             reset_td = RowMasks(extra_masks, self.base_env.done_prefixes).select(extra_reset, reset_td)
             reset_request = _with_reset_masks(reset_request, masks)
-        return next_td, self._drop_reset_masks(self.transform._reset(reset_request, reset_td))
+        return next_td, self._drop_reset_masks(self._transform_reset(reset_request, reset_td))
 
-    def _rollout_at_once(self, steps: int, actions: Any, break_when_any_done: bool) -> TensorDictBase | None:
-        if self._cached("inverts", lambda: self.transform._has_inverse) or not self.transform.supports_rollout:
+    def _rollout_at_once(
+        self, steps: int, actions: Tensor | TensorDictBase | None, break_when_any_done: bool
+    ) -> TensorDictBase | None:
+        if self._has_inverse or not self.transform.supports_rollout:
             return None
         rollout = rollout_at_once(self.base_env, steps, actions, break_when_any_done)
         if rollout is None:
@@ -310,15 +312,17 @@ class TransformedEnv(EnvBase):
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Samples an action for every row, writes them into `tensordict` (a new one by default) and returns it."""
         base, specs = self.base_env, self.full_action_spec
-        if tensordict is not None and self._cached("masks_actions", lambda: self.transform._masks_actions):
-            return merge_into(tensordict, self.transform._mask_action_spec(tensordict, specs).rand())
+        if tensordict is not None and self._action_masks:
+            for action_mask in self._action_masks:
+                specs = action_mask._mask_action_spec(tensordict, specs)
+            return merge_into(tensordict, specs.rand())
         if self._same_actions and base._has_custom_rand_action:
             return base.rand_action(tensordict)
         return super().rand_action(tensordict)
 
     @property
     def _has_custom_rand_action(self) -> bool:
-        if type(self).rand_action is not TransformedEnv.rand_action or self.transform._masks_actions:
+        if type(self).rand_action is not TransformedEnv.rand_action or self._action_masks:
             return True
         self._full("action")  # sets _same_actions too
         return self.base_env._has_custom_rand_action and self._same_actions
@@ -336,17 +340,18 @@ class TransformedEnv(EnvBase):
 
     # -- the rest
 
-    def to(self, device: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def to(self, device: Device) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Moves inputs and outputs to another device. Returns the environment."""
         self.base_env.to(device)
         self.transform.to(device)
-        self._invalidate_specs()
+        self.empty_cache()
         return self
 
     @property
     def is_closed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the environment is closed."""
-        return self.base_env.is_closed if "base_env" in self._modules else False
+        base_env = self._modules.get("base_env")
+        return base_env is not None and base_env.is_closed  # pyright: ignore[reportReturnType]
 
     @is_closed.setter
     def is_closed(self, value: bool) -> None: ...

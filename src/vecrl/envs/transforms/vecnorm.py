@@ -1,31 +1,28 @@
 """`VecNorm`: normalizes entries by their running mean and standard deviation.
 
-The entries are columns of one table, so that a step needs one update of `RunningStats` for all entries. On the CPU the
-update runs in NumPy, otherwise on the device of the tensors. This module must not know how processes share statistics:
-that is in `shared_stats`.
+The statistics are in a `StatsTable`. This module must not know how processes share them: that is in `shared_stats`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ...errors import SpaceError
-from ...running_stats import RunningStats
 from ...specs import TensorSpec, Unbounded
+from ..base import EnvBase
 from ..row_masks import RowMasks
 from ..spec_container import Key
 from ..step_mdp import as_keys
 from .base import Transform
 from .compose import Compose
 from .elementwise import ObservationNorm, is_floating
+from .part import Keys
 from .shared_stats import (
     STAT_NAMES,
     check_shared,
@@ -36,6 +33,7 @@ from .shared_stats import (
     stat_key,
     write,
 )
+from .stats_table import Array, StatsTable
 
 __all__ = ["VecNorm"]
 
@@ -81,13 +79,13 @@ class VecNorm(Transform):
 
     def __init__(
         self,
-        in_keys: Any = None,
-        out_keys: Any = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         shared_td: TensorDictBase | None = None,
-        lock: Any = None,
+        lock: AbstractContextManager[Any] | None = None,
         decay: float = 0.9999,
         eps: float = 1e-4,
-        shapes: Sequence[Any] | None = None,
+        shapes: Sequence[Sequence[int]] | None = None,
         new_api: bool | None = None,
     ):
         super().__init__(list(DEFAULT_KEYS) if in_keys is None else in_keys, out_keys)
@@ -114,9 +112,7 @@ class VecNorm(Transform):
         return self._normalize(next_tensordict, None if mask is None else RowMasks({(): mask}, [()]))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
-        parent = self.parent
-        masks = RowMasks.from_tensordict(tensordict, "_reset", [()] if parent is None else parent.done_prefixes)
-        return self._normalize(tensordict_reset, masks or None, tolerant=True)
+        return self._normalize(tensordict_reset, self._reset_masks(tensordict) or None, tolerant=True)
 
     def _normalize(self, td: TensorDictBase, masks: RowMasks | None, tolerant: bool = False) -> TensorDictBase:
         values: list[Tensor | None] = []
@@ -140,7 +136,7 @@ class VecNorm(Transform):
                 td.set(out_key, value)
         return td
 
-    def _update(self, rows: Any, mask: Any) -> None:
+    def _update(self, rows: Array, mask: Tensor | None) -> None:
         stats = self._table.stats
         assert stats is not None
         is_learning = self.training and not self.frozen
@@ -183,7 +179,7 @@ class VecNorm(Transform):
         dtype = spec.dtype if is_floating(spec) else torch.float32
         return Unbounded(spec.shape, dtype=dtype, device=spec.device)
 
-    def _apply_transform(self, value: Any) -> Any:
+    def _apply_transform(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
             "VecNorm normalizes TensorDicts only, because it needs their batch size to find rows."
         )
@@ -261,7 +257,7 @@ class VecNorm(Transform):
                 write(self._shared, self._table.state())
 
     @staticmethod
-    def build_td_for_shared_vecnorm(env: Any, keys: Any = None) -> TensorDictBase:
+    def build_td_for_shared_vecnorm(env: EnvBase, keys: Keys = None) -> TensorDictBase:
         """Returns statistics for the `shared_td` of several transforms, in this process and in others.
 
         They are memory-mapped files that are deleted with the returned TensorDict. Keep it while they are in use.
@@ -295,148 +291,11 @@ class VecNorm(Transform):
         return f"{type(self).__name__}(keys={self.in_keys}, decay={self.decay}, eps={self.eps}, frozen={self.frozen})"
 
 
-class StatsTable:
-    """Statistics of several entries as columns of one table.
-
-    Args:
-        keys: the entries.
-        decay, eps: as in `VecNorm`.
-        shapes: the shape of each entry in one row; None if not known yet.
-
-    Attributes:
-        stats: None before `open`.
-        frozen: whether statistics are not updated.
-    """
-
-    state_classes = (RunningStats,)  # see `vecrl.snapshot`
-
-    def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
-        self.keys, self.shapes = list(keys), shapes
-        self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}
-        self.stats: RunningStats | None = None
-        self.frozen = False
-        self._slices: list[slice] = []
-
-    def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
-        """Creates the statistics, with columns for rows of these shapes. They are in NumPy if `device` is None."""
-        self.shapes = list(shapes)
-        offsets = np.cumsum([shape.numel() for shape in shapes]).tolist()
-        self._slices = [slice(offset - shape.numel(), offset) for offset, shape in zip(offsets, shapes, strict=True)]
-        self.stats = RunningStats((offsets[-1],), **self._options, device=device)
-
-    def rows(self, values: Sequence[Tensor | None], n: int) -> Any:
-        """Returns rows `[n, columns]` float64, zeros for missing entries; an array if that is faster, else a tensor."""
-        assert self.stats is not None
-        if self.stats.device is not None:
-            return self._tensor_rows(values, n)
-        rows = np.zeros((self._slices[-1].stop, n)).T  # sums over contiguous memory are faster
-        for key, value, column_slice in zip(self.keys, values, self._slices):  # noqa: B905 as strict, it takes twice as long
-            if value is not None:
-                if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
-                    return self._tensor_rows(values, n)
-                rows[:, column_slice] = _flatten_rows(key, value.numpy(), n, column_slice)
-        return rows
-
-    def _tensor_rows(self, values: Sequence[Tensor | None], n: int) -> Tensor:
-        device = next(value.device for value in values if value is not None)
-        rows = torch.zeros(n, self._slices[-1].stop, dtype=torch.float64, device=device)
-        for key, value, column_slice in zip(self.keys, values, self._slices, strict=True):
-            if value is not None:
-                rows[:, column_slice] = _flatten_rows(key, value, n, column_slice)
-        return rows
-
-    def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size) -> Any:
-        """Returns the mask of values to count: `[rows]` bool if it is equal for all columns, else `[rows, columns]`."""
-        n = batch.numel()
-        key_masks: list[Tensor | None] = [None if masks is None else masks.for_key(key) for key in self.keys]
-        complete = all(value is not None for value in values)
-        if complete and key_masks[0] is not None and all(mask is key_masks[0] for mask in key_masks):
-            return _row_mask(key_masks[0], batch)
-        device = next(value.device for value in values if value is not None)
-        mask_table = torch.zeros(n, self._slices[-1].stop, dtype=torch.bool, device=device)
-        for value, mask, column_slice in zip(values, key_masks, self._slices, strict=True):
-            if value is not None:
-                mask_table[:, column_slice] = True if mask is None else _row_mask(mask, batch).unsqueeze(-1)
-        return mask_table
-
-    def normalize(self, rows: Any, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the normalized entries, in the shape and floating dtype of `values`."""
-        assert self.stats is not None
-        mean, scale = self.stats.affine()
-        if not isinstance(rows, np.ndarray):
-            mean, scale = (torch.as_tensor(stat, device=rows.device) for stat in (mean, scale))
-        normalized = (rows - mean) * scale
-        pairs = zip(values, self._slices)  # noqa: B905 as strict, it takes twice as long
-        return [
-            None if value is None else _restore_shape(normalized[:, column_slice], value)
-            for value, column_slice in pairs
-        ]
-
-    def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
-        """Returns the key, mean and standard deviation of each entry, `[*shape]` in torch's default dtype."""
-        if self.stats is None or self.shapes is None:
-            raise RuntimeError("Expected VecNorm to have statistics, got none. Reset or step the environment first.")
-        mean, scale = (torch.as_tensor(stat).to("cpu", torch.get_default_dtype()) for stat in self.stats.affine())
-        column_slices = zip(self.keys, self._slices, self.shapes, strict=True)
-        return [
-            (key, mean[column_slice].reshape(shape), 1 / scale[column_slice].reshape(shape))
-            for key, column_slice, shape in column_slices
-        ]
-
-    def state(self) -> dict[Key, np.ndarray]:
-        """Returns copies of counts, means and sums of squared deviations, `[*shape]` float64 for each entry."""
-        assert self.stats is not None
-        assert self.shapes is not None
-        state = {name: torch.as_tensor(value).numpy(force=True) for name, value in self.stats.state_dict().items()}
-        state["count"] = np.broadcast_to(state["count"], state["mean"].shape)
-        column_slices = list(zip(self.keys, self._slices, self.shapes, strict=True))
-        return {
-            stat_key(k, name): state[name][part].reshape(shape).copy()
-            for k, part, shape in column_slices
-            for name in STAT_NAMES
-        }
-
-    def load(self, state: dict[Key, Any]) -> None:
-        """Sets the statistics to those that `state` returned."""
-        assert self.stats is not None
-        self.stats.load_state_dict(
-            {
-                name: np.concatenate([np.asarray(state[stat_key(key, name)]).reshape(-1) for key in self.keys])
-                for name in STAT_NAMES
-            }
-        )
-
-
-def _flatten_rows(key: Key, value: Any, n: int, column_slice: slice) -> Any:
-    width = column_slice.stop - column_slice.start
-    try:
-        return value.reshape(n, width)
-    except (RuntimeError, ValueError) as error:
-        raise SpaceError(
-            f"Expected {n} rows of {width} numbers at {key!r}, as before, got shape {tuple(value.shape)}."
-        ) from error
-
-
-_NUMPY_DTYPES = {torch.float16: np.float16, torch.float64: np.float64}
-
-
-def _restore_shape(values: Any, value: Tensor) -> Tensor:
-    """Returns columns as a new tensor in the shape of `value`, in its floating dtype or float32."""
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(values.astype(_NUMPY_DTYPES.get(value.dtype, np.float32), "C").reshape(value.shape))
-    return values.to(value.dtype if value.is_floating_point() else torch.float32).reshape(value.shape)
-
-
-def _row_mask(mask: Tensor, batch: torch.Size) -> Tensor:
-    """Returns a mask `[rows]`, True if any element of the row is True."""
-    return mask.reshape(batch.numel(), -1).any(-1)
-
-
 def _flat_name(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
 
 
-def _shapes(env: Any, keys: Sequence[Key]) -> dict[Key, torch.Size]:
+def _shapes(env: EnvBase, keys: Sequence[Key]) -> dict[Key, torch.Size]:
     """Returns the shape of each entry in one row."""
     specs = (env.full_observation_spec, env.full_reward_spec)
     shapes: dict[Key, torch.Size] = {}

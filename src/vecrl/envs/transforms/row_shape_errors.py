@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from tensordict import LazyStackedTensorDict, TensorDictBase
+from torch import nn
 
 from ...errors import SpaceError, VecrlError
-from ...specs import Composite, Stacked, StackedComposite
+from ...specs import Composite, Stacked, StackedComposite, TensorSpec
+
+Hook = Callable[[TensorDictBase, TensorDictBase], TensorDictBase]
 
 
 @contextmanager
-def heterogeneous_errors(transform: Any, specs: Composite) -> Iterator[None]:
+def heterogeneous_errors(transform: nn.Module, specs: Composite) -> Iterator[None]:
     """Replaces errors of a transform by a `SpaceError` if `specs` are heterogeneous. Used as a context manager.
 
     Raises:
@@ -28,7 +32,21 @@ def heterogeneous_errors(transform: Any, specs: Composite) -> Iterator[None]:
         ) from error
 
 
-def is_heterogeneous(spec: Any) -> bool:
+def with_heterogeneous_errors(hook: Hook, transform: nn.Module, specs: Composite) -> Hook:
+    """Returns a hook of a transform with errors as of `heterogeneous_errors`; `hook` itself if `specs` are equal."""
+    if not is_heterogeneous(specs):
+        return hook
+
+    def checked_hook(input_td: TensorDictBase, output_td: TensorDictBase) -> TensorDictBase:
+        if type(output_td) is not LazyStackedTensorDict:
+            return hook(input_td, output_td)
+        with heterogeneous_errors(transform, specs):
+            return hook(input_td, output_td)
+
+    return checked_hook
+
+
+def is_heterogeneous(spec: TensorSpec | None) -> bool:
     """Returns whether any entry of a spec has different specs by row."""
     if isinstance(spec, Composite) and not isinstance(spec, StackedComposite):
         return any(is_heterogeneous(sub_spec) for sub_spec in spec.values())

@@ -1,0 +1,159 @@
+"""`StatsTable`: the running statistics of several entries as columns of one table.
+
+So a step needs one update of `RunningStats` for all entries. On the CPU the update runs in NumPy, otherwise on the
+device of the tensors. This module must not know environments and transforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import SpaceError
+from ...running_stats import RunningStats
+from ..row_masks import RowMasks
+from ..spec_container import Key
+from .shared_stats import STAT_NAMES, stat_key
+
+Array = np.ndarray | Tensor
+
+
+class StatsTable:
+    """Statistics of several entries as columns of one table.
+
+    Args:
+        keys: the entries.
+        decay, eps: as in `VecNorm`.
+        shapes: the shape of each entry in one row; None if not known yet.
+
+    Attributes:
+        stats: None before `open`.
+        frozen: whether statistics are not updated.
+    """
+
+    state_classes = (RunningStats,)  # see `vecrl.snapshot`
+
+    def __init__(self, keys: Sequence[Key], decay: float, eps: float, shapes: Sequence[torch.Size] | None):
+        self.keys, self.shapes = list(keys), shapes
+        self._options = {"epsilon": 0.0, "min_variance": eps, "decay": decay}
+        self.stats: RunningStats | None = None
+        self.frozen = False
+        self._slices: list[slice] = []
+
+    def open(self, shapes: Sequence[torch.Size], device: torch.device | None) -> None:
+        """Creates the statistics, with columns for rows of these shapes. They are in NumPy if `device` is None."""
+        self.shapes = list(shapes)
+        offsets = np.cumsum([shape.numel() for shape in shapes]).tolist()
+        self._slices = [slice(offset - shape.numel(), offset) for offset, shape in zip(offsets, shapes, strict=True)]
+        self.stats = RunningStats((offsets[-1],), **self._options, device=device)
+
+    def rows(self, values: Sequence[Tensor | None], n: int) -> Array:
+        """Returns rows `[n, columns]` float64, zeros for missing entries; an array if that is faster, else a tensor."""
+        assert self.stats is not None
+        if self.stats.device is not None:
+            return self._tensor_rows(values, n)
+        rows = np.zeros((self._slices[-1].stop, n)).T  # sums over contiguous memory are faster
+        for key, value, column_slice in zip(self.keys, values, self._slices):  # noqa: B905 as strict, it takes twice as long
+            if value is not None:
+                if value.requires_grad or not value.is_cpu or value.dtype is torch.bfloat16:
+                    return self._tensor_rows(values, n)
+                rows[:, column_slice] = _flatten_rows(key, value.numpy(), n, column_slice)
+        return rows
+
+    def _tensor_rows(self, values: Sequence[Tensor | None], n: int) -> Tensor:
+        device = next(value.device for value in values if value is not None)
+        rows = torch.zeros(n, self._slices[-1].stop, dtype=torch.float64, device=device)
+        for key, value, column_slice in zip(self.keys, values, self._slices, strict=True):
+            if value is not None:
+                rows[:, column_slice] = _flatten_rows(key, value, n, column_slice)
+        return rows
+
+    def mask(self, values: Sequence[Tensor | None], masks: RowMasks | None, batch: torch.Size) -> Tensor:
+        """Returns the mask of values to count: `[rows]` bool if it is equal for all columns, else `[rows, columns]`."""
+        n = batch.numel()
+        key_masks: list[Tensor | None] = [None if masks is None else masks.for_key(key) for key in self.keys]
+        complete = all(value is not None for value in values)
+        if complete and key_masks[0] is not None and all(mask is key_masks[0] for mask in key_masks):
+            return _row_mask(key_masks[0], batch)
+        device = next(value.device for value in values if value is not None)
+        mask_table = torch.zeros(n, self._slices[-1].stop, dtype=torch.bool, device=device)
+        for value, mask, column_slice in zip(values, key_masks, self._slices, strict=True):
+            if value is not None:
+                mask_table[:, column_slice] = True if mask is None else _row_mask(mask, batch).unsqueeze(-1)
+        return mask_table
+
+    def normalize(self, rows: Array, values: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Returns the normalized entries, in the shape and floating dtype of `values`."""
+        assert self.stats is not None
+        mean, scale = self.stats.affine()
+        if not isinstance(rows, np.ndarray):
+            mean, scale = (torch.as_tensor(stat, device=rows.device) for stat in (mean, scale))
+        normalized = (rows - mean) * scale
+        pairs = zip(values, self._slices)  # noqa: B905 as strict, it takes twice as long
+        return [
+            None if value is None else _restore_shape(normalized[:, column_slice], value)
+            for value, column_slice in pairs
+        ]
+
+    def affine(self) -> list[tuple[Key, Tensor, Tensor]]:
+        """Returns the key, mean and standard deviation of each entry, `[*shape]` in torch's default dtype."""
+        if self.stats is None or self.shapes is None:
+            raise RuntimeError("Expected VecNorm to have statistics, got none. Reset or step the environment first.")
+        mean, scale = (torch.as_tensor(stat).to("cpu", torch.get_default_dtype()) for stat in self.stats.affine())
+        column_slices = zip(self.keys, self._slices, self.shapes, strict=True)
+        return [
+            (key, mean[column_slice].reshape(shape), 1 / scale[column_slice].reshape(shape))
+            for key, column_slice, shape in column_slices
+        ]
+
+    def state(self) -> dict[Key, np.ndarray]:
+        """Returns copies of counts, means and sums of squared deviations, `[*shape]` float64 for each entry."""
+        assert self.stats is not None
+        assert self.shapes is not None
+        state = {name: torch.as_tensor(value).numpy(force=True) for name, value in self.stats.state_dict().items()}
+        state["count"] = np.broadcast_to(state["count"], state["mean"].shape)
+        column_slices = list(zip(self.keys, self._slices, self.shapes, strict=True))
+        return {
+            stat_key(k, name): state[name][part].reshape(shape).copy()
+            for k, part, shape in column_slices
+            for name in STAT_NAMES
+        }
+
+    def load(self, state: Mapping[Key, Array]) -> None:
+        """Sets the statistics to those that `state` returned."""
+        assert self.stats is not None
+        self.stats.load_state_dict(
+            {
+                name: np.concatenate([np.asarray(state[stat_key(key, name)]).reshape(-1) for key in self.keys])
+                for name in STAT_NAMES
+            }
+        )
+
+
+def _flatten_rows(key: Key, value: Array, n: int, column_slice: slice) -> Any:
+    width = column_slice.stop - column_slice.start
+    try:
+        return value.reshape(n, width)
+    except (RuntimeError, ValueError) as error:
+        raise SpaceError(
+            f"Expected {n} rows of {width} numbers at {key!r}, as before, got shape {tuple(value.shape)}."
+        ) from error
+
+
+_NUMPY_DTYPES = {torch.float16: np.float16, torch.float64: np.float64}
+
+
+def _restore_shape(values: Array, value: Tensor) -> Tensor:
+    """Returns columns as a new tensor in the shape of `value`, in its floating dtype or float32."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values.astype(_NUMPY_DTYPES.get(value.dtype, np.float32), "C").reshape(value.shape))
+    return values.to(value.dtype if value.is_floating_point() else torch.float32).reshape(value.shape)
+
+
+def _row_mask(mask: Tensor, batch: torch.Size) -> Tensor:
+    """Returns a mask `[rows]`, True if any element of the row is True."""
+    return mask.reshape(batch.numel(), -1).any(-1)
