@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.snapshot.fixture_envs import Enemy, Place, RichStateEnv, play
+from tests.fixtures.state_envs import Enemy, Place, RichStateEnv, play
 
 from vecrl import checkpoint
 from vecrl.envs import GymEnv, ParallelEnv
@@ -201,13 +201,13 @@ def test_new_classes_must_be_allowed(tmp_path):
     env.rival = env.unwrapped.enemies = env.unwrapped.boss = env.unwrapped.grid = None
     with pytest.raises(
         StateError,
-        match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.snapshot.fixture_envs.Enemy'\]",
+        match=r"'env' in .*a\.ckpt does not fit the object given: .*allow=\['tests.fixtures.state_envs.Enemy'\]",
     ):
         checkpoint.load(tmp_path / "a.ckpt", env=env)
     checkpoint.load(
         tmp_path / "a.ckpt",
         env=env,
-        allow=[Enemy, "tests.snapshot.fixture_envs.Place", "tests.snapshot.fixture_envs.Mood"],
+        allow=[Enemy, "tests.fixtures.state_envs.Place", "tests.fixtures.state_envs.Mood"],
     )
     assert env.rival == Enemy(Place(1.0, 1.0))
     env.close()

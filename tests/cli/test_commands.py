@@ -35,7 +35,7 @@ def test_traceback_flag_is_accepted_anywhere(capsys):
 
 MY_ENV = """
 import gymnasium
-from tests.cli.fixture_envs import Sound
+from tests.fixtures.invalid_envs import Sound
 gymnasium.register("My-v0", Sound)
 """
 

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import GYMNASIUM, SPACES, makers
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import GYMNASIUM, SPACES, makers
 
 from vecrl.vector import AsyncVectorEnv, VectorEnv
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import Counting, counting, noise
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import Counting, counting, noise
 
 from vecrl.engine.pool import Pool
 from vecrl.engine.transition import Transition

@@ -12,8 +12,8 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import makers
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import makers
 
 from vecrl.simulators.native import make_native
 from vecrl.vector import BatchedVectorEnv, TorchWrapper, VectorEnv, make_vector_env

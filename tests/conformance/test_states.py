@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import noise
-from tests.envs.transforms.all_transforms import CASES
-from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
-from tests.snapshot.test_snapshot import through_bytes
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import noise
+from tests.fixtures.state_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv, through_bytes
+from tests.fixtures.transforms import CASES
 
 from vecrl.convert import to_vector
 from vecrl.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv

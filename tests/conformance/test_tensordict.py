@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conformance.fixture_envs import counting, noise
+from tests.fixtures.gym_envs import counting, noise
 
 from vecrl.envs import EnvBase, GymWrapper, ParallelEnv
 from vecrl.envs.seed_chain import next_seed

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.batch_buffers import BatchBuffers
 from vecrl.engine.pool import Pool

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.infos import InfoBatch, InfoPacker, Infos, merge
 

@@ -7,7 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, raises, sleeps
+from tests.fixtures.faulty_envs import Counting, raises, sleeps
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import ClosedError, PendingError, SpaceError, WorkerError

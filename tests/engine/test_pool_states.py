@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.conformance.fixture_envs import Counting
-from tests.engine.test_pool import BACKENDS, make_pool
-from tests.snapshot.fixture_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
+from tests.fixtures.gym_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.state_envs import HiddenStateEnv, OwnStateEnv, RichStateEnv
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, SpaceError, StateError, WorkerError

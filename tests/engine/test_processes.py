@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.pickling import modules_in
 from vecrl.engine.pool import Pool
@@ -86,7 +87,7 @@ def test_workers_start_with_their_modules_imported(tmp_path: Path, monkeypatch: 
     importers = tmp_path / "importers"
     (tmp_path / "recorded_module.py").write_text(
         f"import os\nwith open({str(importers)!r}, 'a') as file:\n    file.write(f'{{os.getpid()}}\\n')\n"
-        "from tests.faults.fixture_envs import Counting\nclass Recorded(Counting):\n    pass\n"
+        "from tests.fixtures.faulty_envs import Counting\nclass Recorded(Counting):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     from recorded_module import Recorded  # pyright: ignore[reportMissingImports]
@@ -132,7 +133,7 @@ def test_modules_are_found_in_pickled_factories() -> None:
         return gymnasium.make("CartPole-v1")
 
     found = modules_in(cloudpickle.dumps((make, Counting, cloudpickle.dumps(np.random.default_rng))))
-    assert {"gymnasium", "tests.faults.fixture_envs", "gymnasium.envs.classic_control.cartpole"} <= found
+    assert {"gymnasium", "tests.fixtures.faulty_envs", "gymnasium.envs.classic_control.cartpole"} <= found
     assert any(name.startswith("numpy.random") for name in found), "in a pickle within the pickle"
     assert "__main__" not in found
 

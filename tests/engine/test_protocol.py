@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.faults.fixture_envs import Interrupt, SilentError, UnpicklableError, UnprintableError
+from tests.fixtures.faulty_envs import SilentError, UnpicklableError, UnprintableError
+from tests.fixtures.interrupts import Interrupt
 
 from vecrl.engine.backends.protocol import ReplyCodec, encode_command, read_command
 from vecrl.engine.backends.worker_connection import WorkerConnection

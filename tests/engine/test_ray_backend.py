@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
-from tests.faults.test_leaked_resources import Script
-from tests.ray_cluster import TestCluster, wait_for
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until
+from tests.fixtures.ray_cluster import TestCluster
+from tests.fixtures.scripts import Script
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
 from vecrl.engine.pool import Pool
@@ -232,7 +234,7 @@ def test_scripts_start_a_quiet_ray_and_leave_no_processes(tmp_path: Path) -> Non
     home = str(("here", "1", str(tmp_path)))
     assert out.splitlines() == ["[1.0, 1.0, 1.0, 1.0]", home, "True", "(1, 3)", "True"]
     assert sorted(path.name for path in tmp_path.glob("closed-*")) == [f"closed-{i}" for i in range(4)]
-    assert wait_for(lambda: not script.others()), script.others()
+    assert wait_until(lambda: not script.others()), script.others()
 
 
 @pytest.mark.ray
@@ -255,4 +257,4 @@ def test_killed_or_interrupted_scripts_leave_no_processes(how: signal.Signals, t
     assert time.monotonic() - begin < 8.0
     assert code
     assert err.strip().endswith("KeyboardInterrupt" if how == signal.SIGINT else "")
-    assert wait_for(lambda: not script.others()), script.others()
+    assert wait_until(lambda: not script.others()), script.others()

@@ -4,7 +4,8 @@ import builtins
 from typing import Any
 
 import pytest
-from tests.faults.fixture_envs import Counting, make_pool
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import make_pool
 
 from vecrl.engine.backends.ray_cluster.options import RayOptions
 from vecrl.errors import VersionError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.conformance.fixture_envs import SPACES
+from tests.fixtures.gym_envs import SPACES
 
 from vecrl.engine.backends.ray_cluster.row_codec import RowCodec
 from vecrl.engine.batch_buffers import BatchBuffers

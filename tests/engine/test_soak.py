@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool, wait_until, workers_alive
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.processes import wait_until, workers_alive
 
 NUM_ENVS, STEPS = 64, 1600  # 102,400 environment steps
 

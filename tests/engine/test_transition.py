@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.faults.fixture_envs import BACKENDS, Counting, make_pool
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.transition import Autoreset, AutoresetMode, autoreset_mode, gymnasium_step
 

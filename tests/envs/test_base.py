@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import (
     EnvBase,
@@ -23,8 +24,6 @@ from vecrl.envs import (
 from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.specs import Bounded, Categorical, Composite, Unbounded
-
-from .counting_envs import Counting, Groups
 
 
 def test_reset_returns_observations_and_flags_without_reward() -> None:

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, TensorDict
+from tests.fixtures.tensordict_envs import Counting
 
 from vecrl.envs import EnvBase, check_env_specs
 from vecrl.specs import Bounded, Composite, Unbounded
-
-from .counting_envs import Counting
 
 torch.set_num_threads(1)
 

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import EnvBase
 from vecrl.envs.row_masks import RowMasks
 from vecrl.errors import SpaceError
-
-from .counting_envs import Counting, Groups
 
 
 def _mask(*rows: bool) -> torch.Tensor:

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import trajectory
 from vecrl.envs.trajectory import Trajectory
 from vecrl.errors import SpaceError
-
-from .counting_envs import Counting, Groups
 
 
 def _step(number: int, agents: int = 3) -> TensorDict:

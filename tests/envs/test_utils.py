@@ -6,14 +6,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential, set_interaction_type
+from tests.fixtures.tensordict_envs import Counting, Groups
 from torch.distributions import Categorical as CategoricalDistribution
 from torch.distributions import Normal
 
 from vecrl.envs import EnvBase, ExplorationType, RandomPolicy, exploration_type, set_exploration_type
 from vecrl.envs.utils import get_available_libraries
 from vecrl.specs import Bounded, Categorical, Composite, OneHot
-
-from .counting_envs import Counting, Groups
 
 
 def _actor(kind: Any = Normal) -> TensorDictSequential:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-
-from .fixture_envs import Counting, make_pool, wait_until, workers_alive
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until, workers_alive
 
 
 @pytest.fixture(scope="session", autouse=True)

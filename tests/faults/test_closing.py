@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import Counting, Gated, env_fns_with_fault, raises
+from tests.fixtures.pools import arrived, make_pool
+from tests.fixtures.processes import wait_until
 
 from vecrl.engine.closing import GRACE
 from vecrl.envs import GymWrapper, ParallelEnv
 from vecrl.errors import ClosedError, PendingError, StepTimeout, WorkerError
 from vecrl.vector import AsyncVectorEnv, RolloutWorkers, VectorEnv
 from vecrl.venv import BaseVectorEnv
-
-from .fixture_envs import Counting, Gated, arrived, env_fns_with_fault, make_pool, raises, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ANYWHERE = ["serial", "threads", "processes", pytest.param("ray", marks=pytest.mark.ray)]

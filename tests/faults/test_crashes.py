@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.faults.test_leaked_resources import Script
-
-from vecrl.engine.backends.processes import describe_exit
-from vecrl.engine.pool import Pool
-from vecrl.errors import StepTimeout, WorkerCrash
-
-from .fixture_envs import (
+from tests.fixtures.faulty_envs import (
     DEADLY,
     PLACES,
     Counting,
@@ -23,14 +17,19 @@ from .fixture_envs import (
     env_fns_with_fault,
     exits,
     is_killed,
-    make_pool,
     sleeps_forever,
     starts_children,
     starts_thread,
-    wait_until,
-    workers_alive,
     writes_much,
 )
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until, workers_alive
+from tests.fixtures.scripts import Script
+
+from vecrl.engine.backends.processes import describe_exit
+from vecrl.engine.pool import Pool
+from vecrl.errors import StepTimeout, WorkerCrash
+
 from .test_exceptions import _use
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

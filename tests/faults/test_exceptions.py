@@ -6,23 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from vecrl.engine.pool import Pool
-from vecrl.errors import PendingError, WorkerError
-
-from .fixture_envs import (
-    BACKENDS,
+from tests.fixtures.faulty_envs import (
     PLACES,
     RAISING,
     Counting,
     Fault,
     UnprintableError,
     env_fns_with_fault,
-    make_pool,
     raises,
     raises_unpicklable,
     raises_unprintable,
 )
+from tests.fixtures.pools import BACKENDS, make_pool
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import PendingError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pending import PendingCommand
 from vecrl.engine.pool import Pool
-
-from .fixture_envs import BACKENDS, Counting, make_pool
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(4, int)

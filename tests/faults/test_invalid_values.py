@@ -8,19 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.fixtures.faulty_envs import Counting, Unpicklable, Unrebuildable, env_fns_with_fault, raises, returns_value
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.errors import SerializationError, SpaceError, WorkerError
-
-from .fixture_envs import (
-    BACKENDS,
-    Counting,
-    Unpicklable,
-    Unrebuildable,
-    env_fns_with_fault,
-    make_pool,
-    raises,
-    returns_value,
-)
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)
@@ -235,7 +226,7 @@ def test_modules_that_raise_on_import(start_method: Any, tmp_path: Any, monkeypa
         "import os\n"
         f"if os.getpid() != {__import__('os').getpid()}:\n"
         "    raise RuntimeError('no worker may import me')\n"
-        "from tests.faults.fixture_envs import Counting\n"
+        "from tests.fixtures.faulty_envs import Counting\n"
         "def make():\n    return Counting()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.ray_cluster import TestCluster, wait_for
-
-from vecrl.engine.pool import Pool
-from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
-
-from .fixture_envs import (
+from tests.fixtures.faulty_envs import (
     DEADLY,
     PLACES,
     RAISING,
@@ -25,11 +20,16 @@ from .fixture_envs import (
     Unpicklable,
     Unrebuildable,
     env_fns_with_fault,
-    make_pool,
     raises,
     sleeps,
     sleeps_forever,
 )
+from tests.fixtures.pools import make_pool
+from tests.fixtures.processes import wait_until
+from tests.fixtures.ray_cluster import TestCluster
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import StepTimeout, WorkerCrash, WorkerError
 
 pytestmark = pytest.mark.ray
 ACTIONS = np.zeros(4, int)
@@ -73,7 +73,7 @@ def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
 def test_failing_constructors_leave_no_actors(cluster: TestCluster) -> None:
     with pytest.raises(WorkerError, match=r"environment 1 .* in 'construct': ArithmeticError: went wrong on purpose"):
         make_pool(env_fns_with_fault("construct", raises), "ray")
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 @pytest.mark.parametrize("fault", DEADLY, ids=lambda f: f.__name__)
@@ -104,7 +104,7 @@ def test_crashes_between_and_during_commands_are_reported() -> None:
     pid = pool.invoke("get", "pid")[1]
     pool.send([0], [0])
     os.kill(pid, signal.SIGKILL)
-    assert wait_for(lambda: not psutil.pid_exists(pid))
+    assert wait_until(lambda: not psutil.pid_exists(pid))
     begin = time.monotonic()
     pool.send([1], [0])
     with pytest.raises(WorkerCrash, match="environment 1 "):
@@ -139,7 +139,7 @@ def test_hung_actors_time_out_and_can_be_closed(stop: str, cluster: TestCluster)
     begin = time.monotonic()
     pool.close()
     assert time.monotonic() - begin < 3.0
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 def test_unpicklable_results_fail_their_environment() -> None:
@@ -161,7 +161,7 @@ def test_garbage_collected_pools_end_their_actors(cluster: TestCluster) -> None:
     assert len(cluster.actors()) == 2
     del pool
     gc.collect()
-    assert wait_for(lambda: not cluster.actors())
+    assert wait_until(lambda: not cluster.actors())
 
 
 def test_forking_the_caller_does_not_affect_actors() -> None:

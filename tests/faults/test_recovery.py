@@ -11,24 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from vecrl.engine.pool import Pool
-from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
-from vecrl.seeding import seed_for
-
-from .fixture_envs import (
-    BACKENDS,
+from tests.fixtures.faulty_envs import (
     Counting,
     env_fns_with_fault,
     exits,
     is_killed,
-    make_pool,
     raises,
     returns_value,
     sleeps_forever,
-    wait_until,
-    workers_alive,
 )
+from tests.fixtures.pools import BACKENDS, make_pool
+from tests.fixtures.processes import wait_until, workers_alive
+
+from vecrl.engine.pool import Pool
+from vecrl.errors import PendingError, StepTimeout, WorkerCrash, WorkerError
+from vecrl.seeding import seed_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)

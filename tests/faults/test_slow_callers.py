@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import Counting, env_fns_with_fault, sleeps, sleeps_forever
+from tests.fixtures.pools import arrived, make_pool
+from tests.fixtures.processes import wait_until
 
 from vecrl.engine import pending as pending_module
 from vecrl.engine.pending import PendingCommands
@@ -13,8 +16,6 @@ from vecrl.engine.pool import Pool
 from vecrl.engine.worker import Op
 from vecrl.errors import StepTimeout
 from vecrl.venv import BaseVectorEnv
-
-from .fixture_envs import Counting, arrived, env_fns_with_fault, make_pool, sleeps, sleeps_forever, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 RAY = pytest.param("ray", marks=pytest.mark.ray)

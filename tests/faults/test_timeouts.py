@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fixtures.faulty_envs import Counting, env_fns_with_fault, sleeps, sleeps_forever
+from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.pool import Pool
 from vecrl.errors import PendingError, StepTimeout, WorkerError
-
-from .fixture_envs import BACKENDS, Counting, env_fns_with_fault, make_pool, sleeps, sleeps_forever
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ACTIONS = np.zeros(3, int)

@@ -17,10 +17,9 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
+from tests.fixtures.pools import make_pool
 
 from vecrl.errors import StepTimeout
-
-from .fixture_envs import make_pool
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 N = 6

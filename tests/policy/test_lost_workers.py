@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.policy.fixture_envs import Walk
-from tests.ray_cluster import TestCluster
+from tests.fixtures.ray_cluster import TestCluster
+from tests.fixtures.walk_envs import Walk
 
 from vecrl.engine.backends.processes import ProcessBackend
 from vecrl.engine.backends.ray_cluster.options import RayOptions

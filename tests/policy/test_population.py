@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from tests.policy import fixture_envs
-from tests.policy.fixture_envs import FailingWalk, Pictures, RoomIdWalk, Walk, WalkBatch
+from tests.fixtures import walk_envs
+from tests.fixtures.batch_simulators import WalkBatch
+from tests.fixtures.walk_envs import FailingWalk, Pictures, RoomIdWalk, Walk
 
 from vecrl.errors import ClosedError, SerializationError, SpaceError, WorkerError
 from vecrl.policy import Policy, RunningNorm, alive_bonus
@@ -139,12 +140,12 @@ def test_norm_statistics_apply_from_the_next_call(batched, walks):
 
 
 def test_done_members_are_not_stepped():
-    fixture_envs.LOG.clear()
+    walk_envs.LOG.clear()
     with PopulationEvaluator(Walk, NET, 9, num_episodes=2, seed=1) as evaluator:
         result = evaluator(members(evaluator))
-    steps = [entry for entry in fixture_envs.LOG if entry[0] == "step"]
+    steps = [entry for entry in walk_envs.LOG if entry[0] == "step"]
     assert len(steps) == result.interactions == int((result.lengths * 2).sum())
-    assert fixture_envs.LOG.count(("reset", 0)) == 18
+    assert walk_envs.LOG.count(("reset", 0)) == 18
 
 
 def test_discrete_spaces_are_one_hot_and_arg_max():

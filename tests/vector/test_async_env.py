@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
-from tests.conformance.fixture_envs import Counting, Echo, counting
+from tests.fixtures.gym_envs import Counting, Echo, counting
 
 from vecrl.errors import ClosedError, PendingError, StepTimeout, VecrlError, WorkerError
 from vecrl.vector import AsyncVectorEnv, AutoresetMode, VectorEnv

@@ -1,94 +1,20 @@
 """`BatchedVectorEnv` equals gymnasium's vector environments over the same counting task, in all auto-reset modes."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.batch_simulators import CountingBatch, CountingEnv, N
 
-from vecrl.engine.simulator import BatchStep
 from vecrl.errors import ClosedError, PendingError, SpaceError
 from vecrl.simulators.native import make_native
 from vecrl.vector.batched_env import BatchedVectorEnv
 
 torch.set_num_threads(1)
 
-N = 4
 MODES = list(AutoresetMode)
-SPACES = (Box(-1, np.inf, (3,), np.float32), Discrete(3, start=-1))
-
-
-class CountingEnv(gymnasium.Env):
-    """Observes (seed, episode, time). Episodes last 1 to 3 steps, alternately terminated and truncated."""
-
-    observation_space, action_space = SPACES
-    seed, episode = 0, -1
-
-    def reset(self, *, seed=None, options=None):
-        self.episode += 1
-        if seed is not None:
-            self.seed, self.episode = seed, 0
-        self.time = (options or {}).get("time", 0)
-        return np.array([self.seed, self.episode, self.time], np.float32), {}
-
-    def step(self, action):
-        self.time += 1
-        is_over = self.time >= (self.seed + self.episode) % 3 + 1
-        invalid = self.episode % 2 == 1
-        obs = np.array([self.seed, self.episode, self.time], np.float32)
-        return obs, float(action) + self.time, is_over and invalid, is_over and not invalid, {}
-
-
-class CountingBatch:
-    """The same task as a `BatchSimulator`."""
-
-    observation_space, action_space = SPACES
-    device, metadata, render_mode = "cpu", {"render_modes": ["rgb_array"]}, None
-
-    def __init__(self, num_envs=N, dtype=torch.float32):
-        self.num_envs, self.dtype, self.closed = num_envs, dtype, 0
-        self.state = torch.tensor([[0, -1, 0]] * num_envs)
-
-    def reset(self, seeds=None, options=None):
-        self.state[:, 1] += 1
-        for i, seed in enumerate(seeds or [None] * self.num_envs):
-            if seed is not None:
-                self.state[i, :2] = torch.tensor([seed, 0])
-        self.state[:, 2] = (options or {}).get("time", 0)
-        return self.state.clone().to(self.dtype)
-
-    def reset_where(self, mask):
-        self.state[mask, 1] += 1
-        self.state[mask, 2] = 0
-        return self.state.clone().to(self.dtype)
-
-    def step(self, actions):
-        self.state[:, 2] += 1
-        is_over = self.state[:, 2] >= (self.state[:, 0] + self.state[:, 1]) % 3 + 1
-        invalid = self.state[:, 1] % 2 == 1
-        reward = actions.double() + self.state[:, 2]
-        return BatchStep(
-            self.state.clone().to(self.dtype),
-            reward,
-            is_over & invalid,
-            is_over & ~invalid,
-            {"time": self.state[:, 2].clone()},
-        )
-
-    def render(self, row):
-        return np.full((1, 1, 3), row, np.uint8)
-
-    def get_state(self):
-        return {"state": self.state.clone()}
-
-    def set_state(self, state):
-        self.state = state["state"].clone()
-
-    def close(self):
-        self.closed += 1
 
 
 def assert_same(actual, reference):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.envs.batched.test_recovery import Fragile
-from tests.faults.fixture_envs import Counting, sleeps_forever
+from tests.fixtures.faulty_envs import Counting, sleeps_forever
+from tests.fixtures.gym_envs import Fragile
 
 from vecrl.errors import StepTimeout
 from vecrl.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.faults.fixture_envs import Counting, is_killed, raises, sleeps_forever
+from tests.fixtures.faulty_envs import Counting, is_killed, raises, sleeps_forever
+from tests.fixtures.gym_envs import Fragile
 from torch import nn
 
 from vecrl.errors import (
@@ -225,23 +226,6 @@ def test_invalid_calls_raise() -> None:
     with pytest.raises(WorkerError, match=r"Expected shape \(1,\) at the root"):
         own.rollout(1)
     own.close()
-
-
-class Fragile(gymnasium.Env[Any, Any]):
-    """Raises at its third step."""
-
-    observation_space = spaces.Box(0, 9, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.count = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        if self.count == 3:
-            raise ArithmeticError("went wrong on purpose")
-        return np.full(1, self.count, np.float32), 1.0, False, False, {}
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import UNIT, Counting, Echo, counting, echoes
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import UNIT, Counting, Echo, counting, echoes
 
 from vecrl.errors import ClosedError, SpaceError, StepTimeout, WorkerError
 from vecrl.vector import SyncVectorEnv

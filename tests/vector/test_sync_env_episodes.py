@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import Echo, counting, echoes
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import Echo, counting, echoes
 
 from vecrl.errors import WorkerError
 from vecrl.vector import SyncVectorEnv, device_transfer

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import Counting, Echo, counting, echoes, makers
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import Counting, Echo, counting, echoes, makers
 
 from vecrl.errors import ClosedError, PendingError, SerializationError, SpaceError, WorkerError
 from vecrl.vector import VectorEnv, info_of

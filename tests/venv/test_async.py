@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.venv.fixture_envs import KINDS, Counting, ids_of, make
+from tests.fixtures.venv_envs import KINDS, Counting, ids_of, make
 
 from vecrl.errors import PendingError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv

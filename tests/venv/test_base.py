@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.venv.fixture_envs import FEW, KINDS, Counting, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
+from tests.fixtures.venv_envs import FEW, KINDS, Counting, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
 
 from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv, VectorEnvWrapper

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.faults.fixture_envs import Interrupt
-from tests.venv.fixture_envs import Counting, ids_of
+from tests.fixtures.interrupts import Interrupt
+from tests.fixtures.venv_envs import Counting, ids_of
 
 from vecrl.errors import WorkerError
 from vecrl.venv import BaseVectorEnv

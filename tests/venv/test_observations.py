@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.conformance.equality import assert_same
-from tests.venv.fixture_envs import KINDS, Counting, ReturnedObsEnv, make, make_returned_obs_venv
+from tests.fixtures.equality import assert_same
+from tests.fixtures.venv_envs import KINDS, Counting, ReturnedObsEnv, make, make_returned_obs_venv
 
 from vecrl.errors import SpaceError, WorkerError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import makers
-from tests.venv.fixture_envs import KINDS, ids_of
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import makers
+from tests.fixtures.venv_envs import KINDS, ids_of
 
 from vecrl.venv import BaseVectorEnv
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tests.venv.fixture_envs import Counting, ReturnedObsEnv, ids_of, make, make_returned_obs_venv
+from tests.fixtures.venv_envs import Counting, ReturnedObsEnv, ids_of, make, make_returned_obs_venv
 
 from vecrl.errors import ClosedError, SpaceError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper

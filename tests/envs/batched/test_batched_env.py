@@ -11,6 +11,15 @@ import psutil
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.batch_reference import assert_same
+from tests.fixtures.tensordict_envs import (
+    MAKERS,
+    Counting,
+    CountingTensorDictEnv,
+    DynamicSizeEnv,
+    ObjectObsEnv,
+    Stateful,
+)
 from torch import nn
 
 from vecrl.envs import (
@@ -30,9 +39,6 @@ from vecrl.envs.batched.codecs import GymCodec
 from vecrl.envs.seed_chain import next_seed
 from vecrl.errors import ClosedError, SpaceError, WorkerError
 from vecrl.specs import Composite, StackedComposite
-
-from ..counting_envs import Counting
-from .fixture_envs import MAKERS, CountingTensorDictEnv, DynamicSizeEnv, ObjectObsEnv, Stateful, assert_same
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.tensordict_envs import Counting
 
 from vecrl.envs import EnvBase, EnvCreator, GymEnv, ParallelEnv, SerialEnv
 from vecrl.envs.transforms import Compose, StepCounter, TrajCounter, TransformedEnv, VecNorm
 from vecrl.errors import SpaceError
 from vecrl.specs import Composite, Unbounded
-
-from ..counting_envs import Counting
 
 BACKENDS = [
     pytest.param(SerialEnv, id="serial"),

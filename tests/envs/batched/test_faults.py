@@ -10,12 +10,11 @@ import psutil
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import CountingTensorDictEnv, DynamicSizeEnv, FaultyEnv, dies, fails, sleeps
 
 from vecrl.envs import GymEnv, ParallelEnv, SerialEnv
 from vecrl.errors import PendingError, SpaceError, StepTimeout, WorkerCrash, WorkerError
 from vecrl.specs import Unbounded
-
-from .fixture_envs import CountingTensorDictEnv, DynamicSizeEnv, FaultyEnv, dies, fails, sleeps
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=2)])
 

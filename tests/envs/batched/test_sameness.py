@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.batch_reference import LoopReference, assert_same
+from tests.fixtures.tensordict_envs import MAKERS
 
 from vecrl.envs import ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.batched.codecs import GymCodec, TensorDictCodec
-
-from .fixture_envs import MAKERS, LoopReference, assert_same
 
 WAYS: dict[str, Any] = {
     "serial": (SerialEnv, {}),

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.batch_reference import assert_same, flat
+from tests.fixtures.tensordict_envs import MAKERS, CountingTensorDictEnv, ObjectObsEnv
 
 from vecrl.envs import EnvBase, ParallelEnv, SerialEnv, check_env_specs
 from vecrl.envs.transforms import (
@@ -28,8 +30,6 @@ from vecrl.envs.transforms import (
 )
 from vecrl.errors import SpaceError
 from vecrl.specs import Categorical, Composite, Unbounded
-
-from .fixture_envs import MAKERS, CountingTensorDictEnv, ObjectObsEnv, assert_same, flat
 
 BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)])
 

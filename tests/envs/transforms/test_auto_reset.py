@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import Counting
 
 from vecrl.envs import EnvBase
 from vecrl.envs.transforms import (
@@ -19,8 +20,6 @@ from vecrl.envs.transforms import (
     VecGymEnvTransform,
 )
 from vecrl.specs import Composite, Unbounded
-
-from ..counting_envs import Counting
 
 
 class Restarting(Counting):

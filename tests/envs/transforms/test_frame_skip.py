@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import SerialEnv
 from vecrl.envs.transforms import (
@@ -17,8 +18,6 @@ from vecrl.envs.transforms import (
 )
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..counting_envs import Counting, Groups
 
 
 def test_actions_repeat_until_each_row_is_done() -> None:

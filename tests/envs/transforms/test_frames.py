@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import Counting
 
 from vecrl.envs.transforms import CatFrames, Compose, FunctionTransform, TransformedEnv
 from vecrl.errors import SpaceError
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..counting_envs import Counting
 
 # The stacks of TorchRL for an environment that counts 0, 1, 2, 3 and is then reset.
 SAME = [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1]]

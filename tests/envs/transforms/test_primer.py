@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..counting_envs import Counting, Groups
 
 
 def primed(*args: Any, **kwargs: Any) -> TransformedEnv:

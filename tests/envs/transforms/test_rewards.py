@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, Groups
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
-from ..counting_envs import Groups
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 

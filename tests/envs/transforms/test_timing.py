@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import Counting, Groups
 
 from vecrl.envs import EnvBase
 from vecrl.envs.transforms import Compose, InitTracker, RewardSum, StepCounter, Timer, TrajCounter, TransformedEnv
-
-from ..counting_envs import Counting, Groups
 
 
 def test_timer_measures_each_phase() -> None:

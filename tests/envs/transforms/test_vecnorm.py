@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, Groups
 
 from vecrl.envs import GymEnv, ParallelEnv, check_env_specs
 from vecrl.envs.transforms import Compose, NoopResetEnv, ObservationNorm, StepCounter, TransformedEnv, VecNorm
 from vecrl.envs.transforms.shared_stats import _remove
 from vecrl.errors import SpaceError
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
-from ..counting_envs import Groups
 
 STEPS = [[[1.0, 2], [3, 8]], [[2.0, 2], [2, 5]], [[0.0, 0], [1, 1]]]
 
