@@ -15,7 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tests.fixtures.faulty_envs import Counting, is_killed, raises, sleeps_forever
-from tests.fixtures.gym_envs import Fragile
+from tests.fixtures.gym_envs import FailingEnv
 from torch import nn
 
 from vecrl.errors import (
@@ -231,7 +231,7 @@ def test_invalid_calls_raise() -> None:
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_failures_are_handled_in_their_worker(backend: Any) -> None:
     with RolloutWorkers(
-        [Fragile] * 2, lambda obs: np.zeros(len(obs), int), backend=backend, on_failure="restart"
+        [FailingEnv] * 2, lambda obs: np.zeros(len(obs), int), backend=backend, on_failure="restart"
     ) as own:
         rollout = own.rollout(5)
     assert rollout.truncated[:, 0].tolist() == [False, False, True, False, False]

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.fixtures.gym_envs import Fragile
+from tests.fixtures.gym_envs import FailsOnceEnv
 
 from vecrl.envs import GymWrapper, ParallelEnv, SerialEnv, StepCounter, TransformedEnv
 
 
 def _bare(mark: str) -> Any:
-    return GymWrapper(Fragile(mark))
+    return GymWrapper(FailsOnceEnv(mark))
 
 
 def _by_path(mark: str) -> Any:
-    return TransformedEnv(GymWrapper(Fragile(mark)), StepCounter())
+    return TransformedEnv(GymWrapper(FailsOnceEnv(mark)), StepCounter())
 
 
 @pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per_worker=1)], ids=["serial", "parallel"])
