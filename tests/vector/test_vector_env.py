@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
-import weakref
 from functools import partial
 from typing import Any
 
@@ -20,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
 from tests.fixtures.gym_envs import Counting, Echo, counting, echoes, makers
 
-from vecrl.errors import ClosedError, PendingError, SerializationError, SpaceError, WorkerError
+from vecrl.errors import PendingError, SerializationError, SpaceError, WorkerError
 from vecrl.vector import VectorEnv, info_of
 
 PLACES = [("serial", 1), ("threads", 2), ("processes", 2)]
@@ -277,8 +275,6 @@ def test_observation_mode_tuple():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"env_fns": []}, "at least one"),
-        ({"env_fns": [Counting(0)]}, "Give `lambda: gymnasium.make"),
         ({"backend": "clouds"}, "backend"),
         ({"num_workers": 0}, "num_workers"),
         ({"num_workers": "2"}, "num_workers"),
@@ -292,11 +288,6 @@ def test_observation_mode_tuple():
 def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(ValueError, match=text):
         VectorEnv(**{"env_fns": counting(1)} | arguments)
-
-
-def test_factories_without_environment_raise():
-    with pytest.raises(WorkerError, match="got None"):
-        VectorEnv([lambda: None])
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
@@ -325,37 +316,6 @@ def test_unpicklable_factories_raise():
     lock = threading.Lock()
     with pytest.raises(SerializationError, match='backend="threads"'):
         VectorEnv([lambda: (lock, Counting(0))[1]], backend="processes")
-
-
-@ALL
-def test_use_after_close_raises(backend, num_workers):
-    envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
-    envs.reset()
-    envs.close()
-    envs.close()
-    assert envs.closed
-    for use in (envs.reset, lambda: envs.step([0, 0]), lambda: envs.call("label"), lambda: envs.get_attr("label")):
-        with pytest.raises(ClosedError, match="closed"):
-            use()
-
-
-def test_environments_are_closed_once():
-    subs, fns = echoes(2)
-    with VectorEnv(fns) as envs:
-        envs.reset()
-    envs.close()
-    assert [sub.calls.count("close") for sub in subs] == [1, 1]
-
-
-@ALL
-def test_unreferenced_vectors_are_garbage_collected(backend, num_workers):
-    envs = VectorEnv(counting(2), backend=backend, num_workers=num_workers)
-    obs, _ = envs.reset()
-    pool = weakref.ref(envs._pool)
-    del envs
-    gc.collect()
-    assert pool() is None
-    assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
 
 
 @ALL

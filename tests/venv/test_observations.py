@@ -150,7 +150,7 @@ def test_vector_rewards_are_stacked(kind, num_workers):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_infos_are_passed_through(kind, num_workers):
     """Numbers keep their types, for any number of workers."""
-    infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}}]
+    infos = [{"int": 1, "float": 2.0, "wide": np.float32(3), "flag": True}, {"int": 4, "nested": {"x": ones(2)}, "env_id": "own"}]
     with make_returned_obs_venv(*((ones(2), BOX, 0.0, info) for info in infos), kind=kind, num_workers=num_workers) as envs:
         assert_same(envs.reset()[1], objects(*infos))
         assert_same(envs.step([0, 0])[4], objects(*({**info, "env_id": i} for i, info in enumerate(infos))))

@@ -1,7 +1,6 @@
 """`SerialEnv` and `ParallelEnv`: start and close, attributes, seeds, states, and copies of results."""
 
 import copy
-import gc
 import math
 from functools import partial
 from typing import Any
@@ -385,15 +384,6 @@ def test_closures_reach_processes() -> None:
 
     with ParallelEnv(2, lambda: Local()) as env:
         assert env.limit == [4, 4]
-
-
-def test_garbage_collected_batches_leave_no_processes() -> None:
-    env: Any = ParallelEnv(2, CountingTensorDictEnv, envs_per_worker=1)
-    pids = env.pid
-    del env
-    gc.collect()
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=5)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 @BOTH
