@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import Counting, counting, noise
+from tests.fixtures.gym_envs import CountingEnv, counting, noise
 
 from vecrl.engine.pool import Pool
 from vecrl.engine.transition import Transition
@@ -51,7 +51,7 @@ def test_trajectories_are_equal_on_every_backend(kind, backend, num_workers, mod
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
 def test_counting_environments_follow_the_autoreset_mode(mode):
     """Environment 0 ends after 2 steps. The expected values are listed step by step."""
-    with VectorEnv([lambda: Counting(0, 2)], autoreset_mode=mode) as envs:
+    with VectorEnv([lambda: CountingEnv(0, 2)], autoreset_mode=mode) as envs:
         envs.reset()
         seen = [envs.step([0]) for _ in range(3 if mode != AutoresetMode.DISABLED else 2)]
     counts = [obs[0].tolist() for obs, *_ in seen]

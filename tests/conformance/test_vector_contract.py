@@ -15,7 +15,7 @@ from gymnasium.error import ClosedEnvironmentError
 from tensordict import TensorDictBase
 from tests.fixtures.batch_simulators import CountingBatch
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import Counting, counting, echoes
+from tests.fixtures.gym_envs import CountingEnv, counting, echoes
 
 from vecrl.envs import EnvBase, GymWrapper, ParallelEnv, SerialEnv
 from vecrl.errors import ClosedError, SpaceError, WorkerError
@@ -53,7 +53,7 @@ TENSORDICTS: dict[str, Callable[[list[Any]], Any]] = {
 ARRAYS = VECTORS | VENVS
 
 
-class ReusedArrays(Counting):
+class ReusedArrays(CountingEnv):
     """Returns the same observation, info and array in the info each time, and writes new values to them."""
 
     def __init__(self, env_id: int, name: str):
@@ -209,8 +209,8 @@ def test_invalid_factories_raise(name: str) -> None:
     make = ARRAYS[name]
     with pytest.raises(SpaceError, match="at least one function"):
         make([])
-    environment: Any = Counting(0)
+    environment: Any = CountingEnv(0)
     with pytest.raises(SpaceError, match=r"functions that make environments.*Give `lambda: gymnasium.make"):
         make([environment])
     with pytest.raises(WorkerError, match=r"environment 1 .*Expected a function that returns an environment, got None"):
-        make([partial(Counting, 0), lambda: None])
+        make([partial(CountingEnv, 0), lambda: None])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fixtures.faulty_envs import Counting
+from tests.fixtures.faulty_envs import FaultyEnv
 from tests.fixtures.pools import BACKENDS, make_pool
 
 from vecrl.engine.infos import InfoBatch, InfoPacker, Infos, merge
@@ -114,7 +114,7 @@ def test_nested_dicts_keep_their_masks() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("wanted", [True, False])
 def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
-    class Talking(Counting):
+    class Talking(FaultyEnv):
         def step(self, action: Any) -> Any:
             obs, reward, terminated, truncated, info = super().step(action)
             if self.env_id == 1 and self.count == 2:
@@ -134,7 +134,7 @@ def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gymnasium_episode_statistics_are_preserved(backend: str) -> None:
-    make = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(Counting(length=3))] * 3
+    make = [lambda: gymnasium.wrappers.RecordEpisodeStatistics(FaultyEnv(length=3))] * 3
     pool = make_pool(make, backend)
     pool.reset()
     for _ in range(2):

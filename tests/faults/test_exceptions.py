@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.faulty_envs import (
     PLACES,
     RAISING,
-    Counting,
     Fault,
+    FaultyEnv,
     UnprintableError,
     env_fns_with_fault,
     raises,
@@ -119,7 +119,7 @@ def test_exceptions_are_attached_if_picklable(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_failing_autoresets_fail_their_row_only(backend: str) -> None:
-    class Once(Counting):
+    class Once(FaultyEnv):
         def reset(self, **keywords: Any) -> Any:
             if self.episode == 0 and self.env_id == 1:
                 self.episode = 1
@@ -142,7 +142,7 @@ def test_failing_autoresets_fail_their_row_only(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_close_failures_do_not_stop_other_closes(backend: str, tmp_path: Any) -> None:
-    class Noting(Counting):
+    class Noting(FaultyEnv):
         def close(self) -> None:
             (tmp_path / str(self.env_id)).touch()
             super().close()

@@ -170,7 +170,7 @@ def test_scripts_can_continue_after_ctrl_c(backend: str, run: type) -> None:
 def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: Path) -> None:
     (tmp_path / "slow_to_import.py").write_text(
         "import os, time\nif 'SLOW' in os.environ:\n    os.write(1, b'importing\\n')\n    time.sleep(30)\n"
-        "from tests.fixtures.faulty_envs import Counting\nclass Slow(Counting):\n    pass\n"
+        "from tests.fixtures.faulty_envs import FaultyEnv\nclass Slow(FaultyEnv):\n    pass\n"
     )
     script = run(
         """
@@ -191,7 +191,7 @@ def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: P
 def test_scripts_need_no_main_guard(run: type) -> None:
     code, out, err = run(
         """
-        class Mine(Counting):
+        class Mine(FaultyEnv):
             def __init__(self, number):
                 super().__init__(number)
         say("imported")
@@ -209,10 +209,10 @@ def test_scripts_can_register_their_environment(start_method: str, run: type) ->
     code, out, err = run(
         f"""
         import gymnasium
-        class Mine(Counting):
+        class Mine(FaultyEnv):
             pass
         gymnasium.register("Mine-v0", entry_point=Mine)
-        gymnasium.register("Theirs-v0", entry_point="tests.fixtures.faulty_envs:Counting")
+        gymnasium.register("Theirs-v0", entry_point="tests.fixtures.faulty_envs:FaultyEnv")
         makers = [lambda i=i: gymnasium.make(i).unwrapped for i in ("Mine-v0", "Theirs-v0")]
         envs = VectorEnv(makers, backend="processes", num_workers=2, start_method={start_method!r})
         say(envs.reset()[0].shape)
@@ -268,7 +268,7 @@ def test_too_few_descriptors_raise(run: type) -> None:
 def test_unclosed_environments_are_closed_at_exit(backend: str, ending: str, run: type, tmp_path: Path) -> None:
     run(
         f"""
-        class Noting(Counting):
+        class Noting(FaultyEnv):
             def close(self):
                 open({str(tmp_path)!r} + f"/closed-{{self.env_id}}", "x").close()
         envs = VectorEnv([partial(Noting, i) for i in range(4)], backend={backend!r}, num_workers=2)

@@ -15,8 +15,8 @@ from tests.fixtures.faulty_envs import (
     DEADLY,
     PLACES,
     RAISING,
-    Counting,
     Fault,
+    FaultyEnv,
     Unpicklable,
     Unrebuildable,
     env_fns_with_fault,
@@ -50,7 +50,7 @@ def use(pool: Pool, place: str) -> Any:
 def test_exceptions_have_their_traceback_in_every_command(fault: Fault) -> None:
     """Environment i raises at the i-th place. Failing constructors are tested separately, since they leave no pool."""
     places = [place for place in PLACES if place != "construct"]
-    pool = make_pool([partial(Counting, i, places[i], fault) for i in range(5)], "ray")
+    pool = make_pool([partial(FaultyEnv, i, places[i], fault) for i in range(5)], "ray")
     actions = np.zeros(5, int)
     uses = {"step": lambda: pool.step(actions), "peek": lambda: pool.invoke("call", "peek", [((), {})] * 5)}
     for i, place in enumerate(places):
@@ -99,7 +99,7 @@ def test_crashed_actors_are_reported_and_others_continue(fault: Fault) -> None:
 
 
 def test_crashes_between_and_during_commands_are_reported() -> None:
-    pool = make_pool([lambda: Counting(0, "step", sleeps_forever), Counting], "ray")
+    pool = make_pool([lambda: FaultyEnv(0, "step", sleeps_forever), FaultyEnv], "ray")
     pool.reset()
     pid = pool.invoke("get", "pid")[1]
     pool.send([0], [0])
@@ -143,8 +143,8 @@ def test_hung_actors_time_out_and_can_be_closed(stop: str, cluster: TestCluster)
 
 
 def test_unpicklable_results_fail_their_environment() -> None:
-    makers = [Counting, partial(Counting, 1, "peek", lambda env: Unpicklable()), partial(Counting, 2, "peek")]
-    pool = make_pool([*makers, partial(Counting, 3, "peek", lambda env: Unrebuildable())], "ray", 4)
+    makers = [FaultyEnv, partial(FaultyEnv, 1, "peek", lambda env: Unpicklable()), partial(FaultyEnv, 2, "peek")]
+    pool = make_pool([*makers, partial(FaultyEnv, 3, "peek", lambda env: Unrebuildable())], "ray", 4)
     pool.reset()
     with pytest.raises(WorkerError) as exc_info:
         use(pool, "peek")
@@ -156,7 +156,7 @@ def test_unpicklable_results_fail_their_environment() -> None:
 
 
 def test_garbage_collected_pools_end_their_actors(cluster: TestCluster) -> None:
-    pool = make_pool([Counting] * 2, "ray")
+    pool = make_pool([FaultyEnv] * 2, "ray")
     pool.reset()
     assert len(cluster.actors()) == 2
     del pool
@@ -165,7 +165,7 @@ def test_garbage_collected_pools_end_their_actors(cluster: TestCluster) -> None:
 
 
 def test_forking_the_caller_does_not_affect_actors() -> None:
-    pool = make_pool([Counting] * 2, "ray")
+    pool = make_pool([FaultyEnv] * 2, "ray")
     pool.reset()
     pid = os.fork()
     if pid == 0:
@@ -176,7 +176,7 @@ def test_forking_the_caller_does_not_affect_actors() -> None:
 
 
 def test_reset_recovers_from_ctrl_c() -> None:
-    pool = make_pool([partial(Counting, i) for i in range(4)], "ray", 2, step_timeout=10.0)
+    pool = make_pool([partial(FaultyEnv, i) for i in range(4)], "ray", 2, step_timeout=10.0)
     pool.reset()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     random = np.random.default_rng(1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.fixtures.ray_cluster import TestCluster
-from tests.fixtures.walk_envs import Walk
+from tests.fixtures.walk_envs import WalkEnv
 
 from vecrl.engine.backends.processes import ProcessBackend
 from vecrl.engine.backends.ray_cluster.options import RayOptions
@@ -24,7 +24,7 @@ NET = "RNN(obs_length, 3) >> Linear(3, act_length)"
 RULES: dict[str, Any] = {"num_episodes": 3, "obs_norm": True, "action_noise": 0.3, "seed": 5}
 
 
-class Mortal(Walk):
+class Mortal(WalkEnv):
     """Kills its process at the given moments, each once. Files record which moments have come."""
 
     def __init__(self, folder: str, deaths: dict[str, int]):
@@ -71,14 +71,14 @@ def test_killed_workers_do_not_change_results(
     mortal = partial(Mortal, str(tmp_path), deaths)
     with caplog.at_level(logging.WARNING, "vecrl"):
         found = evaluated(mortal, size, backend="processes", num_workers=workers)
-    assert found == evaluated(Walk, size)
+    assert found == evaluated(WalkEnv, size)
     assert len(list(tmp_path.iterdir())) == len(deaths), "they were killed"
     assert "was killed by SIGKILL" in caplog.text
     assert "evaluated again in other workers" in caplog.text
 
 
 def test_members_that_kill_every_worker_raise() -> None:
-    class Doomed(Walk):
+    class Doomed(WalkEnv):
         def step(self, action: Any) -> Any:
             os._exit(3)
 
@@ -145,7 +145,7 @@ def test_exceptions_together_with_crashes_raise(tmp_path: Path) -> None:
 
 
 def test_closing_crashed_workers_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Closing(Walk):
+    class Closing(WalkEnv):
         def close(self) -> None:
             if not (tmp_path / "closed").exists():
                 (tmp_path / "closed").touch()
@@ -181,7 +181,7 @@ def test_only_members_of_lost_workers_are_evaluated_again(tmp_path: Path) -> Non
 def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
     """The failing member is in the third of three subbatches of two, with one to three workers."""
 
-    class Failing(Walk):
+    class Failing(WalkEnv):
         def step(self, action: Any) -> Any:
             if action[0] > 0:
                 raise ArithmeticError("on purpose")
@@ -202,7 +202,7 @@ def test_failing_members_are_reported_by_index(tmp_path: Path) -> None:
 def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) -> None:
     """Ten members in five subbatches of two, since four subbatches of three would not divide better."""
 
-    class Counted(Walk):
+    class Counted(WalkEnv):
         def __init__(self) -> None:
             with open(tmp_path / "made", "a") as file:
                 file.write("x")
@@ -218,7 +218,7 @@ def test_workers_make_as_many_environments_as_there_are_members(tmp_path: Path) 
 
 @pytest.mark.parametrize("size", [2, 128])
 def test_interrupted_evaluations_do_not_wait_for_hung_workers(size: int, tmp_path: Path) -> None:
-    class Stuck(Walk):
+    class Stuck(WalkEnv):
         def step(self, action: Any) -> Any:
             if not (tmp_path / "on").exists():
                 time.sleep(600)
@@ -237,7 +237,7 @@ def test_interrupted_evaluations_do_not_wait_for_hung_workers(size: int, tmp_pat
 
 
 def test_interrupted_evaluations_stop_immediately() -> None:
-    class Slow(Walk):
+    class Slow(WalkEnv):
         def step(self, action: Any) -> Any:
             if action[0] > 0:
                 time.sleep(60.0)
@@ -256,7 +256,7 @@ def test_interrupted_evaluations_stop_immediately() -> None:
         assert time.monotonic() - began < 50.0, "no call waited for the full minute"
 
 
-class Waiting(Walk):
+class Waiting(WalkEnv):
     """Creates a file at its first step and waits there until a second file exists."""
 
     def __init__(self, folder: Path):
@@ -275,7 +275,7 @@ class Waiting(Walk):
 def test_killed_nodes_do_not_change_results(
     size: int, cluster: TestCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = evaluated(Walk, size)
+    expected = evaluated(WalkEnv, size)
     with cluster.node() as node:
 
         def kill() -> None:

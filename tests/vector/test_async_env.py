@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
-from tests.fixtures.gym_envs import Counting, Echo, counting
+from tests.fixtures.gym_envs import CountingEnv, EchoEnv, counting
 
 from vecrl.errors import PendingError, StepTimeout, VecrlError, WorkerError
 from vecrl.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
@@ -21,7 +21,7 @@ from vecrl.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 STAY = [0, 0]
 
 
-class Slow(Counting):
+class Slow(CountingEnv):
     """Takes `delay` seconds for a step with an action other than 0, a reset with options, `wait`, or closing."""
 
     def __init__(self, *args, on_close: bool = False, **kwargs):
@@ -234,7 +234,7 @@ def test_masked_resets_keep_timed_out_steps():
 @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 def test_exceptions_leave_no_pending_call(backend):
     """gymnasium stays in the waiting state. Here the failed environment is named, and continues after a reset."""
-    makers = [Echo, partial(Echo, fault_at=1)]
+    makers = [EchoEnv, partial(EchoEnv, fault_at=1)]
     with AsyncVectorEnv(makers, num_workers=2, backend=backend) as envs:
         envs.reset()
         envs.step_async(np.zeros((2, 2), np.float32))

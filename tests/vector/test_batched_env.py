@@ -6,7 +6,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.batch_simulators import CountingBatch, CountingEnv, N
+from tests.fixtures.batch_simulators import CountingBatch, N, SeededCountingEnv
 
 from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import make_native
@@ -36,7 +36,7 @@ def test_any_call_sequence_equals_gymnasium(mode, tensors, moves):
     """Steps, full and partial resets, seeds and options in any order equal gymnasium's SyncVectorEnv."""
     actual = BatchedVectorEnv(CountingBatch(), autoreset_mode=mode)
     step, reset = (actual.tensor_step, actual.tensor_reset) if tensors else (actual.step, actual.reset)
-    reference = SyncVectorEnv([CountingEnv] * N, autoreset_mode=mode)
+    reference = SyncVectorEnv([SeededCountingEnv] * N, autoreset_mode=mode)
     assert_same(reset(seed=7)[:1], reference.reset(seed=7)[:1])
     rng = np.random.default_rng(0)
     for move in moves:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fixtures.faulty_envs import Counting, sleeps_forever
+from tests.fixtures.faulty_envs import FaultyEnv, sleeps_forever
 from tests.fixtures.gym_envs import FailsOnceEnv
 
 from vecrl.errors import StepTimeout
@@ -80,7 +80,7 @@ def test_invalid_arguments_raise(wrong: Any) -> None:
 
 
 def test_timed_out_environments_can_be_cancelled() -> None:
-    makers = [Counting, partial(Counting, 1, "step", sleeps_forever)]
+    makers = [FaultyEnv, partial(FaultyEnv, 1, "step", sleeps_forever)]
     with VectorEnv(makers, backend="processes", num_workers=2, step_timeout=0.3) as envs:
         envs.reset(seed=1)
         with pytest.raises(StepTimeout, match=r"Reset \(which waits for them first\), .* cancel them") as exc_info:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.fixtures.gym_envs import UNIT, Counting, Echo, counting, echoes
+from tests.fixtures.gym_envs import UNIT, CountingEnv, EchoEnv, counting, echoes
 
 from vecrl.errors import SpaceError, StepTimeout, WorkerError
 from vecrl.vector import SyncVectorEnv
@@ -30,7 +30,7 @@ def ones(n: int) -> np.ndarray:
 def test_environments_run_one_after_another_in_this_process():
     order: list[int] = []
 
-    class Ordered(Echo):
+    class Ordered(EchoEnv):
         def step(self, action):
             order.append(int(action[0]))
             return super().step(action)
@@ -71,9 +71,9 @@ def test_metadata_has_the_autoreset_mode():
 def test_first_wrong_observation_space_is_named():
     """Observation spaces must all be Box: the first other space is a TypeError."""
     with pytest.raises(TypeError, match=r"environment 0 has Discrete\(3\)"):
-        SyncVectorEnv([lambda: Echo(spaces.Discrete(3))])
+        SyncVectorEnv([lambda: EchoEnv(spaces.Discrete(3))])
     with pytest.raises(TypeError, match=r"environment 1.*Discrete\(3\)"):
-        SyncVectorEnv([Echo, lambda: Echo(spaces.Discrete(3)), lambda: Echo(spaces.Dict())])
+        SyncVectorEnv([EchoEnv, lambda: EchoEnv(spaces.Discrete(3)), lambda: EchoEnv(spaces.Dict())])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_first_wrong_observation_space_is_named():
 def test_differing_spaces_raise_with_their_index(first, other, place):
     """A ValueError or TypeError names the two spaces and the index."""
     with pytest.raises(SpaceError, match="environment 2") as exc_info:
-        SyncVectorEnv([partial(Echo, **first), partial(Echo, **first), partial(Echo, **other)], **place)
+        SyncVectorEnv([partial(EchoEnv, **first), partial(EchoEnv, **first), partial(EchoEnv, **other)], **place)
     assert isinstance(exc_info.value, ValueError)
     assert isinstance(exc_info.value, TypeError)
     for space in (*first.values(), *other.values()):
@@ -110,7 +110,7 @@ def test_bounds_may_differ_but_action_shapes_must_match():
     """Shapes are compared, not bounds. For actions, the action shape is compared (the source compares the
     observation's)."""
     wide = spaces.Box(-9.0, 9.0, (2,), np.float32)
-    with SyncVectorEnv([Echo, lambda: Echo(wide, wide)]) as env:
+    with SyncVectorEnv([EchoEnv, lambda: EchoEnv(wide, wide)]) as env:
         env.reset()
         assert env.step(9 * ones(2))[0].shape == (2, 2)
         assert env.single_observation_space == UNIT
@@ -127,7 +127,7 @@ def test_reset_returns_observation_and_info():
     assert info["episode_index"].tolist() == [0, 0, 0]
 
 
-def seeds_of(envs: list[Echo]) -> list[Any]:
+def seeds_of(envs: list[EchoEnv]) -> list[Any]:
     return [env.calls[-1].get("seed") for env in envs]
 
 
@@ -214,7 +214,7 @@ def test_invalid_actions_raise(action, num_episodes):
 @pytest.mark.parametrize("space", [UNIT, INTEGERS, spaces.Box(0, 255, (2,), np.uint8)], ids=lambda s: s.dtype.name)
 def test_result_dtypes(space):
     """Observations have the space's dtype, rewards are float64, flags bool."""
-    with SyncVectorEnv([lambda: Echo(space)] * 2) as env:
+    with SyncVectorEnv([lambda: EchoEnv(space)] * 2) as env:
         assert env.reset()[0].dtype == space.dtype
         obs, reward, terminated, truncated, _ = env.step(ones(2))
     assert (obs.dtype, reward.dtype) == (space.dtype, np.float64)
@@ -224,7 +224,7 @@ def test_result_dtypes(space):
 def test_observations_are_cast_to_their_space():
     """Observations have the space's dtype, whatever precision the environment returns."""
 
-    class Doubles(Echo):
+    class Doubles(EchoEnv):
         def observe(self):
             return super().observe().astype(np.float64)
 
@@ -259,7 +259,7 @@ def test_render_returns_one_frame_per_environment():
 
 def test_exceptions_have_index_and_traceback():
     """The error has the index of the environment and its traceback; the batch continues after `reset`."""
-    with SyncVectorEnv([Echo, Echo, lambda: Echo(fault_at=2), Echo]) as env:
+    with SyncVectorEnv([EchoEnv, EchoEnv, lambda: EchoEnv(fault_at=2), EchoEnv]) as env:
         env.reset()
         env.step(ones(4))
         with pytest.raises(
@@ -285,9 +285,9 @@ def test_failing_factories_raise():
 
 def test_step_timeout():
     """Options of the engine are accepted: late environments are named."""
-    slow = partial(Counting, 1, delay=0.0)
+    slow = partial(CountingEnv, 1, delay=0.0)
 
-    class Slow(Counting):
+    class Slow(CountingEnv):
         def step(self, action):
             import time
 

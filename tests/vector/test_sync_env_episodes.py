@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import Echo, counting, echoes
+from tests.fixtures.gym_envs import EchoEnv, counting, echoes
 
 from vecrl.errors import WorkerError
 from vecrl.vector import SyncVectorEnv, device_transfer
@@ -63,7 +63,7 @@ def test_environments_stop_after_num_episodes():
 
 def test_dummy_observation_of_integers_is_zero():
     """A dummy observation is nan for floats, 0 for integers."""
-    with SyncVectorEnv([lambda: Echo(INTEGERS, length=1)], num_episodes=1) as env:
+    with SyncVectorEnv([lambda: EchoEnv(INTEGERS, length=1)], num_episodes=1) as env:
         env.reset()
         assert env.step(ones(1))[0].tolist() == [[1, 1]]
         obs, *_, info = env.step(ones(1))
@@ -89,7 +89,7 @@ def test_infos_of_the_last_step_are_kept():
 @pytest.mark.parametrize("place", [{}, {"backend": "processes", "num_workers": 2}], ids=["serial", "processes"])
 def test_failures_do_not_lose_episode_counts(place):
     """Episodes that end while another environment raises are counted."""
-    makers = [partial(Echo, length=1), partial(Echo, length=9, fault_at=1)]
+    makers = [partial(EchoEnv, length=1), partial(EchoEnv, length=9, fault_at=1)]
     with SyncVectorEnv(makers, num_episodes=1, **place) as env:
         env.reset()
         with pytest.raises(WorkerError, match="environment 1 ") as exc_info:
@@ -122,7 +122,7 @@ def test_empty_info_does_not_read_infos():
 
         items = keys = __iter__ = __getitem__ = values
 
-    makers = [lambda: Echo(infos=[Unread(x=1)], length=2)] * 2
+    makers = [lambda: EchoEnv(infos=[Unread(x=1)], length=2)] * 2
     with SyncVectorEnv(makers, empty_info=True) as env:
         env.reset()
         assert [env.step(ones(2))[-1] for _ in range(3)] == [{}] * 3
@@ -152,7 +152,7 @@ def test_infos_are_merged_key_by_key(key):
     """Numbers or arrays of one shape in every environment become one array; any other key becomes a list."""
     first, second, merged = INFOS[key]
     both = {"always": 1} if key == "none" else {"always": 1, "only first": 2}
-    makers = [lambda: Echo(infos=[{key: first} | both]), lambda: Echo(infos=[{key: second, "always": 2}])]
+    makers = [lambda: EchoEnv(infos=[{key: first} | both]), lambda: EchoEnv(infos=[{key: second, "always": 2}])]
     with SyncVectorEnv(makers) as env:
         env.reset()
         *_, info = env.step(ones(2))

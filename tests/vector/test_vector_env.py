@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import Counting, Echo, counting, echoes, makers
+from tests.fixtures.gym_envs import CountingEnv, EchoEnv, counting, echoes, makers
 
 from vecrl.errors import PendingError, SerializationError, SpaceError, WorkerError
 from vecrl.vector import VectorEnv, info_of
@@ -103,7 +103,7 @@ def test_infos_are_copies():
     """An environment that returns the same dict and array every time cannot change earlier results."""
     shared = {"row": np.zeros(2)}
 
-    class Same(Echo):
+    class Same(EchoEnv):
         def step(self, action):
             shared["row"] += 1
             return super().step(action)
@@ -217,7 +217,7 @@ def test_render(backend, num_workers):
 
 
 def test_info_of_one_environment():
-    with VectorEnv([partial(Echo, infos=[{}, {"x": 1, "deep": {"y": 2.0}}]), Echo]) as envs:
+    with VectorEnv([partial(EchoEnv, infos=[{}, {"x": 1, "deep": {"y": 2.0}}]), EchoEnv]) as envs:
         envs.reset()
         info = envs.step(ones(2))[-1]
     assert info_of(info, 0) == {"x": 1, "deep": {"y": 2.0}}
@@ -232,7 +232,7 @@ def test_info_of_one_environment():
 def test_differing_spaces_raise(place, backend, num_workers):
     """Also if they have equal byte sizes and different bounds."""
     other = spaces.Box(-2.0, 2.0, (2,), np.float32)
-    fns = [Echo, Echo, Echo, partial(Echo, **{place: other})]
+    fns = [EchoEnv, EchoEnv, EchoEnv, partial(EchoEnv, **{place: other})]
     with pytest.raises(SpaceError, match="environment ") as exc_info:
         VectorEnv(fns, backend=backend, num_workers=num_workers)
     assert f"its {place}_space is" in str(exc_info.value)
@@ -244,7 +244,7 @@ def test_differing_spaces_raise(place, backend, num_workers):
 def test_observation_mode_different(backend, num_workers):
     """`observation_mode="different"` works as in gymnasium; spaces of other shapes or dtypes raise."""
     bounds = [1.0, 2.0, 3.0]
-    fns = [partial(Echo, spaces.Box(-b, b, (2,), np.float32)) for b in bounds]
+    fns = [partial(EchoEnv, spaces.Box(-b, b, (2,), np.float32)) for b in bounds]
     place = {"backend": backend, "num_workers": num_workers}
     expected = gymnasium.vector.SyncVectorEnv(fns, observation_mode="different")
     with VectorEnv(fns, observation_mode="different", **place) as envs:
@@ -254,16 +254,18 @@ def test_observation_mode_different(backend, num_workers):
     expected.close()
     for wrong in (spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float64)):
         with pytest.raises(SpaceError, match="observation_space"):
-            VectorEnv([*fns, partial(Echo, wrong)], observation_mode="different", **place)
+            VectorEnv([*fns, partial(EchoEnv, wrong)], observation_mode="different", **place)
     with pytest.raises(SpaceError, match="action_space"):
-        VectorEnv([Echo, Echo, partial(Echo, action=spaces.Discrete(3))], observation_mode="different", **place)
+        VectorEnv(
+            [EchoEnv, EchoEnv, partial(EchoEnv, action=spaces.Discrete(3))], observation_mode="different", **place
+        )
 
 
 def test_observation_mode_tuple():
     """A pair: the batched and the single space."""
     single = spaces.Box(-9.0, 9.0, (2,), np.float32)
     batched = spaces.Box(-9.0, 9.0, (2, 2), np.float32)
-    with VectorEnv([Echo] * 2, observation_mode=(batched, single)) as envs:
+    with VectorEnv([EchoEnv] * 2, observation_mode=(batched, single)) as envs:
         assert envs.observation_space is batched
         assert envs.single_observation_space is single
         assert envs.reset()[0] in batched
@@ -293,7 +295,7 @@ def test_invalid_arguments_raise(arguments, text):
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
 def test_empty_spaces_are_supported(space, backend):
-    class Empty(Counting):
+    class Empty(CountingEnv):
         observation_space = action_space = space
 
         def reset(self, **kwargs):
@@ -315,13 +317,13 @@ def test_unpicklable_factories_raise():
 
     lock = threading.Lock()
     with pytest.raises(SerializationError, match='backend="threads"'):
-        VectorEnv([lambda: (lock, Counting(0))[1]], backend="processes")
+        VectorEnv([lambda: (lock, CountingEnv(0))[1]], backend="processes")
 
 
 @ALL
 def test_failures_leave_other_environments_unchanged(backend, num_workers):
     """The failed one must be reset; a masked reset returns the others' latest observations."""
-    fns = [Echo, partial(Echo, fault_at=2), Echo]
+    fns = [EchoEnv, partial(EchoEnv, fault_at=2), EchoEnv]
     with VectorEnv(fns, backend=backend, num_workers=num_workers, autoreset_mode="disabled") as envs:
         envs.reset()
         envs.step(ones(3))
@@ -339,7 +341,7 @@ def test_failures_leave_other_environments_unchanged(backend, num_workers):
 def test_failing_resets_leave_others_reset():
     """In next-step mode, environments that were reset are stepped next, not reset again."""
 
-    class Once(Counting):
+    class Once(CountingEnv):
         def reset(self, *, seed=None, options=None):
             if options == {"fail": True} and self.env_id == 1:
                 raise OSError("no")

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.fixtures.venv_envs import FEW, KINDS, Counting, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
+from tests.fixtures.venv_envs import FEW, KINDS, GatedCountingEnv, DuckTypedEnv, SeededDuckTypedEnv, ids_of, make
 
 from vecrl.errors import ClosedError, PendingError, SpaceError, StepTimeout, WorkerError
 from vecrl.venv import BaseVectorEnv, DummyVectorEnv, RayVectorEnv, ShmemVectorEnv, SubprocVectorEnv, VectorEnvWrapper
@@ -134,10 +134,10 @@ def test_attributes(envs):
 
 
 def test_reserved_names_list_every_environment(envs):
-    assert envs.metadata == [Counting.metadata] * 3
+    assert envs.metadata == [GatedCountingEnv.metadata] * 3
     assert envs.spec == [None] * 3
-    assert envs.action_space == [Counting.action_space] * 3
-    assert envs.observation_space == [Counting.observation_space] * 3
+    assert envs.action_space == [GatedCountingEnv.action_space] * 3
+    assert envs.observation_space == [GatedCountingEnv.observation_space] * 3
     assert envs.reward_range == [(-np.inf, np.inf)] * 3
     envs.set_env_attr("action_space", gymnasium.spaces.Discrete(7), 1)
     assert envs.action_space[1].n == 7
@@ -157,7 +157,7 @@ class Label(gymnasium.Wrapper):
 @pytest.mark.parametrize("kind", ["dummy", "subproc"])
 def test_get_reads_through_wrappers_and_set_reaches_the_innermost(kind):
     """As in Tianshou's worker processes; its dummy class reads only the innermost environment."""
-    with make(kind, 2, maker=lambda i: Label(gymnasium.wrappers.TimeLimit(Counting(i), 2))) as envs:
+    with make(kind, 2, maker=lambda i: Label(gymnasium.wrappers.TimeLimit(GatedCountingEnv(i), 2))) as envs:
         assert envs.get_env_attr("label") == ["outside"] * 2
         assert envs.get_env_attr("i") == ["hidden"] * 2
         assert envs.get_env_attr("length") == [3, 3]
@@ -192,7 +192,7 @@ def test_exceptions_name_their_environment_and_others_continue(envs):
 def test_timed_out_steps_do_not_shift_later_ones(kind, num_workers, ids, tmp_path):
     """The late step is collected by `step(None)` or dropped by a reset; no later step is mistaken for it."""
     gate, patience = tmp_path / "gate", 0.2 if kind == "dummy" else 30
-    with make(kind, 3, num_workers, step_timeout=0.1, maker=lambda i: Counting(i, 9, gate, patience)) as envs:
+    with make(kind, 3, num_workers, step_timeout=0.1, maker=lambda i: GatedCountingEnv(i, 9, gate, patience)) as envs:
         envs._pool.step_timeout = 30
         envs.reset()
         envs._pool.step_timeout = 0.1
@@ -219,7 +219,7 @@ def test_timed_out_steps_do_not_shift_later_ones(kind, num_workers, ids, tmp_pat
 @pytest.mark.parametrize("ids", [None, 2, [1, 2]])
 def test_timed_out_environments_can_be_cancelled(ids, tmp_path):
     never = tmp_path / "gate"
-    with VectorEnvWrapper(make("shmem", 3, 3, maker=lambda i: Counting(i, 9, never, 600), step_timeout=0.3)) as envs:
+    with VectorEnvWrapper(make("shmem", 3, 3, maker=lambda i: GatedCountingEnv(i, 9, never, 600), step_timeout=0.3)) as envs:
         envs.reset()
         with pytest.raises(StepTimeout, match="2"):
             envs.step([0, 0, 2])
@@ -266,12 +266,12 @@ def test_duck_typed_environments(kind):
 )
 def test_invalid_arguments_raise(arguments, text):
     with pytest.raises(ValueError, match=f"Expected {text}"):
-        DummyVectorEnv([Counting] * 2, **arguments)
+        DummyVectorEnv([GatedCountingEnv] * 2, **arguments)
 
 
 def test_invalid_start_methods_raise():
     with pytest.raises(ValueError, match="context"):
-        SubprocVectorEnv([Counting], context="thread")
+        SubprocVectorEnv([GatedCountingEnv], context="thread")
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
@@ -289,7 +289,7 @@ def test_accepts_tianshous_positional_arguments():
 
 
 def test_one_worker_per_environment_by_default():
-    with ShmemVectorEnv([Counting] * 4) as apart, ShmemVectorEnv([Counting] * 4, num_workers=2) as together:
+    with ShmemVectorEnv([GatedCountingEnv] * 4) as apart, ShmemVectorEnv([GatedCountingEnv] * 4, num_workers=2) as together:
         own = {pid for envs in (apart, together) for pid in (card.pid for card in envs._pool.worker_infos)}
         assert len(own) == 6
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from tests.fixtures.equality import assert_same
-from tests.fixtures.venv_envs import KINDS, Counting, ReturnedObsEnv, make, make_returned_obs_venv
+from tests.fixtures.venv_envs import KINDS, GatedCountingEnv, ReturnedObsEnv, make, make_returned_obs_venv
 
 from vecrl.errors import SpaceError, WorkerError
 
@@ -168,4 +168,4 @@ def test_no_pending_environments_give_empty_results(kind):
         assert (rew.dtype, terminated.dtype, infos.dtype) == (float, bool, object)
     with make_returned_obs_venv((DICTS[0], DICT), (DICTS[1], DICT), kind=kind, wait_num=1, stack_dicts=True) as envs:
         assert envs.step(None)[0]["b"].shape == (0, 2)
-    assert Counting.observation_space.shape == (3,)
+    assert GatedCountingEnv.observation_space.shape == (3,)

@@ -13,11 +13,11 @@ from tensordict import TensorDict
 from tests.fixtures.batch_reference import assert_same
 from tests.fixtures.tensordict_envs import (
     MAKERS,
-    Counting,
+    CountingRowsEnv,
     CountingTensorDictEnv,
     DynamicSizeEnv,
     ObjectObsEnv,
-    Stateful,
+    StatefulEnv,
 )
 from torch import nn
 
@@ -44,7 +44,7 @@ BOTH = pytest.mark.parametrize("kind", [SerialEnv, partial(ParallelEnv, envs_per
 
 @BOTH
 def test_batch_size_and_specs(kind: Any) -> None:
-    with kind(3, partial(Counting, 2, 3)) as env:
+    with kind(3, partial(CountingRowsEnv, 2, 3)) as env:
         assert env.batch_size == (3, 2)
         assert env.action_spec.shape == (3, 2, 2)
         assert type(env.full_action_spec) is Composite
@@ -120,7 +120,7 @@ def test_new_keywords_apply_immediately(kind: Any) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("make", [CountingTensorDictEnv, lambda **_: GymEnv("CartPole-v1")], ids=["tally", "gym"])
+@pytest.mark.parametrize("make", [CountingTensorDictEnv, lambda **_: GymEnv("CartPole-v1")], ids=["counting", "gym"])
 def test_new_keywords_do_not_change_seeds(kind: Any, make: Any) -> None:
     with kind(2, make) as env, kind(2, make) as other:
         for item in (env, other):
@@ -146,7 +146,7 @@ def test_keywords_per_environment() -> None:
 
 def test_incompatible_environments_raise() -> None:
     with pytest.raises(SpaceError, match="one batch size"):
-        SerialEnv(2, [partial(Counting, 2), partial(Counting, 2, 3)])
+        SerialEnv(2, [partial(CountingRowsEnv, 2), partial(CountingRowsEnv, 2, 3)])
     makers = [CountingTensorDictEnv, CountingTensorDictEnv, partial(GymEnv, "CartPole-v1")]
     with pytest.raises(SpaceError, match=r"(?s)action at 'action'.*environment 0 has .*and environment 2 has "):
         SerialEnv(3, makers)
@@ -261,7 +261,7 @@ def test_results_are_copies(kind: Any) -> None:
 def test_keywords_and_states_reach_environments(kind: Any) -> None:
     with kind(2, CountingTensorDictEnv) as env:
         assert env.reset(count=7)["count"].flatten().tolist() == [7, 7]
-    with kind(2, Stateful) as env:
+    with kind(2, StatefulEnv) as env:
         start = TensorDict({"place": torch.tensor([[0.5], [1.0]])}, [2])
         assert env.reset(start)["place"].flatten().tolist() == [0.5, 1.0]
         data = env.step(TensorDict({"place": torch.tensor([[0.0], [1.5]]), "action": torch.ones(2, 1)}, [2]))
@@ -325,7 +325,7 @@ def test_states_of_all_environments_restore(kind: Any) -> None:
 
 
 def test_added_truncated_keys() -> None:
-    with SerialEnv(2, partial(Counting, 2)) as env:
+    with SerialEnv(2, partial(CountingRowsEnv, 2)) as env:
         rollout = env.add_truncated_keys().rollout(5, break_when_any_done=False, set_truncated=True)
         assert rollout["next", "truncated"].flatten().tolist() == [False] * 4 + [True] + [False] * 4 + [True]
         assert not rollout["truncated"].any()
@@ -367,11 +367,11 @@ def test_env_creators_are_accepted() -> None:
 
 
 def test_environment_metadata() -> None:
-    meta = EnvMetaData.metadata_from_env(Counting(2, 3))
+    meta = EnvMetaData.metadata_from_env(CountingRowsEnv(2, 3))
     assert (meta.batch_size, meta.device, meta.batch_locked) == ((2,), None, True)
     assert meta.tensordict is not None
     assert meta.tensordict["next", "count"].shape == (2, 1)
-    assert meta.spec("action") == Counting(2, 3).action_spec
+    assert meta.spec("action") == CountingRowsEnv(2, 3).action_spec
     assert cloudpickle.loads(cloudpickle.dumps(meta)).specs == meta.specs
 
 

@@ -85,7 +85,7 @@ rounds = st.lists(st.tuples(masks, masks), min_size=1, max_size=8)
 
 
 @settings(max_examples=25)
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "talking", "growing", "stateful"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "talking", "growing", "stateful"])
 @given(rounds)
 def test_partial_steps_and_resets_equal_loops(kinds: str, script: list[tuple[list[bool], list[bool]]]) -> None:
     with SerialEnv(3, MAKERS[kinds], envs_per_worker=2) as env:
@@ -94,7 +94,7 @@ def test_partial_steps_and_resets_equal_loops(kinds: str, script: list[tuple[lis
 
 def test_partial_steps_and_resets_of_processes_equal_loops() -> None:
     script = [([True, False, True], [False, True, False]), ([True, True, True], [True, False, True])] * 3
-    for kinds in ("tally", "cartpole", "classes"):
+    for kinds in ("counting", "cartpole", "classes"):
         with ParallelEnv(3, MAKERS[kinds], envs_per_worker=2) as env:
             _partial(env, LoopReference(MAKERS[kinds]), script)
 
@@ -134,7 +134,7 @@ def test_masks_reach_batched_environments_within_the_batch(script: list[list[boo
             assert_same(root, expected)
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole"])
 def test_rollouts_are_equal_on_every_backend(kinds: str) -> None:
     rollout = []
     for kind, options in WAYS.values():
@@ -179,7 +179,7 @@ def test_gym_codec_equals_tensordict_codec() -> None:
         assert actual["next", "terminated"].any() or actual["next", "done"].sum() > 3
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "sizes"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "sizes"])
 def test_reset_rows_arrive_with_the_step(kinds: str) -> None:
     with SerialEnv(3, MAKERS[kinds]) as env:
         env.set_seed(0)

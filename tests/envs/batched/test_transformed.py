@@ -57,7 +57,7 @@ def _pixels() -> Compose:
 
 
 SEEN: dict[str, Any] = {
-    "tally": (MAKERS["tally"], partial(_unsqueezing, "seen")),
+    "counting": (MAKERS["counting"], partial(_unsqueezing, "seen")),
     "objects": (
         [partial(ObjectObsEnv, 2), partial(ObjectObsEnv, 3), partial(ObjectObsEnv, 9)],
         partial(_unsqueezing, "seen"),
@@ -112,7 +112,7 @@ def test_shape_transforms_are_equal_inside_and_outside_a_batch(kind: Any, name: 
 
 
 def test_unselected_rows_keep_the_callers_values() -> None:
-    with SerialEnv(3, MAKERS["tally"]) as env:
+    with SerialEnv(3, MAKERS["counting"]) as env:
         mask = torch.tensor([[False], [True], [False]])
         data = env.reset().set("count", torch.full((3, 1), 7)).set("_reset", mask)
         assert env.reset(data)["count"].flatten().tolist() == [7, 0, 7]
@@ -120,7 +120,7 @@ def test_unselected_rows_keep_the_callers_values() -> None:
         assert env.step(data)["next", "count"].flatten().tolist() == [7, 1, 7]
 
 
-@pytest.mark.parametrize("kinds", ["tally", "cartpole", "classes", "groups"])
+@pytest.mark.parametrize("kinds", ["counting", "cartpole", "classes", "groups"])
 def test_empty_resets_fill_missing_entries_with_zeros(kinds: str) -> None:
     with SerialEnv(3, MAKERS[kinds]) as env:
         complete = env.reset()
