@@ -158,12 +158,12 @@ def test_other_processes_can_continue(tmp_path, backend):
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(script), str(tmp_path / "a.ckpt")]
-    message_text = [
+    outputs = [
         subprocess.run([*command, what, backend], capture_output=True, text=True, check=True, timeout=60).stdout
         for what in ("save", "load")
     ]
-    assert message_text[0] == message_text[1]
-    assert len(message_text[0]) > 500
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) > 500
 
 
 def test_one_file_holds_transforms_statistics_and_workers(tmp_path):

@@ -124,11 +124,11 @@ def test_infos_are_sent_only_if_requested(wanted: bool, backend: str) -> None:
     pool = make_pool([lambda i=i: Talking(i) for i in range(3)], backend, infos=wanted)
     assert dict(pool.reset().infos.items()) == ({i: {"env_id": i} for i in range(3)} if wanted else {})
     for count in (1, 2, 3):
-        message_text = dict(pool.step(np.zeros(3, int)).infos.items())
+        infos = dict(pool.step(np.zeros(3, int)).infos.items())
         expected: dict[int, Any] = {i: {"count": count} for i in range(3)}
         if count == 2:
             expected[1] = {"word": "two", "deep": {"count": 2}}
-        assert message_text == (expected if wanted else {})
+        assert infos == (expected if wanted else {})
     pool.close()
 
 

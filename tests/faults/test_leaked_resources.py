@@ -163,8 +163,8 @@ def test_scripts_can_continue_after_ctrl_c(backend: str, run: type) -> None:
     os.killpg(script.process.pid, signal.SIGINT)
     code, out, err = script.finish()
     assert (code, err) == (0, "")
-    message_text = [line for line in out.splitlines() if line != "asleep"]
-    assert message_text == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
+    lines = [line for line in out.splitlines() if line != "asleep"]
+    assert lines == ["interrupted", str([[1.0, 0.0]] * 4), str([[1.0, 1.0]] * 4)]
 
 
 def test_ctrl_c_during_worker_imports_leaves_no_processes(run: type, tmp_path: Path) -> None:

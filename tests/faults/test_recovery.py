@@ -275,11 +275,11 @@ def test_results_are_the_same_on_every_backend(tmp_path: Any) -> None:
     for number, backend in enumerate(BACKENDS):
         pool = _pool(backend, raises, tmp_path / f"mark{number}", check_nan=True)
         t = pool.reset([1, 2, 3])
-        own_value = [dict(t.infos.items())]
+        values = [dict(t.infos.items())]
         for _ in range(4):
             t = pool.step(ACTIONS, reset_done=True)
-            own_value += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
-        rows.append(own_value)
+            values += [t.obs.tolist(), t.reward.tolist(), t.truncated.tolist(), dict(t.infos.items())]
+        rows.append(values)
         pool.close()
     assert rows[0] == rows[1] == rows[2]
 

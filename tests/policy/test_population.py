@@ -174,8 +174,8 @@ def test_results_do_not_depend_on_backend_and_workers(backend, num_workers, net,
             population = members(evaluator)
             return [evaluator(population) for _ in range(3)]
 
-    for local_value, existing in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
-        same(local_value, existing)
+    for expected, actual in zip(run(), run(backend=backend, num_workers=num_workers), strict=True):
+        same(expected, actual)
 
 
 @pytest.mark.parametrize("env", [WalkEnv, "walks::walk", "native::Pendulum-v1"])

@@ -18,8 +18,8 @@ MODES = list(AutoresetMode)
 
 
 def assert_same(actual, reference):
-    for own_value, other in zip(actual, reference, strict=True):
-        np.testing.assert_array_equal(np.asarray(own_value), np.asarray(other))
+    for value, expected in zip(actual, reference, strict=True):
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(expected))
 
 
 masks = st.lists(st.booleans(), min_size=N, max_size=N).filter(any)
@@ -94,8 +94,8 @@ def test_num_episodes(mode, dtype):
         assert torch.equal(obs[~is_over & ~last], expected[0][~is_over & ~last])
         final = expected[4]["final_obs"] if mode is AutoresetMode.SAME_STEP else expected[0]
         assert torch.equal(obs[last], final[last])
-        for received, wanted_value in zip((reward, terminated, truncated), expected[1:4], strict=True):
-            assert torch.equal(received[~is_over], wanted_value[~is_over])
+        for received, expected_value in zip((reward, terminated, truncated), expected[1:4], strict=True):
+            assert torch.equal(received[~is_over], expected_value[~is_over])
         assert reward[is_over].isnan().all()
         assert (terminated & truncated)[is_over].all()
         assert (obs[is_over].isnan() if dtype == torch.float32 else obs[is_over] == 0).all()
@@ -210,8 +210,8 @@ def test_one_compiled_graph_without_breaks():
     state = env.simulator.get_state()
     expected = act_and_step(obs)
     env.simulator.set_state(state)
-    for received, wanted_value in zip(compiled(obs), expected, strict=True):
-        torch.testing.assert_close(received, wanted_value)
+    for received, expected_value in zip(compiled(obs), expected, strict=True):
+        torch.testing.assert_close(received, expected_value)
 
 
 def test_native_tasks_in_same_step_mode_equal_gymnasium():

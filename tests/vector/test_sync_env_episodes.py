@@ -42,19 +42,19 @@ def test_environments_stop_after_num_episodes():
             for sub in envs + late:
                 sub.calls.clear()
             env.reset()
-            message_text = [env.step(ones(2)) for _ in range(8)]
-            counts = [obs[:, 0].tolist() for obs, *_ in message_text]
+            results = [env.step(ones(2)) for _ in range(8)]
+            counts = [obs[:, 0].tolist() for obs, *_ in results]
             nan = pytest.approx(np.nan, nan_ok=True)
             assert counts[:4] == [[1, 1], [0, 2], [1, 0], [2, 1]]  # row 0 ends its last episode with the real 2
             assert counts[4:6] == [[nan, 2], [nan, 3]]
             assert counts[6:] == [[nan, nan], [nan, nan]]
-            rewards = [reward.tolist() for _, reward, *_ in message_text]
+            rewards = [reward.tolist() for _, reward, *_ in results]
             assert rewards == [[1, 1]] * 4 + [[nan, 1]] * 2 + [[nan, nan]] * 2
-            ends = [terminated.tolist() for _, _, terminated, *_ in message_text]
+            ends = [terminated.tolist() for _, _, terminated, *_ in results]
             assert ends[:4] == [[False, False], [True, False], [False, True], [True, False]]
             assert ends[4:] == [[True, False], [True, True], [True, True], [True, True]]
-            assert message_text[3][3].tolist() == [False, False]
-            assert message_text[4][3].tolist() == [True, False]
+            assert results[3][3].tolist() == [False, False]
+            assert results[4][3].tolist() == [True, False]
             resets = [sum(isinstance(call, dict) for call in sub.calls) for sub in envs + late]
             steps = [sum(isinstance(call, np.ndarray) for call in sub.calls) for sub in envs + late]
             assert resets == [2, 2]
@@ -233,11 +233,11 @@ def test_calls_use_one_transfer(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_results_equal_host_results():
     """On a real device, each result stays correct after later steps."""
-    with SyncVectorEnv(counting(3, 2), device="cuda") as existing, SyncVectorEnv(counting(3, 2)) as local_value:
-        pairs = [(existing.reset()[0], local_value.reset()[0])]
+    with SyncVectorEnv(counting(3, 2), device="cuda") as on_device, SyncVectorEnv(counting(3, 2)) as on_host:
+        pairs = [(on_device.reset()[0], on_host.reset()[0])]
         for _ in range(20):
             action = torch.ones(3, dtype=torch.int64, device="cuda")
-            pairs.append((existing.step(action)[0], local_value.step(action.cpu())[0]))
+            pairs.append((on_device.step(action)[0], on_host.step(action.cpu())[0]))
     for actual, expected in pairs:
         assert actual.is_cuda
         assert actual.cpu().numpy().tolist() == expected.tolist()

@@ -54,7 +54,7 @@ def test_edits_of_results_do_not_affect_later_ones(backend, num_workers, keep):
     """The caller may write to results, whether it keeps the last 0 or 7 of them."""
 
     def life(edit: bool, mode: str) -> list[Any]:
-        message_text, stored = [], []
+        results, stored = [], []
         with VectorEnv(makers("dict", 3), backend=backend, num_workers=num_workers, autoreset_mode=mode) as envs:
             envs.reset(seed=1)
             for step in range(20):
@@ -63,28 +63,28 @@ def test_edits_of_results_do_not_affect_later_ones(backend, num_workers, keep):
                     result: Any = (obs, info)
                 else:
                     result = envs.step(np.ones(3, int))
-                message_text.append(copy.deepcopy(result))
+                results.append(copy.deepcopy(result))
                 stored = [*stored, result][-keep:] if keep else []
                 if edit:
-                    scribble(result)
-        return message_text
+                    overwrite(result)
+        return results
 
     for mode in MODES[:2]:
         assert_same(life(True, mode), life(False, mode))
 
 
-def scribble(value: Any) -> None:
+def overwrite(value: Any) -> None:
     """Overwrites every array in a result."""
     if isinstance(value, dict):
         for item in value.values():
-            scribble(item)
+            overwrite(item)
     elif isinstance(value, tuple):
         for item in value:
-            scribble(item)
+            overwrite(item)
     elif isinstance(value, np.ndarray):
         if value.dtype == object:
             for item in value:
-                scribble(item)
+                overwrite(item)
         else:
             value.fill(7 if value.dtype != bool else True)
 

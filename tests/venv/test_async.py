@@ -256,7 +256,7 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[in
     """
     n = len(envs)
     envs.reset()
-    story: dict[int, list[tuple[int, int, int]]] = {i: [] for i in range(n)}
+    received: dict[int, list[tuple[int, int, int]]] = {i: [] for i in range(n)}
     sent: dict[int, list[int]] = {i: [] for i in range(n)}
     ended: set[int] = set()
     number = 0
@@ -265,11 +265,11 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[in
         obs, rew, terminated, _, infos = result
         for row, i in enumerate(ids_of(infos)):
             assert (obs[row, 0], rew[row]) == (i, i)
-            story[i].append((int(obs[row, 1]), int(obs[row, 2]), infos[row]["action"]))
+            received[i].append((int(obs[row, 1]), int(obs[row, 2]), infos[row]["action"]))
             if terminated[row]:
                 ended.add(i)
 
-    while rounds > 0 or min(map(len, story.values())) < steps:
+    while rounds > 0 or min(map(len, received.values())) < steps:
         rounds -= 1
         ready = envs.ready_id
         reset_rows = [i for i in ready if i in ended or draw(5) == 0]
@@ -289,14 +289,14 @@ def play(envs: BaseVectorEnv, draw: Any, rounds: int, steps: int = 0) -> dict[in
     while envs.waiting_id:
         take(envs.step(None))
     for i in range(n):
-        assert [action for _, _, action in story[i]] == [action for action in sent[i] if action >= 0]
+        assert [action for _, _, action in received[i]] == [action for action in sent[i] if action >= 0]
         episode, count, expected = 0, 0, []
         for action in sent[i]:
             episode, count = (episode + 1, 0) if action < 0 else (episode, count + 1)
             if action >= 0:
                 expected.append((episode, count, action))
-        assert story[i] == expected
-    return story
+        assert received[i] == expected
+    return received
 
 
 def random_delay_venv(kind: str, n: int, num_workers: int | None, **options: Any) -> BaseVectorEnv:

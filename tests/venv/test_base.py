@@ -300,7 +300,7 @@ def test_exiting_processes_end_their_workers():
         "envs = SubprocVectorEnv([lambda: gymnasium.make('CartPole-v1')] * 2); envs.reset()\n"
         "print(*[card.pid for card in envs._pool.worker_infos])"
     )
-    message_text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (message_text.returncode, message_text.stderr) == (0, "")
-    alive = [psutil.Process(int(pid)) for pid in message_text.stdout.split() if psutil.pid_exists(int(pid))]
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    alive = [psutil.Process(int(pid)) for pid in completed.stdout.split() if psutil.pid_exists(int(pid))]
     assert not psutil.wait_procs(alive, 5)[1]

@@ -339,8 +339,8 @@ def test_copying_a_batch_raises() -> None:
 def test_fake_tensordict_of_heterogeneous_environments() -> None:
     with SerialEnv(3, MAKERS["classes"]) as env:
         fake, real = env.fake_tensordict(), env.rand_step(env.reset())
-        for own_value, other in zip(fake.unbind(0), real.unbind(0), strict=True):
-            assert sorted(own_value.keys(True, True), key=str) == sorted(other.keys(True, True), key=str)
+        for fake_row, real_row in zip(fake.unbind(0), real.unbind(0), strict=True):
+            assert sorted(fake_row.keys(True, True), key=str) == sorted(real_row.keys(True, True), key=str)
 
 
 def test_results_are_moved_to_the_device() -> None:

@@ -41,9 +41,9 @@ def test_batches_equal_loops(way: Any, kinds: str) -> None:
         assert_same(root, expected)
         for number, actions in enumerate(_actions(env, 12)):
             data = env.rand_action(root)
-            for own_value, other, action in zip(data.unbind(0), expected.unbind(0), actions.unbind(0), strict=True):
-                own_value.update(action)
-                other.update(action)
+            for row, expected_row, action in zip(data.unbind(0), expected.unbind(0), actions.unbind(0), strict=True):
+                row.update(action)
+                expected_row.update(action)
             data = _with(root, actions)
             if number % 3 == 2:
                 step_td, expected = env.step(data), loop.step(expected)

@@ -69,14 +69,14 @@ SEEN: dict[str, Any] = {
 
 def _assert_alike(actual: Any, expected: Any) -> None:
     """Asserts that two TensorDicts are equal, except for torch's rounding when it resizes several images together."""
-    for own_value, other in zip(actual.unbind(0), expected.unbind(0), strict=True):
-        remaining, right = flat(own_value), flat(other)
-        assert remaining.keys() == right.keys()
-        for key, value in remaining.items():
+    for row, expected_row in zip(actual.unbind(0), expected.unbind(0), strict=True):
+        entries, expected_entries = flat(row), flat(expected_row)
+        assert entries.keys() == expected_entries.keys()
+        for key, value in entries.items():
             if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(value, right[key], msg=str(key))
+                torch.testing.assert_close(value, expected_entries[key], msg=str(key))
             else:
-                assert value == right[key], key
+                assert value == expected_entries[key], key
 
 
 @BOTH
