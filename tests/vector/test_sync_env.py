@@ -11,17 +11,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from tests.fixtures.gym_envs import UNIT, CountingEnv, EchoEnv, counting, echoes
+from tests.fixtures.gym_envs import UNIT, CountingEnv, EchoEnv, counting, echoes, ones
 
 from vecrl.errors import SpaceError, StepTimeout, WorkerError
 from vecrl.vector import SyncVectorEnv
 from vecrl.vector.base import BaseVectorEnv
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
-
-
-def ones(n: int) -> np.ndarray:
-    return np.ones((n, 2), np.float32)
 
 
 # -- eager auto-reset ------------------------------------------------------------------------------

@@ -10,17 +10,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import EchoEnv, counting, echoes
+from tests.fixtures.gym_envs import EchoEnv, counting, echoes, ones
 
 from vecrl.errors import WorkerError
 from vecrl.vector import SyncVectorEnv, device_transfer
 from vecrl.vector.device_transfer import copy_to_device, to_device
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)
-
-
-def ones(n: int) -> np.ndarray:
-    return np.ones((n, 2), np.float32)
 
 
 # -- episodes --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tests.fixtures.equality import assert_same
-from tests.fixtures.gym_envs import CountingEnv, EchoEnv, counting, echoes, makers
+from tests.fixtures.gym_envs import CountingEnv, EchoEnv, counting, echoes, makers, ones
 
 from vecrl.errors import PendingError, SerializationError, SpaceError, WorkerError
 from vecrl.vector import VectorEnv, info_of
@@ -24,10 +24,6 @@ from vecrl.vector import VectorEnv, info_of
 PLACES = [("serial", 1), ("threads", 2), ("processes", 2)]
 MODES = [mode.value for mode in AutoresetMode]
 ALL = pytest.mark.parametrize(("backend", "num_workers"), PLACES)
-
-
-def ones(n: int) -> np.ndarray:
-    return np.ones((n, 2), np.float32)
 
 
 # -- copies of results -----------------------------------------------------------------------------
