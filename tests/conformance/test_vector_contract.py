@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -214,3 +215,13 @@ def test_invalid_factories_raise(name: str) -> None:
         make([environment])
     with pytest.raises(WorkerError, match=r"environment 1 .*Expected a function that returns an environment, got None"):
         make([partial(CountingEnv, 0), lambda: None])
+
+
+@pytest.mark.parametrize("name", ["VectorEnv", "SyncVectorEnv", "DummyVectorEnv", "SerialEnv", "ParallelEnv"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copying_raises(copied: Callable[[Any], Any], name: str) -> None:
+    """Copies would lose the shared memory of caller and workers, and observe zeros."""
+    envs = (ARRAYS | TENSORDICTS)[name](counting(2))
+    with pytest.raises(TypeError, match=r"cannot be copied or pickled.* another"):
+        copied(envs)
+    envs.close()

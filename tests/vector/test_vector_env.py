@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from functools import partial
 from typing import Any
 
@@ -372,12 +371,3 @@ def test_repr():
         )
         assert envs.spec.id == "CartPole-v1"
         assert envs.unwrapped is envs
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
-def test_copying_raises(copied: Any) -> None:
-    """Copies would lose the shared memory of caller and workers, and observe zeros."""
-    env = VectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
-    with pytest.raises(TypeError, match="Construct another"):
-        copied(env)
-    env.close()

@@ -1,6 +1,5 @@
 """`SerialEnv` and `ParallelEnv`: start and close, attributes, seeds, states, and copies of results."""
 
-import copy
 import math
 from functools import partial
 from typing import Any
@@ -329,11 +328,6 @@ def test_added_truncated_keys() -> None:
         rollout = env.add_truncated_keys().rollout(5, break_when_any_done=False, set_truncated=True)
         assert rollout["next", "truncated"].flatten().tolist() == [False] * 4 + [True] + [False] * 4 + [True]
         assert not rollout["truncated"].any()
-
-
-def test_copying_a_batch_raises() -> None:
-    with SerialEnv(1, CountingTensorDictEnv) as env, pytest.raises(TypeError, match="cannot be copied or pickled"):
-        copy.deepcopy(env)
 
 
 def test_fake_tensordict_of_heterogeneous_environments() -> None:

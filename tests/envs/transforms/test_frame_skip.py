@@ -6,7 +6,6 @@ import pytest
 import torch
 from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import SerialEnv
 from vecrl.envs.transforms import (
     CatFrames,
     Compose,
@@ -26,17 +25,6 @@ def test_actions_repeat_until_each_row_is_done() -> None:
     assert rollout["next", "count"].squeeze(-1).tolist() == [[3, 5, 3, 5, 3], [3, 6, 9, 3, 6]]
     assert rollout["next", "reward"].squeeze(-1).tolist() == [[3, 2, 3, 2, 3], [3, 3, 3, 3, 3]]
     assert rollout["next", "done"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 0, 1, 0, 0]]
-
-
-def test_batched_frame_skip_equals_single_environments() -> None:
-    makers: Any = [lambda: CountingRowsEnv(5), lambda: CountingRowsEnv(9)]
-    outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
-    inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
-    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # it accepts any action
-    for env in (outside, inside):
-        env.close()
-    assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])
-    assert torch.equal(plays[0]["next", "count"], plays[1]["next", "count"])
 
 
 def test_inner_transforms_receive_every_frame() -> None:
