@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from vecrl.cli.app import app
 
-ODD = ["Sound", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
+ODD = ["Valid", "WrongDtype", "OutOfBounds", "Unseeded", "OddFlag", "Raising"]
 ODD += ["Unmakeable", "Spaceless", "NoObservationSpace", "Exiting", "Stuck", "Unclosable", "Noisy"]
 
 

@@ -205,7 +205,7 @@ def test_any_space_can_be_stepped(backend: str) -> None:
     pool.close()
 
 
-class Obedient(gymnasium.Env[Any, Any]):
+class TextActionEnv(gymnasium.Env[Any, Any]):
     """Accepts only its own action words. Episode number n has n + 1 steps."""
 
     observation_space = spaces.Box(0, 9, (1,), np.float64)
@@ -226,7 +226,7 @@ class Obedient(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_opaque_actions_reach_their_rows_beside_reset_rows(backend: str) -> None:
-    pool = make_pool([lambda i=i: Obedient(i) for i in range(3)], backend, 1)
+    pool = make_pool([lambda i=i: TextActionEnv(i) for i in range(3)], backend, 1)
     pool.reset()
     begin = None
     for rewards in ([1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 1, 0]):

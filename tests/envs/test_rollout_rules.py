@@ -141,10 +141,10 @@ def test_dynamic_specs_are_checked() -> None:
 
 
 def test_changing_keys_raise_with_their_name() -> None:
-    class Fickle(Growing):
+    class ChangingKeysEnv(Growing):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
             return next_td.exclude("rows") if int(next_td["count"]) % 2 else next_td
 
     with pytest.raises(Exception, match="'rows'"):
-        check_env_specs(Fickle([1, 2, 3, 4, 5]))
+        check_env_specs(ChangingKeysEnv([1, 2, 3, 4, 5]))

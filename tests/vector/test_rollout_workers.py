@@ -321,7 +321,7 @@ def test_reset_recovers_from_interrupts_during_replacement(tmp_path: Path, monke
 
 
 def test_failed_restarts_raise_and_the_next_reset_retries(tmp_path: Path) -> None:
-    class Fickle(FaultyEnv):
+    class FailingRestartEnv(FaultyEnv):
         """Its first instance is killed, and it restarts only if allowed."""
 
         def __init__(self) -> None:
@@ -329,7 +329,7 @@ def test_failed_restarts_raise_and_the_next_reset_retries(tmp_path: Path) -> Non
                 raise ArithmeticError("not now")
             super().__init__(0, "" if (tmp_path / "lived").exists() else "step", is_killed)
 
-    with RolloutWorkers([Fickle], standstill, num_workers=1) as workers:
+    with RolloutWorkers([FailingRestartEnv], standstill, num_workers=1) as workers:
         (tmp_path / "lived").touch()
         with pytest.raises(WorkerCrash):
             workers.rollout(2)

@@ -116,21 +116,21 @@ def test_slow_environments_time_out() -> None:
 
 @BOTH
 def test_failing_methods_raise(kind: Any) -> None:
-    class Fussy(CountingTensorDictEnv):
-        def fuss(self) -> None:
+    class FailingMethodEnv(CountingTensorDictEnv):
+        def failing_method(self) -> None:
             raise KeyError("no way")
 
-    with kind(2, Fussy) as env, pytest.raises(WorkerError, match=r"(?s)'fuss'.*no way"):
-        env.fuss()
+    with kind(2, FailingMethodEnv) as env, pytest.raises(WorkerError, match=r"(?s)'failing_method'.*no way"):
+        env.failing_method()
 
 
 @BOTH
 def test_close_failures_raise(kind: Any) -> None:
-    class Stubborn(CountingTensorDictEnv):
+    class FailingCloseEnv(CountingTensorDictEnv):
         def close(self, *, raise_if_closed: bool = False) -> None:
             raise OSError("will not")
 
-    env = kind(2, [CountingTensorDictEnv, Stubborn])
+    env = kind(2, [CountingTensorDictEnv, FailingCloseEnv])
     with pytest.raises(WorkerError, match=r"environment 1 .*'close': OSError: will not"):
         env.close()
     assert env.is_closed
