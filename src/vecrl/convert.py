@@ -19,8 +19,8 @@ from .classic import BaseEnv as ClassicEnv
 from .engine.pool import Pool
 from .engine.simulator import BatchSimulator, BatchStep
 from .envs import EnvBase
+from .envs.keys import Key
 from .envs.seed_chain import seed_chain
-from .envs.spec_container import Key
 from .envs.utils import single_observation_key
 from .errors import SpaceError
 from .simulators.heterogeneous import AnySpace

@@ -129,10 +129,10 @@ def test_another_checkout_is_timed_in_turn_with_this_one(tmp_path, capsys, monke
     (package / "__init__.py").write_text("raise ImportError('the other one')")
     options = ["--only", "serial-cartpole-64", "--rounds", "1", "--seconds", "0.01", "--against", str(tmp_path)]
     assert main(options) == 1
-    message_text = capsys.readouterr().out
-    assert "vecrl, against               FAILED" in message_text
-    assert "the other one" in message_text
-    assert "gymnasium Sync" not in message_text  # peers are not timed
+    output = capsys.readouterr().out
+    assert "vecrl, against               FAILED" in output
+    assert "the other one" in output
+    assert "gymnasium Sync" not in output  # peers are not timed
     with pytest.raises(SystemExit, match="Expected a checkout of vecrl"):
         main([*options[:-1], str(tmp_path / "nowhere")])
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conformance.equality import assert_same
-from tests.conformance.fixture_envs import counting
+from tests.fixtures.equality import assert_same
+from tests.fixtures.gym_envs import counting
 
 from vecrl.engine.backends.registry import (
     backend_entry,

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import trajectory_buffers
 from vecrl.envs.trajectory_buffers import TensorDictBuffer
 from vecrl.errors import SpaceError
-
-from .counting_envs import Counting, Groups
 
 
 def _step(number: int, agents: int = 3) -> TensorDict:
@@ -81,11 +80,11 @@ def test_gradients_flow_through_trajectories(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_callbacks_may_add_entries() -> None:
-    rollout = Counting(9, 9).rollout(3, callback=lambda env, td: td.set("twice", td["count"] * 2))
+    rollout = CountingRowsEnv(9, 9).rollout(3, callback=lambda env, td: td.set("twice", td["count"] * 2))
     assert rollout["twice"].flatten().tolist() == [0, 2, 4] * 2
 
 
-@pytest.mark.parametrize("env", [Counting(2, 3), Groups(("a", "b"), True)])
+@pytest.mark.parametrize("env", [CountingRowsEnv(2, 3), GroupsEnv(("a", "b"), True)])
 def test_preallocated_and_stacked_rollouts_are_equal(env: Any) -> None:
     torch.manual_seed(0)
     rollout = env.rollout(7, break_when_any_done=False)

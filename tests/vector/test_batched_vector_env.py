@@ -1,101 +1,25 @@
 """`BatchedVectorEnv` equals gymnasium's vector environments over the same counting task, in all auto-reset modes."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.batch_simulators import CountingBatch, N, SeededCountingEnv
 
-from vecrl.engine.simulator import BatchStep
-from vecrl.errors import ClosedError, PendingError, SpaceError
+from vecrl.errors import PendingError, SpaceError
 from vecrl.simulators.native import make_native
 from vecrl.vector.batched_vector_env import BatchedVectorEnv
 
 torch.set_num_threads(1)
 
-N = 4
 MODES = list(AutoresetMode)
-SPACES = (Box(-1, np.inf, (3,), np.float32), Discrete(3, start=-1))
-
-
-class CountingEnv(gymnasium.Env):
-    """Observes (seed, episode, time). Episodes last 1 to 3 steps, alternately terminated and truncated."""
-
-    observation_space, action_space = SPACES
-    seed, episode = 0, -1
-
-    def reset(self, *, seed=None, options=None):
-        self.episode += 1
-        if seed is not None:
-            self.seed, self.episode = seed, 0
-        self.time = (options or {}).get("time", 0)
-        return np.array([self.seed, self.episode, self.time], np.float32), {}
-
-    def step(self, action):
-        self.time += 1
-        is_over = self.time >= (self.seed + self.episode) % 3 + 1
-        invalid = self.episode % 2 == 1
-        obs = np.array([self.seed, self.episode, self.time], np.float32)
-        return obs, float(action) + self.time, is_over and invalid, is_over and not invalid, {}
-
-
-class CountingBatch:
-    """The same task as a `BatchSimulator`."""
-
-    observation_space, action_space = SPACES
-    device, metadata, render_mode = "cpu", {"render_modes": ["rgb_array"]}, None
-
-    def __init__(self, num_envs=N, dtype=torch.float32):
-        self.num_envs, self.dtype, self.closed = num_envs, dtype, 0
-        if dtype == torch.int64:
-            self.observation_space = Box(-1, 2**31, (3,), np.int64)
-        self.state = torch.tensor([[0, -1, 0]] * num_envs)
-
-    def reset(self, seeds=None, options=None):
-        self.state[:, 1] += 1
-        for i, seed in enumerate(seeds or [None] * self.num_envs):
-            if seed is not None:
-                self.state[i, :2] = torch.tensor([seed, 0])
-        self.state[:, 2] = (options or {}).get("time", 0)
-        return self.state.clone().to(self.dtype)
-
-    def reset_where(self, mask):
-        self.state[mask, 1] += 1
-        self.state[mask, 2] = 0
-        return self.state.clone().to(self.dtype)
-
-    def step(self, actions):
-        self.state[:, 2] += 1
-        is_over = self.state[:, 2] >= (self.state[:, 0] + self.state[:, 1]) % 3 + 1
-        invalid = self.state[:, 1] % 2 == 1
-        reward = actions.double() + self.state[:, 2]
-        return BatchStep(
-            self.state.clone().to(self.dtype),
-            reward,
-            is_over & invalid,
-            is_over & ~invalid,
-            {"time": self.state[:, 2].clone()},
-        )
-
-    def render(self, row):
-        return np.full((1, 1, 3), row, np.uint8)
-
-    def get_state(self):
-        return {"state": self.state.clone()}
-
-    def set_state(self, state):
-        self.state = state["state"].clone()
-
-    def close(self):
-        self.closed += 1
 
 
 def assert_same(actual, reference):
-    for own_value, other in zip(actual, reference, strict=True):
-        np.testing.assert_array_equal(np.asarray(own_value), np.asarray(other))
+    for value, expected in zip(actual, reference, strict=True):
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(expected))
 
 
 masks = st.lists(st.booleans(), min_size=N, max_size=N).filter(any)
@@ -112,7 +36,7 @@ def test_any_call_sequence_equals_gymnasium(mode, tensors, moves):
     """Steps, full and partial resets, seeds and options in any order equal gymnasium's SyncVectorEnv."""
     actual = BatchedVectorEnv(CountingBatch(), autoreset_mode=mode)
     step, reset = (actual.tensor_step, actual.tensor_reset) if tensors else (actual.step, actual.reset)
-    reference = SyncVectorEnv([CountingEnv] * N, autoreset_mode=mode)
+    reference = SyncVectorEnv([SeededCountingEnv] * N, autoreset_mode=mode)
     assert_same(reset(seed=7)[:1], reference.reset(seed=7)[:1])
     rng = np.random.default_rng(0)
     for move in moves:
@@ -170,8 +94,8 @@ def test_num_episodes(mode, dtype):
         assert torch.equal(obs[~is_over & ~last], expected[0][~is_over & ~last])
         final = expected[4]["final_obs"] if mode is AutoresetMode.SAME_STEP else expected[0]
         assert torch.equal(obs[last], final[last])
-        for received, wanted_value in zip((reward, terminated, truncated), expected[1:4], strict=True):
-            assert torch.equal(received[~is_over], wanted_value[~is_over])
+        for received, expected_value in zip((reward, terminated, truncated), expected[1:4], strict=True):
+            assert torch.equal(received[~is_over], expected_value[~is_over])
         assert reward[is_over].isnan().all()
         assert (terminated & truncated)[is_over].all()
         assert (obs[is_over].isnan() if dtype == torch.float32 else obs[is_over] == 0).all()
@@ -253,16 +177,6 @@ def test_invalid_use_raises():
         BatchedVectorEnv(CountingBatch(), num_episodes=1, autoreset_mode="disabled")
 
 
-def test_use_after_close_raises():
-    with BatchedVectorEnv(CountingBatch()) as env:
-        env.reset()
-    env.close()
-    assert env.simulator.closed == 1
-    for use in (env.reset, env.render, lambda: env.step([0] * N)):
-        with pytest.raises(ClosedError, match="closed"):
-            use()
-
-
 def test_rendering():
     simulator = CountingBatch()
     assert BatchedVectorEnv(simulator).render() is None
@@ -296,8 +210,8 @@ def test_one_compiled_graph_without_breaks():
     state = env.simulator.get_state()
     expected = act_and_step(obs)
     env.simulator.set_state(state)
-    for received, wanted_value in zip(compiled(obs), expected, strict=True):
-        torch.testing.assert_close(received, wanted_value)
+    for received, expected_value in zip(compiled(obs), expected, strict=True):
+        torch.testing.assert_close(received, expected_value)
 
 
 def test_native_tasks_in_same_step_mode_equal_gymnasium():

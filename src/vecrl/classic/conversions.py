@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..envs.base import EnvBase
 from ..envs.gym_like import GymLikeEnv, StepOutput
-from ..envs.spec_container import FLAGS, Key
+from ..envs.keys import FLAGS, Key
 from ..envs.utils import single_observation_key
 from ..errors import SpaceError
 from ..specs import Categorical, Composite, TensorSpec, Unbounded

@@ -14,7 +14,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from .done_flags import any_true
-from .spec_container import Key, SpecContainer
+from .keys import Key
+from .spec_container import SpecContainer
 from .trajectory_buffers import ArrayBuffer, ArrayTrajectory, Leaves
 
 

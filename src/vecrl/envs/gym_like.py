@@ -22,7 +22,8 @@ from .base import EnvBase
 from .fast_paths import bypassed_by
 from .gym_outputs import reset_output_error, step_output_error
 from .info_reader import BaseInfoDictReader, Info, check_key_conflicts, default_info_dict_reader, specs_of
-from .spec_container import Key, derived
+from .keys import Key
+from .spec_store import derived
 from .step_validation import no_action, wrong_action
 
 __all__ = ["BaseInfoDictReader", "GymLikeEnv", "default_info_dict_reader"]

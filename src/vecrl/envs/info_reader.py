@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import SpaceError
 from ..specs import Composite, TensorSpec, Unbounded
-from .spec_container import FLAGS, Key
+from .keys import FLAGS, Key
 
 Info = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ from tensordict.nn import TensorDictModule
 from ..errors import SpaceError
 from .done_flags import rows_done
 from .fast_paths import overrides_bypassed
+from .keys import join_key, split_key
 from .row_masks import merge_into
-from .spec_container import join_key, split_key
 from .step_validation import check_actions, check_all_actions, check_first_step
 from .stepping import SteppedEnv
 from .trajectory_buffers import TensorDictBuffer

@@ -10,10 +10,8 @@ from typing import Self
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from .keys import FLAGS, INPUTS, OUTPUTS, Key, Prefix, join_key, key_depth, split_key
+from .keys import Key, Prefix, join_key, key_depth, split_key
 from .spec_store import SpecStore, derived
-
-__all__ = ["FLAGS", "INPUTS", "OUTPUTS", "Key", "SpecContainer", "derived", "join_key", "split_key"]
 
 
 class SpecContainer(SpecStore):

@@ -25,8 +25,8 @@ from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_lea
 from .seed_chain import next_seed, validate_seed
 from .self_reset import SelfResetBuffer
 from .shared_entries import copy_shared_entries
-from .spec_container import SpecContainer, derived
-from .spec_store import Device
+from .spec_container import SpecContainer
+from .spec_store import Device, derived
 from .step_mdp import leaves_of, make_step_mdp
 from .step_validation import check_result, missing_input_error, reshape_reward
 

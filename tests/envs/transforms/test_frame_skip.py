@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
-from vecrl.envs import SerialEnv
 from vecrl.envs.transforms import (
     CatFrames,
     Compose,
@@ -18,31 +18,18 @@ from vecrl.envs.transforms import (
 from vecrl.specs import Bounded
 from vecrl.testing import IndependentRowsEnv
 
-from ..counting_envs import Counting, Groups
-
 
 def test_actions_repeat_until_each_row_is_done() -> None:
-    env = TransformedEnv(Counting(5, 9), FrameSkipTransform(3))
+    env = TransformedEnv(CountingRowsEnv(5, 9), FrameSkipTransform(3))
     rollout = env.rollout(5, break_when_any_done=False)
     assert rollout["next", "count"].squeeze(-1).tolist() == [[3, 5, 3, 5, 3], [3, 6, 9, 3, 6]]
     assert rollout["next", "reward"].squeeze(-1).tolist() == [[3, 2, 3, 2, 3], [3, 3, 3, 3, 3]]
     assert rollout["next", "done"].squeeze(-1).tolist() == [[0, 1, 0, 1, 0], [0, 0, 1, 0, 0]]
 
 
-def test_batched_frame_skip_equals_single_environments() -> None:
-    makers: Any = [lambda: Counting(5), lambda: Counting(9)]
-    outside = TransformedEnv(SerialEnv(2, makers), FrameSkipTransform(3))
-    inside = SerialEnv(2, [lambda m=m: TransformedEnv(m(), FrameSkipTransform(3)) for m in makers])
-    plays = [env.rollout(5, break_when_any_done=False) for env in (outside, inside)]  # it accepts any action
-    for env in (outside, inside):
-        env.close()
-    assert torch.equal(plays[0]["next", "reward"], plays[1]["next", "reward"])
-    assert torch.equal(plays[0]["next", "count"], plays[1]["next", "count"])
-
-
 def test_inner_transforms_receive_every_frame() -> None:
     stack = CatFrames(3, -1, in_keys=["count"], out_keys=["last"])
-    env = TransformedEnv(Counting(99), Compose(stack, FrameSkipTransform(4), StepCounter()))
+    env = TransformedEnv(CountingRowsEnv(99), Compose(stack, FrameSkipTransform(4), StepCounter()))
     next_td = env.rollout(2)[0]["next"]
     assert next_td["last"].tolist() == [[2, 3, 4], [6, 7, 8]]
     assert next_td["step_count"].flatten().tolist() == [1, 2]
@@ -67,7 +54,7 @@ def test_actions_are_read_at_the_position_of_the_transform() -> None:
 
 
 def test_groups_stop_when_any_agent_is_done() -> None:
-    class Ending(Groups):
+    class Ending(GroupsEnv):
         def _step(self, tensordict: Any) -> Any:
             next_td = super()._step(tensordict)
             self.steps = getattr(self, "steps", 0) + 1
@@ -81,7 +68,7 @@ def test_groups_stop_when_any_agent_is_done() -> None:
 
 
 def test_reward_bounds_are_scaled() -> None:
-    base = Counting(3)
+    base = CountingRowsEnv(3)
     base.reward_spec = Bounded(-1, 2, (1, 1))
     spec = TransformedEnv(base, FrameSkipTransform(4)).reward_spec
     assert (float(spec.low), float(spec.high)) == (-4, 8)
@@ -90,7 +77,7 @@ def test_reward_bounds_are_scaled() -> None:
 @pytest.mark.parametrize("random", [True, False])
 def test_noops_precede_episodes(random: bool) -> None:
     torch.manual_seed(0)
-    env = TransformedEnv(Counting(99, 99), NoopResetEnv(4, random))
+    env = TransformedEnv(CountingRowsEnv(99, 99), NoopResetEnv(4, random))
     counts = {int(count) for _ in range(40) for count in env.reset()["count"]}
     assert counts == ({0, 1, 2, 3} if random else {4})
 
@@ -120,4 +107,4 @@ def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="noops"):
         NoopResetEnv(0)
     with pytest.raises(RuntimeError, match="environment"):
-        FrameSkipTransform(2)._step(Counting(2).reset(), Counting(2).reset())
+        FrameSkipTransform(2)._step(CountingRowsEnv(2).reset(), CountingRowsEnv(2).reset())

@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tests.fixtures.tensordict_envs import CountingRowsEnv, GroupsEnv
 
 from vecrl.envs import SerialEnv, check_env_specs
 from vecrl.envs.transforms import Compose, StepCounter, TensorDictPrimer, TransformedEnv
 from vecrl.specs import Bounded, Composite, Unbounded
 from vecrl.testing import IndependentRowsEnv
 
-from ..counting_envs import Counting, Groups
-
 
 def primed(*args: Any, **kwargs: Any) -> TransformedEnv:
-    return TransformedEnv(Counting(2, 3), TensorDictPrimer(*args, **kwargs))
+    return TransformedEnv(CountingRowsEnv(2, 3), TensorDictPrimer(*args, **kwargs))
 
 
 def test_recurrent_states_are_carried() -> None:
@@ -85,7 +84,7 @@ def test_specs_are_expanded_unless_they_have_the_batch_size() -> None:
 
 
 def test_group_entries_are_reset_with_their_groups() -> None:
-    env = TransformedEnv(Groups(("a", "b"), root=False), TensorDictPrimer({("a", "h"): Unbounded((2, 1))}))
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), TensorDictPrimer({("a", "h"): Unbounded((2, 1))}))
     root = env.reset()
     root["a", "h"] += 1
     root["a", "_reset"] = torch.tensor([[True], [False]])

@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.fixtures.tensordict_envs import BoundedValuesEnv, GroupsEnv
 
 from vecrl.envs import check_env_specs
 from vecrl.envs.transforms import BinarizeReward, Compose, RewardClipping, RewardScaling, RewardSum, TransformedEnv
 from vecrl.specs import Binary, Bounded, Unbounded
 from vecrl.testing import IndependentRowsEnv
-
-from ..bounded_env import BoundedValuesEnv
-from ..counting_envs import Groups
 
 BATCHES = pytest.mark.parametrize("batch", [(), (4,)], ids=["single", "batch"])
 
@@ -68,7 +66,7 @@ def test_binarize() -> None:
 
 
 def test_rewards_of_groups_are_transformed() -> None:
-    env = TransformedEnv(Groups(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
+    env = TransformedEnv(GroupsEnv(("a", "b"), root=False), Compose(RewardScaling(0.0, 5.0), RewardSum()))
     assert env.transform[0].in_keys == [("a", "reward"), ("b", "reward")]
     assert (env.rollout(3)["next", "b", "episode_reward"][-1] == 15).all()
     check_env_specs(env)

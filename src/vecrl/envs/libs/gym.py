@@ -29,9 +29,10 @@ from ..base import UnwrappedGymEnv
 from ..fast_paths import bypassed_by, overrides_bypassed
 from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
 from ..gym_outputs import to_leaf_array
+from ..keys import FLAGS
 from ..row_masks import RowMasks
 from ..seed_chain import next_seed, seed_chain
-from ..spec_container import FLAGS, derived
+from ..spec_store import derived
 from .gym_arrays import GymArrays, step_frames
 from .gym_backends import DEFAULT_GYM, AvailableEnvs, gym_backend, set_gym_backend
 from .gym_spaces import find_tuple_spaces, observation_keys_of, register_gym_spec_conversion, restore_tuples

@@ -11,7 +11,7 @@ from ...errors import SpaceError
 from ...specs import TensorSpec
 from ...specs.convert import space_from_spec
 from ...specs.convert.from_gym import ConversionOptions, register_space
-from ..spec_container import FLAGS
+from ..keys import FLAGS
 
 Converter = Callable[..., Any]
 

@@ -23,8 +23,8 @@ from ...specs.convert import spec_from_gym
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..fast_paths import overrides_bypassed
+from ..keys import FLAGS
 from ..row_masks import RowMasks
-from ..spec_container import FLAGS
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
 

@@ -17,7 +17,7 @@ from ...simulators.legacy_gym import convert_space
 from ...specs import Composite
 from ...specs.convert import space_from_spec
 from ..base import EnvBase
-from ..spec_container import Key, join_key
+from ..keys import Key, join_key
 from .gym_backends import gym_backend, set_gym_backend
 
 

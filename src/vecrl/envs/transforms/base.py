@@ -19,8 +19,8 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from ...specs import Composite, TensorSpec
+from ..keys import Key
 from ..row_masks import Prefix, RowMasks
-from ..spec_container import Key
 from .part import Keys, Part, overrides
 from .spec_probe import infer_spec
 

@@ -15,8 +15,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ...specs import Bounded, Categorical, Composite, TensorSpec, Unbounded
+from ..keys import Key, join_key, split_key
 from ..row_masks import Prefix, broadcast_mask
-from ..spec_container import Key, join_key, split_key
 from ..step_mdp import as_keys
 from .base import Transform
 from .part import Keys

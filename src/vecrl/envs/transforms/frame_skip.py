@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...specs import Bounded, Composite
 from ..done_flags import rows_done
+from ..keys import join_key
 from ..row_masks import RowMasks
-from ..spec_container import join_key
 from .base import Transform
 
 __all__ = ["FrameSkipTransform", "NoopResetEnv"]

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from ...specs import Composite, TensorSpec, Unbounded
-from ..spec_container import Key
+from ..keys import Key
 from .base import Transform
 from .spec_probe import common_shape, resize_dynamic
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...specs import Binary, TensorSpec
-from ..spec_container import Key
+from ..keys import Key
 from .base import StatelessTransform
 from .bounds import Numbers, clip_bounds_of, clip_to, map_bounds
 from .elementwise import as_number
