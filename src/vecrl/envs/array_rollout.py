@@ -54,7 +54,7 @@ def known_actions(env: SpecContainer, steps: int, actions: Tensor | None) -> Ten
 
 @torch.no_grad()
 def rollout_arrays(
-    env: ArrayEnv, actions: Sequence[Any], rows: Sequence[int], reward_dtype: torch.dtype, break_when_any_done: bool
+    env: ArrayEnv, actions: Sequence[object], rows: Sequence[int], reward_dtype: torch.dtype, break_when_any_done: bool
 ) -> ArrayTrajectory:
     """Resets an environment, steps it with `actions` and returns the steps.
 
@@ -76,7 +76,9 @@ def rollout_arrays(
     return buffer.to_trajectory(num_steps)
 
 
-def to_tensordict(env: SpecContainer, obs_keys: Sequence[Key], trajectory: ArrayTrajectory, actions: Tensor) -> Any:
+def to_tensordict(
+    env: SpecContainer, obs_keys: Sequence[Key], trajectory: ArrayTrajectory, actions: Tensor
+) -> TensorDict:
     """Returns a rollout as a TensorDict `[*batch, time]` with time first in memory.
 
     Args:
@@ -88,7 +90,7 @@ def to_tensordict(env: SpecContainer, obs_keys: Sequence[Key], trajectory: Array
     terminated, truncated = trajectory.terminated, trajectory.truncated
     done = terminated | truncated
     flags = {"done": done, "terminated": terminated, "truncated": truncated}
-    next_entries: dict[Key, Any] = {key: flag.unsqueeze(-1) for key, flag in flags.items()}
+    next_entries: dict[Key, Tensor] = {key: flag.unsqueeze(-1) for key, flag in flags.items()}
     root_entries = {key: torch.zeros_like(flag) for key, flag in next_entries.items()}
     next_entries[env.reward_key] = trajectory.reward.unsqueeze(-1)
     root_entries[env.action_key] = actions[: len(done)]

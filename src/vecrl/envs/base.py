@@ -101,7 +101,7 @@ class EnvBase(SteppedEnv):
         policy: Policy | None = None,
         callback: Callable[[EnvBase, TensorDictBase], object] | None = None,
         *,
-        actions: Iterable[Any] | None = None,
+        actions: Iterable[object] | None = None,
         auto_reset: bool = True,
         auto_cast_to_device: bool = False,
         break_when_any_done: bool | None = None,
@@ -117,7 +117,7 @@ class EnvBase(SteppedEnv):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         return rollouts.rollout(self, **arguments)
 
-    def register_collector(self, collector: Any) -> None:
+    def register_collector(self, collector: object) -> None:
         """Registers a collector as `env.collector`, by a weak reference."""
         _COLLECTORS[self] = weakref.ref(collector)
 
@@ -135,16 +135,16 @@ class EnvBase(SteppedEnv):
         """Checks that the environment returns what its specs say; see `vecrl.envs.utils.check_env_specs`."""
         check_env_specs(self, *args, **kwargs)
 
-    def append_transform(self, transform: Any) -> Any:
+    def append_transform(self, transform: Any) -> EnvBase:
         """Returns a `TransformedEnv` with this environment and a transform, or a function over TensorDicts."""
         return upper_modules["TransformedEnv"](self, transform)
 
     @staticmethod
-    def make_parallel(create_env_fn: Any, *, num_envs: int = 1, **kwargs: Any) -> EnvBase:
+    def make_parallel(create_env_fn: object, *, num_envs: int = 1, **kwargs: object) -> EnvBase:
         """Returns a `ParallelEnv` of `num_envs` environments; `kwargs` are passed to it."""
         return upper_modules["ParallelEnv"](num_envs, create_env_fn, **kwargs)
 
-    def configure_parallel(self, **settings: Any) -> Self:
+    def configure_parallel(self, **settings: object) -> Self:
         """Returns the environment unchanged; `ParallelEnv` overrides this method."""
         return self
 
@@ -157,10 +157,10 @@ class EnvBase(SteppedEnv):
         cls,
         id: str,  # noqa: A002 - its public name
         *,
-        entry_point: Callable[..., Any] | None = None,
-        transform: Any = None,
+        entry_point: Callable[..., object] | None = None,
+        transform: object = None,
         info_keys: Sequence[Key] | None = None,
-        backend: Any = None,
+        backend: object = None,
         to_numpy: bool = False,
         reward_threshold: float | None = None,
         nondeterministic: bool = False,
@@ -169,7 +169,7 @@ class EnvBase(SteppedEnv):
         autoreset: bool | None = None,
         disable_env_checker: bool = False,
         apply_api_compatibility: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Registers the environment class with gymnasium, so that `gymnasium.make(id)` makes an environment.
 

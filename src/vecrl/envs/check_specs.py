@@ -128,7 +128,7 @@ def _entry_differences(
     return lines
 
 
-def _difference(spec: Any, value: Any, check_dtype: bool) -> str | None:
+def _difference(spec: Any, value: object, check_dtype: bool) -> str | None:
     if value is None:
         return "expected, but missing"
     if not isinstance(value, torch.Tensor):

@@ -20,6 +20,7 @@ from .done_flags import rows_done
 from .fast_paths import overrides_bypassed
 from .keys import join_key, split_key
 from .row_masks import merge_into
+from .spec_store import Device
 from .step_validation import check_actions, check_all_actions, check_first_step
 from .stepping import SteppedEnv
 from .trajectory_buffers import TensorDictBuffer
@@ -31,9 +32,9 @@ def rollout(
     env: SteppedEnv,
     max_steps: int,
     policy: Policy | None = None,
-    callback: Callable[[Any, TensorDictBase], Any] | None = None,
+    callback: Callable[[Any, TensorDictBase], object] | None = None,
     *,
-    actions: Iterable[Any] | None = None,
+    actions: Iterable[object] | None = None,
     auto_reset: bool = True,
     auto_cast_to_device: bool = False,
     break_when_any_done: bool | None = None,
@@ -43,7 +44,7 @@ def rollout(
     set_truncated: bool = False,
     out: TensorDictBase | None = None,
     trust_policy: bool = False,
-    storing_device: Any = None,
+    storing_device: Device = None,
 ) -> TensorDictBase:
     """Steps an environment up to `max_steps` times and returns the steps.
 
@@ -138,7 +139,7 @@ def _play(
     env: SteppedEnv,
     data: TensorDictBase,
     act: Policy,
-    action_iter: Iterable[Any],
+    action_iter: Iterable[object],
     stop_rule: _StopRule,
     max_steps: int,
     store: Callable[[TensorDictBase], None],
@@ -248,7 +249,7 @@ def _as_tensordict_module(env: SteppedEnv, policy: Any) -> Policy:
     return TensorDictModule(policy, in_keys=[*names], out_keys=list(env.action_keys))
 
 
-def _device_of(policy: Any) -> torch.device | None:
+def _device_of(policy: object) -> torch.device | None:
     if not isinstance(policy, torch.nn.Module):
         return None
     return next((tensor.device for tensor in (*policy.parameters(), *policy.buffers())), None)
@@ -265,7 +266,7 @@ def _check(max_steps: Any, has_start: bool) -> None:
         raise ValueError("Expected a tensordict with auto_reset=False, got None. Give one, such as env.reset().")
 
 
-def _iterate_actions(actions: Any, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
+def _iterate_actions(actions: object, batch_dims: int, max_steps: int, need_all: bool) -> tuple[Iterable[Any], int]:
     """Returns an iterable with one action per step (None where the policy acts), and the maximum number of steps.
 
     Args:
@@ -321,7 +322,7 @@ class _StepBuffer:
         else:
             self._trajectory.add(data)
 
-    def _stack_steps(self) -> Any:
+    def _stack_steps(self) -> TensorDictBase:
         stack: Any = torch.stack  # which takes TensorDicts too
         try:
             return stack(self._steps, self._dim, out=self._out)

@@ -32,7 +32,7 @@ def copy_shared_entries(
     return _copy_entries(data, inputs, arrays_are_new)
 
 
-def _copy_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> TensorDict:
+def _copy_entries(data: TensorDict, inputs: TensorDictBase | None, arrays_are_new: bool) -> TensorDict:
     shared: dict[str, Any] = {}
     value: Any
     for name, value in data.items():
@@ -59,7 +59,7 @@ def _copy_entries(data: TensorDict, inputs: Any, arrays_are_new: bool) -> Tensor
     return data
 
 
-def _copy_nested(value: Any, inputs: Any, arrays_are_new: bool) -> bool:
+def _copy_nested(value: object, inputs: Any, arrays_are_new: bool) -> bool:
     """Copies the shared entries of a nested TensorDict; returns whether it needs no copy itself."""
     if type(value) is not TensorDict or value.is_locked:
         return False

@@ -194,7 +194,7 @@ class SpecStore(nn.Module):
         for dependent in self._dependents:
             dependent.empty_cache()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = {name: value for name, value in self.__dict__.items() if name not in self._derived_names}
         return {**state, "_dependents": _DependentEnvs(), "_cache": {}}
 
@@ -224,7 +224,7 @@ class SpecStore(nn.Module):
                 spec.lock_(recurse=True)
         return spec
 
-    def _set_full(self, name: str, spec: Any) -> None:
+    def _set_full(self, name: str, spec: object) -> None:
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"Expected full_{name}_spec to be a spec of vecrl.specs, got {type(spec).__name__}.")
         if not isinstance(spec, Composite):

@@ -137,11 +137,11 @@ class ArrayBuffer:
         self._set_memory([torch.cat([leaf, torch.zeros_like(leaf)]) for leaf in self._memory])
         self.capacity *= 2
 
-    def add_flags(self, t: int, terminated: Any, truncated: Any) -> None:
+    def add_flags(self, t: int, terminated: object, truncated: object) -> None:
         """Writes the flags of step t, which are otherwise False."""
         self._terminated[t], self._truncated[t] = terminated, truncated
 
-    def add_first_obs(self, t: int, rows: Any, leaves: Leaves) -> None:
+    def add_first_obs(self, t: int, rows: object, leaves: Leaves) -> None:
         """Adds the observations of `rows` (`...` for all) before step t, which are not those after the step before."""
         if rows is ... and self._obs and self._num_obs == t:
             self._num_obs += 1
@@ -259,7 +259,7 @@ class _NestedColumns:
 
     __slots__ = ("columns", "size")
 
-    def __init__(self, data: TensorDictBase, column: Callable[[Any], Any]):
+    def __init__(self, data: TensorDictBase, column: Callable[[Any], object]):
         self.size = data.batch_size
         self.columns: dict[str, Any] = {
             name: _NestedColumns(value, column) if type(value) is TensorDict else column(value)
@@ -313,7 +313,7 @@ class _CheckedColumn(Column):
         self.count += 1
 
 
-def _paths(data: Any, prefix: Path = ()) -> Iterator[Path]:
+def _paths(data: TensorDictBase, prefix: Path = ()) -> Iterator[Path]:
     """Yields the paths of the leaves of nested TensorDicts."""
     for name, value in data.items():
         if type(value) is TensorDict:

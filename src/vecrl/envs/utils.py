@@ -6,7 +6,6 @@ This module must not know particular environments.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -52,7 +51,7 @@ class RandomPolicy:
         action_key: the key of the action, if the spec is no `Composite`.
     """
 
-    def __init__(self, action_spec: TensorSpec | None = None, action_key: Any = "action"):
+    def __init__(self, action_spec: TensorSpec | None = None, action_key: Key = "action"):
         self.action_spec = action_spec
         self.action_key = action_key
 

@@ -98,7 +98,7 @@ class TensorSpec(ShapeMethods):
         """Returns why `val`, which has a correct shape and dtype, is not in the spec; None if it is."""
         raise NotImplementedError
 
-    def _project(self, val: Tensor) -> Any:
+    def _project(self, val: Tensor) -> Tensor:
         """Returns the nearest value in the spec, in the spec's dtype, for `val`, which has a correct shape."""
         raise NotImplementedError
 
@@ -213,7 +213,7 @@ class TensorSpec(ShapeMethods):
             location = "" if key is None else f" at {key!r}"
             raise SpaceError(f"Expected {self.dtype}{location}, got {value.dtype}. Cast it, or change the spec.")
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest value that is, in the spec's dtype.
 
         Raises:
@@ -268,7 +268,7 @@ class TensorSpec(ShapeMethods):
             self.assert_is_in(val)
         return val.detach().cpu().numpy()
 
-    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects from `tensor_to_index` with `index`, a value of this spec. Only categorical specs can do this."""
         raise NotImplementedError(f"Values of {type(self).__name__} specs are no indices.")
 
@@ -346,7 +346,7 @@ class TensorSpec(ShapeMethods):
         return {"shape": tuple(self.shape), "dtype": self.dtype, "device": self.device}
 
 
-def _values_equal(a: Any, b: Any) -> bool:
+def _values_equal(a: Any, b: object) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):  # in any order

@@ -68,8 +68,8 @@ class Bounded(TensorSpec):
 
     def __init__(
         self,
-        low: Any = None,
-        high: Any = None,
+        low: object = None,
+        high: object = None,
         shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = None,
@@ -296,7 +296,7 @@ class UnboundedDiscrete(Unbounded):
         super().__init__(shape, device, dtype, domain=domain)
 
 
-def _bound_to_tensor(bound: Any) -> Tensor:
+def _bound_to_tensor(bound: object) -> Tensor:
     if isinstance(bound, Tensor):
         return bound
     try:

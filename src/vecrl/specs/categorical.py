@@ -47,7 +47,7 @@ class Categorical(IndexSpec):
         shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str = torch.int64,
-        mask: Any = None,
+        mask: object = None,
         min: int = 0,  # noqa: A002
     ):
         self.n = int(n)
@@ -92,7 +92,7 @@ class Categorical(IndexSpec):
         options = torch.arange(self.n, device=self.device)
         return options[categorical_ops.single_mask(self._mask)] if use_mask and self._mask is not None else options
 
-    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each index."""
         return categorical_ops.gather_option(tensor_to_index, categorical_ops.to_integers(index) - self.min)
 
@@ -143,7 +143,7 @@ class Binary(Categorical):
             raise SpaceError(f"Expected a shape that ends with n={n}, got {tuple(shape)}.")
         super().__init__(2, shape, device, dtype)
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: object) -> None:
         """Accepts only None, since bits have no mask."""
         if mask is not None:
             raise SpaceError("Binary has no mask. Use Categorical(2, shape, mask=...) instead.")
@@ -193,7 +193,7 @@ class OneHot(OneHotSpec):
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
-        mask: Any = None,
+        mask: object = None,
         min: int = 0,  # noqa: A002
     ):
         self.n = int(n)
@@ -241,7 +241,7 @@ class OneHot(OneHotSpec):
             self._register.append(obj)
         return self._register.index(obj) + self.min
 
-    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Tensor, safe: bool | None = None) -> list[object] | np.ndarray:
         """Converts one-hot rows to indices from `min` on; with `use_register`, to the objects that were encoded.
 
         Raises:
@@ -271,7 +271,7 @@ class OneHot(OneHotSpec):
             "Use spec.encode to convert indices."
         )
 
-    def index(self, index: Tensor, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: object) -> Any:
         """Selects an element along the last dimension of `tensor_to_index`, which keeps size 1, for each row."""
         return categorical_ops.gather_option(tensor_to_index, index.to(torch.uint8).argmax(-1))
 

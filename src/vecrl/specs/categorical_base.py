@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
@@ -29,7 +29,7 @@ class CategoricalSpec(TensorSpec):
         """The mask of allowed options in the form that the constructor takes, with its full shape. None for all."""
         return self._mask
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: object) -> None:
         """Sets the mask of allowed options in place, in the form that the constructor takes; None for all."""
         self._mask = categorical_ops.as_mask(mask, self._mask_shape(), self.device)
 

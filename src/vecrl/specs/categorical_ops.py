@@ -131,7 +131,7 @@ def nearest_one_hot(val: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Ten
     return one_hot(score.argmax(-1), val.shape[-1], dtype)
 
 
-def as_mask(mask: Any, shape: torch.Size, device: torch.device | None) -> Tensor | None:
+def as_mask(mask: object, shape: torch.Size, device: torch.device | None) -> Tensor | None:
     """Converts `mask` to booleans and expands it to `shape`."""
     if mask is None:
         return None
@@ -149,7 +149,7 @@ def gather_option(tensor: Any, index: Tensor) -> Any:
     if isinstance(tensor, Tensor):
         return tensor.gather(-1, index.unsqueeze(-1))
 
-    def choose(leaf: Any) -> Any:
+    def choose(leaf: object) -> Tensor:
         return gather_option(leaf, index)
 
     return tensor.apply(choose)

@@ -8,7 +8,7 @@ from types import EllipsisType
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..errors import SpaceError
@@ -188,7 +188,7 @@ class Composite(SpecMapping):
         """The entries that have a spec."""
         return {name: spec for name, spec in self._entries().items() if spec is not None}
 
-    def _pack(self, values: dict[str, Any], batch: torch.Size) -> Any:
+    def _pack(self, values: dict[str, object], batch: torch.Size) -> Any:
         """Builds a TensorDict, or an instance of `data_cls`, from values under keys."""
         names: Any = [*[None] * (len(batch) - self.ndim), *self._names] if any(self._names) else None
         td = TensorDict(values, batch_size=batch, device=self.device, names=names)
@@ -196,7 +196,7 @@ class Composite(SpecMapping):
             return td
         return self.data_cls.from_tensordict(td)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], Any]) -> Any:
+    def _build(self, shape: ShapeLike | None, value_of: Callable[[TensorSpec], object]) -> Any:
         """Builds a value from `value_of` of each entry, with the batch dimensions `shape` in front."""
         batch = torch.Size([*as_size(() if shape is None else shape), *concrete(self.shape)])
         return self._pack({name: value_of(spec) for name, spec in self._present_entries().items()}, batch)
@@ -210,22 +210,22 @@ class Composite(SpecMapping):
     def one(self, shape: ShapeLike | None = None) -> Any:
         return self._build(shape, lambda spec: spec.one(shape))
 
-    def _extra_batch_shape(self, val: Any) -> torch.Size:
+    def _extra_batch_shape(self, val: TensorDictBase) -> torch.Size:
         """Returns the batch dimensions of `val` in front of this Composite's."""
         batch = val.batch_size
         if not shape_matches(batch, self.shape):
             raise SpaceError(f"Expected a batch shape that ends with {tuple(self.shape)}, got {tuple(batch)}.")
         return batch[: len(batch) - self.ndim]
 
-    def rand_update(self, val: Any) -> Any:
+    def rand_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with random values of all entries."""
         return val.update(self.rand(self._extra_batch_shape(val)))
 
-    def zeros_update(self, val: Any) -> Any:
+    def zeros_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with zeros of all entries."""
         return val.update(self.zero(self._extra_batch_shape(val)))
 
-    def ones_update(self, val: Any) -> Any:
+    def ones_update(self, val: TensorDictBase) -> TensorDictBase:
         """Fills `val`, a TensorDict with a batch shape that ends with this one, with ones of all entries."""
         return val.update(self.one(self._extra_batch_shape(val)))
 
@@ -288,12 +288,12 @@ class Composite(SpecMapping):
                 raise type(error)(f"At {name!r}: {error}") from error
         return self._pack(values, concrete(self.shape))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> dict[str, Any]:
+    def to_numpy(self, val: object, safe: bool | None = None) -> dict[str, Any]:
         """Converts the entries with `to_numpy` of their specs and returns a nested dict."""
         entries = self._present_entries().items()
         return {name: spec.to_numpy(get_entry(val, name), safe) for name, spec in entries if has_entry(val, name)}
 
-    def type_check(self, value: Any, key: object = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         """Raises a `SpaceError` (a TypeError) unless the entries have the dtypes of their specs.
 
         Args:

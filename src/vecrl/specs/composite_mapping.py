@@ -165,7 +165,7 @@ class SpecMapping(TensorSpec):
         sentinel = object()
         return self.get(key, sentinel) is not sentinel
 
-    def get(self, item: object, default: Any = MISSING) -> Any:
+    def get(self, item: object, default: object = MISSING) -> Any:
         """Returns the entry under a key or a tuple of keys.
 
         Raises:
@@ -244,7 +244,7 @@ class SpecMapping(TensorSpec):
                 self.set(key, spec)
         return self
 
-    def pop(self, key: object, default: Any = MISSING) -> Any:
+    def pop(self, key: object, default: object = MISSING) -> Any:
         """Removes an entry and returns it; returns `default`, or raises a KeyError without one, if it is missing."""
         self._require_unlocked(f"{key!r}")
         spec = self.get(key, default)
@@ -302,7 +302,7 @@ class SpecMapping(TensorSpec):
             nested.set(tuple(str(key).split(separator)), spec)
         return nested
 
-    def separates(self, *keys: Key, default: Any = None) -> Any:
+    def separates(self, *keys: Key, default: object = None) -> Any:
         """Moves these entries from this Composite to a new one, which is returned.
 
         Missing entries are ignored; if all are missing, `default` is returned. Nested Composites that become empty are

@@ -30,7 +30,7 @@ def get_entry(val: Any, name: str) -> Any:
         return val.get(name, as_nested_tensor=True)
 
 
-def put(val: Any, name: str, entry_value: Any, projected: Any) -> None:
+def put(val: TensorDictBase, name: str, entry_value: object, projected: Any) -> None:
     """Replaces the entry `entry_value` of `val` by `projected`; writes into its memory if `val` is locked."""
     if projected is entry_value:
         return

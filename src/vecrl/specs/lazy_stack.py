@@ -130,7 +130,7 @@ class LazyStack(TensorSpec, Generic[S]):
         """Stacks one value per spec along `dim`."""
         return tensordict.lazy_stack(list(rows), dim)
 
-    def _stack_values(self, shape: ShapeLike | None, value_of: Callable[[S], Any]) -> Any:
+    def _stack_values(self, shape: ShapeLike | None, value_of: Callable[[S], object]) -> Any:
         num_extra_dims = 0 if shape is None else len(shape_ops.as_size(shape))
         return self._stack_rows([value_of(spec) for spec in self.specs], self.dim + num_extra_dims)
 

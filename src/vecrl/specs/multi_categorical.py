@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from .shape_ops import ShapeLike, as_size, concrete
 from .space_records import BoxList, CategoricalBox
 
 
-def _parse_nvec(nvec: Any) -> Tensor:
+def _parse_nvec(nvec: object) -> Tensor:
     """Converts numbers of options to int64."""
     try:
         return torch.as_tensor([nvec] if isinstance(nvec, int) else nvec).to(torch.int64)
@@ -60,9 +60,9 @@ class MultiCategorical(IndexSpec):
         shape: ShapeLike | None = None,
         device: Device = None,
         dtype: torch.dtype | str | None = torch.int64,
-        mask: Any = None,
+        mask: object = None,
         remove_singleton: bool = True,
-        min: Any = 0,  # noqa: A002
+        min: object = 0,  # noqa: A002
     ):
         self.device = as_device(device)
         self.dtype = torch.int64 if dtype is None else as_dtype(dtype)
@@ -101,7 +101,7 @@ class MultiCategorical(IndexSpec):
         padded_mask = self._mask if self.shape else self._mask.unsqueeze(0)
         return torch.cat([padded_mask[..., i, :n] for i, n in enumerate(self._option_counts("A mask"))], -1)
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: object) -> None:
         """Sets the mask of allowed options in place, in the form that the constructor takes; None for all."""
         if mask is None:
             self._mask = None
@@ -181,8 +181,8 @@ class MultiOneHot(OneHotSpec):
         device: Device = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
-        mask: Any = None,
-        min: Any = 0,  # noqa: A002
+        mask: object = None,
+        min: object = 0,  # noqa: A002
     ):
         if use_register:
             raise SpaceError("MultiOneHot has no register. Use a Composite of OneHot(..., use_register=True).")
@@ -204,7 +204,7 @@ class MultiOneHot(OneHotSpec):
     def space(self) -> BoxList:
         return BoxList(tuple(CategoricalBox(n) for n in self.nvec))
 
-    def to_numpy(self, val: Tensor, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Tensor, safe: bool | None = None) -> np.ndarray:
         """Converts one-hot rows to indices from `min` on."""
         return self.to_categorical(val, safe).detach().cpu().numpy()
 

@@ -20,7 +20,7 @@ from .shape_ops import ShapeLike, ShapeOp, as_size, concrete, shape_matches
 class Sampler(Protocol):
     """The methods of a gymnasium space that `NonTensor` uses."""
 
-    def sample(self) -> Any: ...
+    def sample(self) -> object: ...
     def seed(self, seed: int) -> object: ...
     def contains(self, obj: object) -> bool: ...
 
@@ -52,7 +52,7 @@ class NonTensor(TensorSpec):
         shape: ShapeLike = torch.Size([1]),  # noqa: B008
         device: Device = None,
         dtype: object = None,
-        example_data: Any = None,
+        example_data: object = None,
         batched: bool | None = None,
         feature_dims: int | None = None,
         *,
@@ -69,18 +69,18 @@ class NonTensor(TensorSpec):
     def space(self) -> Sampler | None:
         return self._space
 
-    def _example(self, shape: ShapeLike | None) -> Any:
+    def _example(self, shape: ShapeLike | None) -> NonTensorData:
         return NonTensorData(self.example_data, batch_size=self._sizes(shape), device=self.device)
 
-    def zero(self, shape: ShapeLike | None = None) -> Any:
+    def zero(self, shape: ShapeLike | None = None) -> NonTensorData:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def one(self, shape: ShapeLike | None = None) -> Any:
+    def one(self, shape: ShapeLike | None = None) -> NonTensorData:
         """Returns the example for the whole batch."""
         return self._example(shape)
 
-    def _sample(self, sizes: torch.Size, generator: Generator | None) -> Any:
+    def _sample(self, sizes: torch.Size, generator: Generator | None) -> NonTensorData | NonTensorStack:
         if self._space is None:
             return NonTensorData(self.example_data, batch_size=sizes, device=self.device)
         self._space.seed(int(torch.randint(0, 2**31, (), generator=generator)))
@@ -108,7 +108,7 @@ class NonTensor(TensorSpec):
     def type_check(self, value: object, key: object = None) -> None:
         """Has no effect, since objects have no dtype."""
 
-    def encode(self, val: object, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> TensorDictBase | NonTensorData | NonTensorStack:
         """Converts an object to `NonTensorData`, and a list or array as long as the first dimension to a stack."""
         if _is_data(val):
             return val
@@ -117,7 +117,7 @@ class NonTensor(TensorSpec):
             return NonTensorStack(*(self[0].encode(item) for item in val))  # pyright: ignore[reportUnknownVariableType]
         return NonTensorData(val, batch_size=shape, device=self.device)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Returns the object itself; for a batch, nested lists of objects."""
         if safe:
             self.assert_is_in(val)
@@ -137,7 +137,9 @@ def _is_data(val: object) -> TypeGuard[TensorDictBase]:
     return is_non_tensor(val)
 
 
-def _nest_objects(objects: Sequence[object], sizes: torch.Size, device: torch.device | None) -> Any:
+def _nest_objects(
+    objects: Sequence[object], sizes: torch.Size, device: torch.device | None
+) -> NonTensorData | NonTensorStack:
     """Builds non-tensor data of shape `sizes` from objects in row-major order."""
     if not sizes:
         return NonTensorData(objects[0], device=device)
@@ -148,7 +150,7 @@ def _nest_objects(objects: Sequence[object], sizes: torch.Size, device: torch.de
     return NonTensorStack(*(_nest_objects(row, sizes[1:], device) for row in rows))
 
 
-def _flat_objects(val: Any) -> list[Any]:
+def _flat_objects(val: TensorDictBase) -> list[object]:
     """Returns all objects of non-tensor data, in row-major order."""
     if isinstance(val, NonTensorData):
         return [val.data]
@@ -192,7 +194,7 @@ class Choice(TensorSpec):
     def _state(self) -> Sequence[object]:
         return self._kind, self.choices if self._has_specs else [_flat_objects(choice) for choice in self.choices]
 
-    def _map(self, function: Callable[[Any], Any]) -> Self:
+    def _map(self, function: Callable[[Any], object]) -> Self:
         return type(self)([function(choice) for choice in self.choices])
 
     def _convert(self, dest: torch.device | torch.dtype) -> Self:
@@ -256,7 +258,7 @@ class Choice(TensorSpec):
             return self.choices[0].encode(val, ignore_device=ignore_device)
         return val if _is_data(val) else NonTensorData(val, batch_size=concrete(self.shape))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         if safe:
             self.assert_is_in(val)
         if self._has_specs:

@@ -182,7 +182,7 @@ class ShapeMethods:
 
     @classmethod
     def __torch_function__(
-        cls, func: TorchFunction, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls, func: TorchFunction, types: object, args: tuple[object, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = dict(kwargs or {})
         if func in _IMPLEMENTATIONS:

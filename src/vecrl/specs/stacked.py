@@ -88,7 +88,7 @@ class Stacked(LazyStack[TensorSpec]):
             warnings.simplefilter("ignore", UserWarning)
             return torch.nested.nested_tensor(list(rows))
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: object) -> Any:
         """Returns `val` itself if it is in the spec, else the nearest values of the specs."""
         if self.is_in(val):
             return val
@@ -96,7 +96,7 @@ class Stacked(LazyStack[TensorSpec]):
         has_batch = isinstance(val, Tensor) and not val.is_nested
         return self._stack_rows(rows, self._dim_in(val) if has_batch else self.dim)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Converts to an array, or to a list of arrays if their shapes differ."""
         rows = self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
         if all(isinstance(row, np.ndarray) for row in rows) and len({row.shape for row in rows}) == 1:
@@ -185,7 +185,7 @@ class StackedComposite(LazyStack[Composite], Composite):
         self._set_parts(key, self._validated_entry(key[-1], spec))
         return self
 
-    def pop(self, key: object, default: Any = MISSING) -> Any:
+    def pop(self, key: object, default: object = MISSING) -> Any:
         self._require_unlocked(f"{key!r}")
         result = self.get(key, default)
         for spec in self.specs:
@@ -228,11 +228,11 @@ class StackedComposite(LazyStack[Composite], Composite):
         rows_are_views = isinstance(val, LazyStackedTensorDict) and val.stack_dim == dim
         return val if rows_are_views or val.is_locked else val.update(tensordict.lazy_stack(rows, dim))
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Converts to a list of nested dicts, one per Composite."""
         return self._map_rows(val, lambda spec, row: spec.to_numpy(row, safe))
 
-    def type_check(self, value: Any, key: object = None) -> None:
+    def type_check(self, value: object, key: object = None) -> None:
         for spec, row in zip(self.specs, self._unstack(value), strict=True):
             spec.type_check(row, key)
 

@@ -8,7 +8,6 @@ know other libraries of `envs.libs`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -27,7 +26,7 @@ from ...specs.convert.dtypes import numpy_dtype
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import UnwrappedGymEnv
 from ..fast_paths import bypassed_by, overrides_bypassed
-from ..gym_like import GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
+from ..gym_like import Encoder, GymLikeEnv, StepOutput, default_info_dict_reader, fast_encoder
 from ..gym_outputs import to_leaf_array
 from ..keys import FLAGS
 from ..row_masks import RowMasks
@@ -85,7 +84,7 @@ class GymWrapper(GymLikeEnv):
 
     def __init__(
         self,
-        env: Any = None,
+        env: object = None,
         categorical_action_encoding: bool = False,
         *,
         from_pixels: bool = False,
@@ -145,7 +144,7 @@ class GymWrapper(GymLikeEnv):
         pairs = zip(self._obs_keys, self._layout.leaves, strict=True)
         self._encoders = [(key, self._encoder(self.observation_spec[key].to("cpu"), leaf)) for key, leaf in pairs]
 
-    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Callable[[Any], Any]:
+    def _encoder(self, spec: TensorSpec, leaf: Leaf) -> Encoder:
         """Returns a function that converts a leaf of an observation (of all rows, for a vector) to its tensor."""
         vector = self._vector
         count, copy = ((), True) if vector is None else ((vector.num_envs,), not vector.returns_copies)
@@ -157,7 +156,7 @@ class GymWrapper(GymLikeEnv):
 
     # -- single steps
 
-    def read_obs(self, observations: Any) -> dict[str, Any]:
+    def read_obs(self, observations: object) -> dict[str, Any]:
         """Converts an observation of the environment to a nested dict of tensors."""
         entries: dict[str, Any] = {}
         values = [observations] if self._layout.flat else self._layout.split(observations)
@@ -168,13 +167,13 @@ class GymWrapper(GymLikeEnv):
             branch[path[-1]] = encode(value)
         return entries
 
-    def read_action(self, action: Any) -> Any:
+    def read_action(self, action: Tensor | TensorDictBase | None) -> Any:
         """Converts an action, a tensor or a TensorDict of several, to an element of the environment's action space."""
         numpy_action = super().read_action(action)
         return restore_tuples(numpy_action, self._tuples) if self._tuples else numpy_action
 
     @bypassed_by("_rollout_at_once", "_unwrapped_gym")
-    def _reset_env(self, **kwargs: Any) -> Any:
+    def _reset_env(self, **kwargs: object) -> Any:
         seed, self._seed = self._seed, None
         return self._reset_output_transform(self._env.reset(**{"seed": seed, **kwargs}))
 
@@ -218,20 +217,20 @@ class GymWrapper(GymLikeEnv):
         default_shapes = shapes == dict.fromkeys((*FLAGS, "reward"), (1,))
         return default_shapes and self._has_fast_step and type(self)._step is GymWrapper._step
 
-    def _step_env(self, action: Any) -> StepOutput:
+    def _step_env(self, action: object) -> StepOutput:
         if self._vector is not None:
             return self._vector.step(action, self._vector_reward or bool(self.info_dict_reader))
         return super()._step_env(action)
 
     # -- vectors
 
-    def read_reward(self, reward: Any) -> Tensor:
+    def read_reward(self, reward: object) -> Tensor:
         """Converts a reward, or the rewards of all rows, to a tensor of `reward_spec`."""
         if type(reward) is not np.ndarray or self.reward_spec.dtype != torch.float32:
             return super().read_reward(reward)
         return torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1)
 
-    def _flag(self, flag: Any) -> Tensor:
+    def _flag(self, flag: object) -> Tensor:
         return torch.from_numpy(flag.copy()).unsqueeze(-1) if type(flag) is np.ndarray else super()._flag(flag)
 
     def _reset_done_rows(self, tensordict: TensorDictBase, masks: dict[tuple[str, ...], Tensor]) -> TensorDictBase:
@@ -308,7 +307,7 @@ class GymWrapper(GymLikeEnv):
         """The module of the environment's library: gymnasium or gym."""
         return import_module(self.get_library_name())
 
-    def get_library_name(self, env: Any = None) -> str:
+    def get_library_name(self, env: object = None) -> str:
         """Returns the name of the library of an environment, by default of this one: "gymnasium" or "gym"."""
         env = self._env if env is None else env
         classes = type(getattr(env, "legacy_env", env)).__mro__
@@ -364,8 +363,8 @@ class GymEnv(GymWrapper):
         frame_skip: int | None = None,
         num_envs: int | None = None,
         num_workers: int | None = None,
-        backend: Any = None,
-        ray_options: Any = None,
+        backend: object = None,
+        ray_options: object = None,
         **kwargs: Any,
     ):
         wrapper_kwargs = {name: kwargs.pop(name) for name in self._WRAPPER_ARGUMENTS if name in kwargs}
@@ -397,5 +396,5 @@ class GymEnv(GymWrapper):
 _FLAG_ARRAYS = np.zeros(1, np.bool_), np.ones(1, np.bool_)  # faster to copy than tensors
 
 
-def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: Any) -> Any:
+def _encode_checked(spec: TensorSpec, leaf: Leaf, batch_shape: tuple[int, ...], value: object) -> object:
     return spec.encode(to_leaf_array(value, leaf, *batch_shape))

@@ -16,7 +16,7 @@ from ..gym_outputs import step_output_error, to_float, to_leaf_array
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
 
-def step_frames(env: Any, action: Any, count: int) -> tuple[Any, float, bool, bool]:
+def step_frames(env: Any, action: object, count: int) -> tuple[Any, float, bool, bool]:
     """Steps an environment up to `count` times with one action, until an episode ends.
 
     Returns:
@@ -48,7 +48,7 @@ class GymArrays:
         layout: the layout of observations, without opaque leaves.
     """
 
-    def __init__(self, env: Any, reset: Callable[[], tuple[Any, Any]], frame_skip: int, layout: Layout):
+    def __init__(self, env: object, reset: Callable[[], tuple[object, object]], frame_skip: int, layout: Layout):
         self._env, self._reset, self._frame_skip, self._layout = env, reset, frame_skip, layout
         self._readers = [_leaf_reader(leaf) for leaf in layout.leaves]
         self._shape, self._dtype = (layout.leaves[0].shape, layout.leaves[0].dtype) if layout.flat else (None, None)
@@ -58,7 +58,7 @@ class GymArrays:
         leaves = zip(self._layout.leaves, self._layout.split(self._reset()[0]), strict=True)
         return [np.array(to_leaf_array(value, leaf), leaf.dtype) for leaf, value in leaves]
 
-    def step_arrays(self, action: Any, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
+    def step_arrays(self, action: object, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
         """Steps the environment and writes the results; returns whether it is done."""
         obs, reward, terminated, truncated = step_frames(self._env, action, self._frame_skip)
         if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype == self._dtype:
@@ -83,6 +83,6 @@ def _leaf_reader(leaf: Leaf) -> Callable[[Any], Any]:
     return partial(_read_leaf, leaf, leaf.shape, leaf.dtype, scalar_types)
 
 
-def _read_leaf(leaf: Leaf, shape: tuple[int, ...], dtype: Any, scalar_types: tuple[type, ...], value: Any) -> Any:
+def _read_leaf(leaf: Leaf, shape: tuple[int, ...], dtype: object, scalar_types: tuple[type, ...], value: object) -> Any:
     is_array = type(value) is np.ndarray and value.shape == shape and value.dtype == dtype
     return value if is_array or type(value) in scalar_types else to_leaf_array(value, leaf)

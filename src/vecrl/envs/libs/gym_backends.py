@@ -93,9 +93,9 @@ class set_gym_backend:
     def __exit__(self, *_: object) -> None:
         _activate(self._previous.pop())
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, fn: Callable[..., object]) -> Callable[..., Any]:
         @wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: object, **kwargs: object) -> Any:
             with set_gym_backend(self._backend):
                 return fn(*args, **kwargs)
 
@@ -111,5 +111,5 @@ def _activate(module: ModuleType | None) -> None:
 class AvailableEnvs:
     """Descriptor that returns `_env_names()` of the class: the names of the environments that can be made."""
 
-    def __get__(self, owner: Any, cls: Any = None) -> list[str]:
+    def __get__(self, owner: object, cls: Any = None) -> list[str]:
         return cls._env_names()

@@ -14,17 +14,19 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from ...engine.simulator import ResetOptions
 from ...errors import SpaceError
 from ...simulators.native import NativeSimulator, make_native
 from ...simulators.native.base import NativeState, env_first
 from ...simulators.native.counter_rng import keys_of
-from ...specs import Categorical, Composite, OneHot, Unbounded
+from ...specs import Categorical, Composite, OneHot, TensorSpec, Unbounded
 from ...specs.convert import spec_from_gym
 from ..array_rollout import known_actions, rollout_arrays, to_tensordict
 from ..base import EnvBase
 from ..fast_paths import overrides_bypassed
 from ..keys import FLAGS
 from ..row_masks import RowMasks
+from ..spec_store import Device
 from ..trajectory_buffers import ArrayBuffer, Leaves
 
 
@@ -71,7 +73,7 @@ class NativeEnv(EnvBase):
         *,
         batch_size: Any = None,
         categorical_action_encoding: bool = False,
-        device: Any = None,
+        device: Device = None,
         run_type_checks: bool = False,
         spec_locked: bool = True,
         **kwargs: Any,
@@ -110,7 +112,7 @@ class NativeEnv(EnvBase):
     def _set_specs(self) -> None:
         simulator, batch, spec_device = self.simulator, self.batch_size, self.simulator.device
         obs_spec = spec_from_gym(simulator.observation_space, device=spec_device)
-        entries: dict[str, Any] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
+        entries: dict[str, TensorSpec] = {"observation": obs_spec.expand(*batch, *obs_spec.shape)}
         if not self.batch_locked:
             state_size = len(simulator.start_rows(*self._streams(1)).state)
             int_options = {"dtype": torch.int32, "device": spec_device}
@@ -144,7 +146,7 @@ class NativeEnv(EnvBase):
 
     def _to_tensordict(self, obs: Tensor, state: NativeState, shape: torch.Size, **extra_entries: Tensor) -> TensorDict:
         """Returns the entries of rows `state`, which it stores in the environment or under "rows"."""
-        entries: dict[str, Any] = {"observation": obs.reshape((*shape, -1))}
+        entries: dict[str, Tensor] = {"observation": obs.reshape((*shape, -1))}
         entries |= {name: value.reshape((*shape, 1)) for name, value in extra_entries.items()}
         if not self.batch_locked:
             parts = {name: env_first(value) for name, value in state._asdict().items()}
@@ -160,13 +162,15 @@ class NativeEnv(EnvBase):
         keys = torch.from_numpy(keys_of(seeds)).to(self.simulator.device)
         return keys, torch.zeros(num_rows, dtype=torch.int32, device=self.simulator.device)
 
-    def _start_rows(self, num_rows: int, state: NativeState | None, options: Any = None) -> NativeState:
+    def _start_rows(self, num_rows: int, state: NativeState | None, options: ResetOptions | None = None) -> NativeState:
         """Starts episodes in all rows: the next ones of `state`, or the first of new seeds if there are none yet."""
         if state is not None and not self._reseeded:
             return self.simulator.start_rows(state.keys, state.episodes + 1, options)
         return self.simulator.start_rows(*self._next_streams(num_rows), options)
 
-    def _restart_rows(self, mask: Tensor, state: NativeState, options: Any = None) -> tuple[Tensor, NativeState]:
+    def _restart_rows(
+        self, mask: Tensor, state: NativeState, options: ResetOptions | None = None
+    ) -> tuple[Tensor, NativeState]:
         """Returns observations and rows after a reset of the rows of `mask` `[num_rows]`.
 
         After `set_seed`, every row gets its new seed here, and uses it at its own next reset.
@@ -192,7 +196,11 @@ class NativeEnv(EnvBase):
     # -- single steps
 
     def _reset(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, tensordict: TensorDictBase | None = None, *, options: Any = None, set_state: bool | None = None
+        self,
+        tensordict: TensorDictBase | None = None,
+        *,
+        options: ResetOptions | None = None,
+        set_state: bool | None = None,
     ) -> TensorDictBase:
         shape = self.batch_size if tensordict is None else tensordict.batch_size
         state = self._rows_of(tensordict)
@@ -272,7 +280,7 @@ class NativeEnv(EnvBase):
 
     # -- devices, rendering, closing
 
-    def to(self, device: Any) -> Self:
+    def to(self, device: torch.device | str | int) -> Self:
         """Moves the environment to another device, rows included, and returns it."""
         super().to(device)
         self.simulator.close()

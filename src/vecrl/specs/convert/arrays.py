@@ -17,7 +17,7 @@ from ..base import Device
 from .dtypes import scalar_if_uniform, torch_dtype
 
 
-def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False) -> TensorSpec:
     """Converts a dm_env spec, or a nested structure of them, to a tensor spec.
 
     `Array` becomes `Unbounded`, `BoundedArray` `Bounded`, `DiscreteArray` `OneHot` (or `Categorical`), `StringArray`
@@ -49,7 +49,7 @@ def spec_from_dm(spec: Any, *, device: Device = None, categorical: bool = False)
     return Bounded(scalar_if_uniform(low), scalar_if_uniform(high), shape, device, dtype)
 
 
-def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> Any:
+def spec_from_jax(spec: Any, *, device: Device = None, categorical: bool = False) -> TensorSpec:
     """Converts a `jax.ShapeDtypeStruct`, a Jumanji spec, a gymnax space, or a nested structure, to a tensor spec.
 
     Args:
@@ -80,7 +80,7 @@ class _Box:
         self.minimum, self.maximum = box.low, box.high
 
 
-def _named_parts(spec: Any) -> dict[str, Any] | None:
+def _named_parts(spec: object) -> dict[str, Any] | None:
     """Returns the parts of a structure by name, or None for a leaf."""
     if isinstance(spec, Mapping):
         return {str(name): part for name, part in spec.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -92,7 +92,7 @@ def _named_parts(spec: Any) -> dict[str, Any] | None:
     return dict(subspecs) if isinstance(subspecs, Mapping) and subspecs else None
 
 
-def _choice_spec(counts: np.ndarray[Any, Any], spec: Any, device: Device, categorical: bool) -> TensorSpec:
+def _choice_spec(counts: np.ndarray, spec: object, device: Device, categorical: bool) -> TensorSpec:
     dtype = torch_dtype(getattr(spec, "dtype", np.int64))
     if counts.ndim == 0:
         n = int(counts)

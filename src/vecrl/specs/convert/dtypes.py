@@ -23,7 +23,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return result
 
 
-def scalar_if_uniform(bound: np.ndarray[Any, Any]) -> Any:
+def scalar_if_uniform(bound: np.ndarray) -> object:
     """Returns one number if all elements of the bound are equal, which makes drawing faster; else a copy."""
     if bound.size and bool((bound == bound.flat[0]).all()):
         return bound.flat[0]

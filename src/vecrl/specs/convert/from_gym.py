@@ -27,6 +27,7 @@ from .. import (
     Unbounded,
 )
 from ..base import Device
+from ..non_tensor import Sampler
 from .dtypes import scalar_if_uniform, torch_dtype
 
 
@@ -51,8 +52,8 @@ _CONVERTERS: dict[type | str, Converter] = {}
 
 
 def spec_from_gym(
-    space: Any, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
-) -> Any:
+    space: object, *, device: Device = None, categorical: bool = False, dtype: torch.dtype | None = None
+) -> TensorSpec:
     """Converts a gymnasium space to a spec of the same structure.
 
     Spaces of the old gym are recognized by the names of their classes.
@@ -98,7 +99,7 @@ def register_space(space_type: type | str) -> Callable[[Converter], Converter]:
 spec_from_gym.register = register_space  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def convert(space: Any, options: ConversionOptions) -> Any:
+def convert(space: Any, options: ConversionOptions) -> TensorSpec:
     """Converts a space by its class, else by the name of its class, which supports spaces of the old gym."""
     names = {cls.__name__: converter for cls, converter in _CONVERTERS.items() if isinstance(cls, type)}
     for cls in type(space).__mro__:
@@ -113,7 +114,7 @@ def convert(space: Any, options: ConversionOptions) -> Any:
     raise SpaceError(f"Expected a space, got {space!r:.80}. Register other classes with spec_from_gym.register(type).")
 
 
-def _example(space: Any) -> Any:
+def _example(space: Sampler) -> object:
     """Draws one element of a space, always the same, without a change to its random number generator."""
     import copy
 
