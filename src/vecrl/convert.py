@@ -16,8 +16,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from .classic import BaseEnv as ClassicEnv
+from .engine.infos import InfoDict
 from .engine.pool import Pool
-from .engine.simulator import BatchSimulator, BatchStep
+from .engine.simulator import BatchSimulator, BatchStep, ResetOptions
 from .envs import EnvBase
 from .envs.keys import Key
 from .envs.seed_chain import seed_chain
@@ -73,7 +74,7 @@ class EnvBatch:
         self._all_false = torch.zeros(self.num_envs, 1, dtype=torch.bool, device=env.device)
         self._root: TensorDictBase = TensorDict({}, env.batch_size)
 
-    def reset(self, seeds: Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None) -> Tensor:
+    def reset(self, seeds: Sequence[int | None] | None = None, options: ResetOptions | None = None) -> Tensor:
         """Resets all rows and returns their observations `[n, ...]`. The seeds of other rows follow from the first.
 
         Raises:
@@ -282,14 +283,12 @@ class PoolVenv(BaseVenv):
 class TensorToNumpyWrapper(gymnasium.Wrapper):
     """Wraps a single environment that takes and returns tensors into one that takes and returns arrays and numbers."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, InfoDict]:
         """Resets the environment and returns the observation as an array, and the info."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs.numpy(force=True), info
 
-    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, InfoDict]:
         """Steps the environment with an array or number and returns what gymnasium's `step` returns."""
         obs, reward, terminated, truncated, info = self.env.step(torch.as_tensor(action))
         return obs.numpy(force=True), float(reward), bool(terminated), bool(truncated), info

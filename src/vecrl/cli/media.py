@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 from ..policy.policy_io import PolicyIO
 from ..policy.population import creation_errors
@@ -24,7 +28,8 @@ from .constant_observation import make_constant_observation_env
 MAX_FRAMES = 3000
 VIDEO_SUFFIXES = ".mp4", ".mkv", ".mov"
 PLOT_SUFFIXES = (".png",)
-PolicyFn = Callable[[Tensor], Any]  # features [1, obs_length], and a hidden state if there is one, to outputs
+PolicyFn = Callable[..., Tensor | tuple[Tensor, ...]]
+"""Computes outputs from features `[1, obs_length]`, and a hidden state if there is one."""
 
 
 def prepare_output_path(path: Path, suffixes: Sequence[str]) -> None:
@@ -75,7 +80,7 @@ def draw_returns(returns: Sequence[float], path: Path, title: str) -> None:
     figure.savefig(path, format="png", dpi=120)
 
 
-def _figure(title: str) -> tuple[Any, Any]:
+def _figure(title: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -137,7 +142,7 @@ def _make(env: str, kwargs: Mapping[str, Any], constant_observation: bool) -> To
 
 
 @torch.no_grad()
-def _episode(env: Any, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
+def _episode(env: TorchWrapper, act: PolicyFn, seed: int) -> Iterator[tuple[np.ndarray, float]]:
     """Yields the frames of an episode, each with the reward of the step before it."""
     policy_io = PolicyIO(env.observation_space, env.action_space)
     obs, _ = env.reset(seed=seed)

@@ -114,7 +114,7 @@ class Options:
         )
 
 
-def _has_type(value: Any, expected_type: Any) -> bool:
+def _has_type(value: object, expected_type: object) -> bool:
     """Returns whether a value has an annotated type; an int is a float, too, but a bool or nan is not."""
     arguments = get_args(expected_type)
     if isinstance(expected_type, UnionType):
@@ -128,7 +128,7 @@ def _has_type(value: Any, expected_type: Any) -> bool:
     return type(value) is expected_type
 
 
-def _describe_type(expected_type: Any) -> str:
+def _describe_type(expected_type: object) -> str:
     names = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false", type(None): "nothing"}
     if isinstance(expected_type, UnionType):
         return " or ".join(map(_describe_type, get_args(expected_type)))

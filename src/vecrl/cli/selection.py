@@ -113,7 +113,7 @@ class Selection:
             layer = layer.to(self._options.device)
         return self._evaluator.test(policy.parameters, self._options.test_episodes, seed=seed, obs_layer=layer)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Returns everything that later tests depend on, as plain data."""
         policies = {"best": self.best, "luckiest": self.luckiest}
         return {

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Signature, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.simulator import BatchSimulator
 from ..registries import Registry
+
+if TYPE_CHECKING:
+    from .wrapper_bypass import Env
 
 SEPARATOR = "::"
 BARE = "gym"  # the prefix of a name that has none
@@ -43,7 +46,7 @@ class Entry:
     summary: str
     extra: str | None = None
     names: Callable[[], Iterable[str]] = tuple
-    env_fn: Callable[..., Callable[[], Any]] | None = None
+    env_fn: Callable[..., Callable[[], Env]] | None = None
     make_batch: Callable[..., BatchSimulator] | None = None
 
     @property
@@ -80,7 +83,7 @@ def register(
     extra: str | None = None,
     *,
     names: Callable[[], Iterable[str]] = tuple,
-    env_fn: Callable[..., Callable[[], Any]] | None = None,
+    env_fn: Callable[..., Callable[[], Env]] | None = None,
     make_batch: Callable[..., BatchSimulator] | None = None,
     replace: bool = False,
 ) -> None:
@@ -191,7 +194,7 @@ class _LazyFunction:
     name: str
     options: Mapping[str, bool]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return getattr(import_module(self.module, __package__), self.name)(*args, **self.options, **kwargs)
 
     @property

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine.simulator import BatchSimulator, BatchStep, SupportsStepAndReset, SupportsStepWhere
+from ..engine.simulator import Array, BatchSimulator, BatchStep, SupportsStepAndReset, SupportsStepWhere
 from ..vector import BatchedVectorEnv
 from .comparisons import SEEDS, assert_equal_arrays
 
@@ -171,7 +170,7 @@ class BatchSimulatorConformance:
         """What a reset or a step returned is not written by later calls."""
         with _closed(self.make, 2) as sim:
             obs = sim.reset(list(SEEDS[:2]))
-            results: list[Any] = [obs, *(sim.step(self.action(sim, step)).next_obs for step in range(3))]
+            results: list[Array] = [obs, *(sim.step(self.action(sim, step)).next_obs for step in range(3))]
             copies = [_array(value).copy() for value in results]
             sim.step(self.action(sim, 3))
             sim.reset()
@@ -296,7 +295,7 @@ def _closed(make: Callable[[int], BatchSimulator], num_envs: int) -> Iterator[Ba
         simulator.close()
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: Array) -> np.ndarray:
     return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
@@ -311,7 +310,7 @@ def _rows(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value[::2] for name, value in arrays.items()}
 
 
-def _check_obs(simulator: BatchSimulator, obs: Any) -> None:
+def _check_obs(simulator: BatchSimulator, obs: Array) -> None:
     space = simulator.observation_space
     array = _array(obs)
     assert array.shape == (simulator.num_envs, *(space.shape or ())), f"observations have the shape {array.shape}"

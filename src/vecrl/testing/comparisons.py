@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from ..engine.space_layout import Tree
+
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
+Arrays = dict[str, np.ndarray]
 SEEDS = 11, 5, 2**31
 
 
@@ -29,13 +32,13 @@ def assert_equal_tensordicts(first: TensorDictBase, second: TensorDictBase, wher
         assert same, f"{where}: {key} is {one} and {other}"
 
 
-def seeded(seed: int, function: Callable[..., T], *args: Any) -> T:
+def seeded(seed: int, function: Callable[..., T], *args: object) -> T:
     """Returns `function(*args)`, called after `torch.manual_seed(seed)`."""
     torch.manual_seed(seed)
     return function(*args)
 
 
-def error_of(kind: type[E], function: Callable[..., Any], *args: Any) -> E:
+def error_of(kind: type[E], function: Callable[..., object], *args: object) -> E:
     """Returns the error that `function(*args)` raises.
 
     Raises:
@@ -48,7 +51,7 @@ def error_of(kind: type[E], function: Callable[..., Any], *args: Any) -> E:
     raise AssertionError(f"Expected {kind.__name__}, but nothing was raised.")
 
 
-def same_tree(one: Any, other: Any) -> bool:
+def same_tree(one: Tree, other: Tree) -> bool:
     """Returns whether two trees of dicts, tuples and arrays are equal."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same_tree(one[key], other[key]) for key in one)
@@ -57,7 +60,7 @@ def same_tree(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else one == other
 
 
-def assert_equal_arrays(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]], tolerance: float) -> None:
+def assert_equal_arrays(first: Sequence[Arrays], second: Sequence[Arrays], tolerance: float) -> None:
     """Raises AssertionError unless two sequences of named arrays are equal within `tolerance`; NaN equals NaN."""
     assert len(first) == len(second)
     for number, (one, other) in enumerate(zip(first, second, strict=True)):

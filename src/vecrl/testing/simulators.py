@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 import gymnasium
 import numpy as np
 
 from ..engine.pool import Pool
 from ..engine.simulator import Simulator, SupportsState
+from ..engine.space_layout import Tree
 from ..engine.transition import Transition
 from .comparisons import SEEDS, assert_equal_arrays, same_tree
 
@@ -42,9 +42,9 @@ class SimulatorConformance:
         """Returns a pool of `num_workers` simulators of `num_envs` environments each, to be used in a `with`."""
         return closing(Pool([(lambda: self.make(num_envs), num_envs)] * num_workers))
 
-    def actions(self, pool: Pool, step: int) -> list[Any]:
+    def actions(self, pool: Pool, step: int) -> list[Tree]:
         """Returns one action for each environment, which depend on the step and the id only."""
-        found: list[Any] = []
+        found: list[Tree] = []
         for env_id in range(pool.num_envs):
             pool.action_layout.space.seed(1000 * step + env_id)
             found.append(pool.action_layout.space.sample())
@@ -145,7 +145,7 @@ class SimulatorConformance:
             return played
 
 
-def _leaves(pool: Pool, obs: Any) -> list[Any]:
+def _leaves(pool: Pool, obs: Tree) -> list[Tree]:
     return pool.obs_layout.split(obs)
 
 
@@ -158,7 +158,7 @@ def _check_transition(pool: Pool, t: Transition) -> None:
     assert t.terminated.dtype == t.truncated.dtype == bool
 
 
-def _row(pool: Pool, t: Transition, row: int) -> Any:
+def _row(pool: Pool, t: Transition, row: int) -> Tree:
     """The observation of one row, as one environment would return it."""
     return pool.obs_layout.build([leaf[row] for leaf in _leaves(pool, t.obs)])
 
