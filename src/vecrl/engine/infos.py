@@ -125,6 +125,10 @@ class Infos:
         )
 
 
+NO_INFOS = Infos()
+"""The infos of a transition without any. It is shared, so nothing may be added to it."""
+
+
 def merge(infos: Iterator[tuple[int, Info]], num_envs: int) -> InfoDict:
     """Merges dicts key by key: numbers and arrays into arrays, dicts into dicts, anything else into object arrays.
 

@@ -7,8 +7,10 @@ batch buffers but pickled in commands and replies. This module must not know wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ Tree = Any
 """Arrays nested in dicts and tuples, as the leaves are in the space."""
 LeafRows = np.ndarray | list[Any]
 """The values of one leaf in several rows: an array `[rows, ...]`, or a list if the leaf is opaque."""
+_NESTED_SPACES = spaces.Dict, spaces.Tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +63,30 @@ class Layout:
         self.leaves = tuple(_leaves(space, ()))
         self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
         self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
-        self.build: Callable[[Sequence[Tree]], Tree] = _single_leaf if self.flat else self._build
-
-    def _build(self, values: Sequence[Tree]) -> Tree:
-        return _nest(self.space, iter(values))
+        self.build: Callable[[Sequence[Tree]], Tree] = itemgetter(0) if self.flat else partial(_nest, space)
 
     def split(self, tree: Tree) -> list[Tree]:
         """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""
         if self.flat:
             return [tree]
-        return _descend(tree, self.leaves)
+        values: list[Tree] = []
+        for leaf in self.leaves:
+            value = tree
+            try:
+                for key in leaf.path:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise SpaceError(
+                    f"Expected {leaf.name}, got {describe(value)} without it. Give every key of the space."
+                ) from error
+            values.append(value)
+        return values
 
     def columns(self, elements: list[Tree]) -> list[list[Tree]]:
         """Returns, for each leaf, the list of its values in these elements."""
         if self.flat:
             return [elements]
-        rows = [_descend(element, self.leaves) for element in elements]
+        rows = [self.split(element) for element in elements]
         return [[row[i] for row in rows] for i in range(len(self.leaves))]
 
     def batch(self, tree: Tree, rows: int) -> list[LeafRows]:
@@ -98,17 +109,13 @@ class Layout:
             return leaves[0] if isinstance(leaves[0], list) else list(leaves[0])
         if not leaves:  # an empty Dict or Tuple
             return [self.build(()) for _ in range(count)]
-        return [self.build(values) for values in zip(*leaves, strict=True)]
+        return list(map(self.build, zip(*leaves, strict=True)))
 
     def empty(self, rows: int) -> list[Any]:
         """Returns leaf arrays of zeros for `rows` rows; a list of None for an opaque leaf."""
         return [
             [None] * rows if leaf.dtype is None else np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
-
-
-def _single_leaf(values: Sequence[Tree]) -> Tree:
-    return values[0]
 
 
 def _leaves(space: AnySpace, path: Path) -> Iterator[Leaf]:
@@ -124,29 +131,13 @@ def _leaves(space: AnySpace, path: Path) -> Iterator[Leaf]:
         yield Leaf(path, (), None)
 
 
-def _nest(space: Any, values: Iterator[Tree]) -> Tree:
+def _nest(space: Any, values: Iterable[Tree]) -> Tree:
     """Returns the next values as the tree of a space; leaves cost no call, since every step builds trees."""
-    is_dict = isinstance(space, spaces.Dict)
+    values, is_dict = iter(values), isinstance(space, spaces.Dict)
     children: list[Tree] = []
     for sub in space.spaces.values() if is_dict else space.spaces:
-        children.append(_nest(sub, values) if isinstance(sub, spaces.Dict | spaces.Tuple) else next(values))
+        children.append(_nest(sub, values) if isinstance(sub, _NESTED_SPACES) else next(values))
     return dict(zip(space.spaces, children, strict=True)) if is_dict else tuple(children)
-
-
-def _descend(tree: Tree, leaves: Sequence[Leaf]) -> list[Tree]:
-    """Returns the values of a tree at the paths of `leaves`."""
-    values: list[Tree] = []
-    for leaf in leaves:
-        value = tree
-        try:
-            for key in leaf.path:
-                value = value[key]
-        except (KeyError, IndexError, TypeError) as error:
-            raise SpaceError(
-                f"Expected {leaf.name}, got {describe(value)} without it. Give every key of the space."
-            ) from error
-        values.append(value)
-    return values
 
 
 def _batch_leaf(value: Tree, leaf: Leaf, rows: int) -> LeafRows:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .batch_buffers import BatchBuffers
-from .infos import Infos
+from .infos import NO_INFOS, Infos
 from .pending import PendingCommand
 from .space_layout import Layout, Tree
 from .transition import Transition
@@ -41,7 +41,7 @@ class TransitionBuilder:
         The observations are views of the slot, or copies if no slot was free.
         """
         slot = self._buffers.slots[command.slot]
-        infos, final_infos = self._merge_replies(command.replies) if command.replies else (Infos(), Infos())
+        infos, final_infos = self._merge_replies(command.replies) if command.replies else (NO_INFOS, NO_INFOS)
         terminated, truncated, was_reset = slot.flags.copy()
         final_rows = done = (terminated | truncated).nonzero()[0]
         final_obs = episode_stats = None

@@ -8,7 +8,7 @@ not selected keep their old entries, or get zeros if they had none. This module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -239,17 +239,15 @@ def _select_object(mask: Tensor, new: Any, old: Any) -> Any:
     return torch.stack([new_row if selected else old_row for selected, new_row, old_row in rows], 0)
 
 
-def check_not_done(
-    reset_td: TensorDictBase, masks: RowMasks | None, done_keys_by_prefix: Sequence[tuple[Prefix, Key]]
-) -> None:
+def check_not_done(reset_td: TensorDictBase, masks: RowMasks | None, done_keys: Iterable[Key]) -> None:
     """Raises a `SpaceError` if a row is done after its reset.
 
     Args:
         reset_td: the result of the reset.
         masks: the masks of the rows that were reset; None for all rows.
-        done_keys_by_prefix: the prefix and the key of each "done" flag.
+        done_keys: the keys of the "done" flags.
     """
-    for _, key in done_keys_by_prefix:
+    for key in done_keys:
         done = reset_td.get(key)
         if not any_true(done):
             continue

@@ -117,9 +117,9 @@ class SpecContainer(SpecStore):
         return self._cached("done_prefixes", lambda: list(dict.fromkeys(split_key(key)[0] for key in self.done_keys)))
 
     @derived
-    def _done_keys_by_prefix(self) -> list[tuple[Prefix, Key]]:
-        """The prefix and the key of each "done" flag."""
-        return [(prefix, join_key(prefix, "done")) for prefix in self.done_prefixes]
+    def _done_keys_by_prefix(self) -> dict[Prefix, Key]:
+        """The key of each "done" flag, by its prefix."""
+        return {prefix: join_key(prefix, "done") for prefix in self.done_prefixes}
 
     @derived
     def _flags(self) -> list[tuple[Key, torch.Size]]:
@@ -134,7 +134,7 @@ class SpecContainer(SpecStore):
     @derived
     def _flag_groups(self) -> list[tuple[Prefix, bool, torch.Size]]:
         """Every prefix, whether it has a "truncated" flag, and the shape of "done" after the batch size."""
-        groups, spec = zip(self._done_keys_by_prefix, self.done_keys_groups, strict=True), self.full_done_spec
+        groups, spec = zip(self._done_keys_by_prefix.items(), self.done_keys_groups, strict=True), self.full_done_spec
         return [(prefix, len(group) > 2, spec[key].shape[self.ndim :]) for (prefix, key), group in groups]
 
     @property

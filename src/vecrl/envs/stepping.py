@@ -131,7 +131,7 @@ class SteppedEnv(Stateful, SpecContainer):
                 )
         reset_td = self._reset_and_complete(tensordict, **kwargs)
         if not self._allow_done_after_reset:
-            check_not_done(reset_td, masks, self._done_keys_by_prefix)
+            check_not_done(reset_td, masks, self._done_keys_by_prefix.values())
         if masks and not masks.single_true:
             reset_td = masks.select(reset_td, tensordict)
         return reset_td if tensordict is None else self._drop_reset_masks(merge_into(tensordict, reset_td))
@@ -162,12 +162,13 @@ class SteppedEnv(Stateful, SpecContainer):
 
     def any_done(self, tensordict: TensorDictBase) -> bool:
         """Returns whether any row of `tensordict` is done."""
-        return self._done_masks(tensordict) is not None
+        done_flags = map(tensordict.__getitem__, self._done_keys_by_prefix.values())
+        return any(map(any_true, done_flags))
 
     def _done_masks(self, tensordict: TensorDictBase) -> dict[Prefix, Tensor] | None:
         """Returns the "done" flags by prefix; None if no row is done."""
         masks: dict[Prefix, Tensor] = {}
-        for prefix, key in self._done_keys_by_prefix:
+        for prefix, key in self._done_keys_by_prefix.items():
             masks[prefix] = tensordict[key]
         return masks if any(map(any_true, masks.values())) else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import repeat
 
 from ..batch_buffers import BatchBuffers
 from ..space_layout import Layout
@@ -56,7 +57,7 @@ class SerialBackend:
         self._queue.extend(commands)
 
     def broadcast(self, command: Command) -> None:
-        self._queue.extend((worker, command) for worker in range(self.num_workers))
+        self._queue.extend(zip(range(self.num_workers), repeat(command)))
 
     def receive(self, timeout: float | None, awaited: Collection[int] = ()) -> list[Reply]:
         replies, self._late_replies = self._late_replies, []

@@ -246,10 +246,9 @@ class _NestedBuilder:
 
     def build(self, leaves: Mapping[Path, Tensor], num_rows: int, prefix: Path = ()) -> TensorDict:
         """Returns the TensorDict of the leaves under `prefix`."""
-        values: dict[str, Any] = {
-            name: self.build(leaves, num_rows, (*prefix, name)) if path is None else leaves[path]
-            for name, path in self._children[prefix].items()
-        }
+        values: dict[str, Any] = {}
+        for name, path in self._children[prefix].items():
+            values[name] = self.build(leaves, num_rows, (*prefix, name)) if path is None else leaves[path]
         return TensorDict(values, [num_rows, *self._sizes[prefix]])
 
 

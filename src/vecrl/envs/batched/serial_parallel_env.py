@@ -85,7 +85,7 @@ class BatchedEnv(PoolOwner):
         SpaceError: the arguments are invalid, or the environments do not fit together.
     """
 
-    excluded_from_state = ("_codec", "meta_data", "create_env_fn", "create_env_kwargs", "num_workers")
+    excluded_from_state = ("_codec", "_env_flags", "meta_data", "create_env_fn", "create_env_kwargs", "num_workers")
     _has_custom_rand_action: Any = False
 
     def __init__(
@@ -157,6 +157,7 @@ class BatchedEnv(PoolOwner):
         self.batch_size = torch.Size([len(metas), *first_meta.batch_size])
         for name in (*INPUTS, *OUTPUTS):
             self._set_full(name, stack_full_specs(metas, name))
+        self._env_flags = self._flags  # those that the environments return
         outputs, inputs = pool.obs_layout.space, pool.action_layout.space
         if is_tensordict_layout(outputs):
             self._codec: Codec = TensorDictCodec(metas, outputs, inputs, self._reward_keys_not_in_root, graphs)
@@ -181,20 +182,20 @@ class BatchedEnv(PoolOwner):
         ids, all_rows = selected_rows(masks, self.done_prefixes, self.num_workers)
         codec = self._codec
         if isinstance(codec, GymCodec):
-            transition = self._reset_gym(codec, ids, kwargs)
+            transition = self._reset_gym(ids, kwargs)
         else:
             data = self._reset_data(tensordict, ids, all_rows)
             options = {"kwargs": kwargs, "data": data} if kwargs or data else None
-            transition = self._call_pool(codec.root_tensordict, "reset", None, options, ids)
+            transition = self._call_pool("reset", None, options, ids)
         reset_td = self._to_own_device(codec.root_tensordict(transition))
         return reset_td if ids is None else scatter_rows(reset_td, ids, self.num_workers, self._noop_row)
 
-    def _reset_gym(self, codec: GymCodec, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
+    def _reset_gym(self, ids: np.ndarray | None, kwargs: Mapping[str, Any]) -> Transition:
         rows = range(self.num_workers) if ids is None else ids.tolist()
         seeds: Any = [self._seeds.pop(i, None) for i in rows] if self._seeds else None
         if "seed" in kwargs:  # the same seed for each environment, as other keywords
             seeds, kwargs = [kwargs["seed"]] * len(rows), {key: kwargs[key] for key in kwargs if key != "seed"}
-        return self._call_pool(codec.root_tensordict, "reset", seeds, ResetKeywords(kwargs), ids)
+        return self._call_pool("reset", seeds, ResetKeywords(kwargs), ids)
 
     def _reset_data(
         self, tensordict: TensorDictBase | None, ids: np.ndarray | None, all_rows: bool
@@ -225,30 +226,27 @@ class BatchedEnv(PoolOwner):
     # -- steps
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
-        transition = self._step_pool(self._codec.inputs(tensordict))
+        transition = self._call_pool("step", self._codec.inputs(tensordict))
         return self._to_own_device(self._codec.next_tensordict(transition), is_step=True)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
         reset_done = not self._seeds  # pending seeds are used at the next reset by the caller
-        transition = self._step_pool(codec.inputs(tensordict), reset_done)
+        transition = self._call_pool("step", codec.inputs(tensordict), reset_done=reset_done)
         next_td = self._to_own_device(codec.next_tensordict(transition), is_step=True)
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root
 
-    def _step_pool(self, actions: Any, reset_done: bool = False) -> Transition:
-        return self._call_pool(self._codec.next_tensordict, "step", actions, reset_done=reset_done)
-
-    def _call_pool(
-        self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
-    ) -> Transition:
+    def _call_pool(self, method: str, *args: Any, **options: Any) -> Transition:
         """Calls a method of the pool. If environments fail, the transition of the error is decoded to a TensorDict."""
         try:
             return getattr(self._require_pool(), method)(*args, **options)
         except WorkerError as error:
             if isinstance(error.transition, Transition):
+                codec = self._codec
+                decode = codec.root_tensordict if method == "reset" else codec.next_tensordict
                 error.transition = decode(error.transition)
             raise
 
@@ -256,14 +254,15 @@ class BatchedEnv(PoolOwner):
         ids = reduce_to_rows(mask, (self.num_workers,)).nonzero()[:, 0].numpy(force=True)
         row_mask = reduce_to_rows(mask, self.batch_size) if self.ndim > 1 else None
         self._require_pool().send(ids, self._codec.inputs(tensordict, ids, row_mask))
-        transition = self._call_pool(self._codec.next_tensordict, "recv")
+        transition = self._call_pool("recv")
         rows_td = self._to_own_device(self._codec.next_tensordict(transition), is_step=True)
         return scatter_rows(rows_td, ids, self.num_workers, self._noop_row)
 
     def _to_own_device(self, data: TensorDictBase, is_step: bool = False) -> TensorDictBase:
         if is_step and self.run_type_checks:
             self._check_types(data)
-        data = self._complete_flags(data)  # after add_truncated_keys there are more flags than in the environments
+        if self._flags != self._env_flags:  # after add_truncated_keys, there are more
+            data = self._complete_flags(data)
         return data if self._device is None else data.to(self._device)
 
     # -- random actions and whole rollouts
@@ -283,7 +282,7 @@ class BatchedEnv(PoolOwner):
         actions = known_actions(self, steps, actions)
         gym_actions = list(codec.actions(actions))
         self._seed_before_use = None
-        arrays = _PoolArrays(codec, partial(self._reset_gym, codec, None, {}), self._step_pool)
+        arrays = _PoolArrays(codec, partial(self._reset_gym, None, {}), partial(self._call_pool, "step"))
         rows = (self.num_workers,)
         trajectory = rollout_arrays(arrays, gym_actions, rows, self.reward_spec.dtype, break_when_any_done)
         return to_tensordict(self, self._require_pool().worker_info.metadata["keys"], trajectory, actions)
@@ -319,14 +318,14 @@ class BatchedEnv(PoolOwner):
 class _PoolArrays:
     """Gymnasium environments in a pool at array level, see `ArrayEnv`."""
 
-    def __init__(self, codec: GymCodec, reset: Callable[[], Transition], step: Callable[[Any, bool], Transition]):
+    def __init__(self, codec: GymCodec, reset: Callable[[], Transition], step: Callable[..., Transition]):
         self._split, self._reset, self._step = codec.layout.split, reset, step
 
     def reset_arrays(self) -> Leaves:
         return self._split(self._reset().obs)
 
     def step_arrays(self, action: Any, t: int, out: ArrayBuffer, reset_done: bool) -> bool:
-        transition = self._step(action, reset_done)
+        transition = self._step(action, reset_done=reset_done)
         obs, rows = self._split(transition.obs), transition.final_rows
         for column, leaf in zip(out.next_obs, obs, strict=True):
             column[t] = leaf

@@ -131,8 +131,9 @@ class TensorDictRows:
             self._write(finals, out, notes, final=True)
             new_roots = {row: root for row, root in new_roots.items() if row in finals}
             self._write(new_roots, out, notes, is_root=True)
-        notes.done_rows = [row for row in done_rows if row in results or row in new_roots]
-        out.terminated[notes.done_rows] = True
+        if done_rows:
+            notes.done_rows = [row for row in done_rows if row in results or row in new_roots]
+            out.terminated[notes.done_rows] = True
         return notes
 
     def _with_inputs(self, row: int, action: Mapping[Path, Any]) -> TensorDictBase:
