@@ -225,19 +225,21 @@ class BatchedEnv(PoolOwner):
     # -- steps
 
     def _step_and_complete(self, tensordict: TensorDictBase) -> TensorDictBase:
-        codec = self._codec
-        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict))
-        return self._to_own_device(codec.next_tensordict(transition), is_step=True)
+        transition = self._step_pool(self._codec.inputs(tensordict))
+        return self._to_own_device(self._codec.next_tensordict(transition), is_step=True)
 
     def _step_and_reset_done(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         codec = self._codec
         reset_done = not self._seeds  # pending seeds are used at the next reset by the caller
-        transition = self._call_pool(codec.next_tensordict, "step", codec.inputs(tensordict), reset_done=reset_done)
+        transition = self._step_pool(codec.inputs(tensordict), reset_done)
         next_td = self._to_own_device(codec.next_tensordict(transition), is_step=True)
         return next_td, self._to_own_device(codec.root_tensordict(transition)) if len(transition.final_rows) else None
 
     def _merge_reset_rows(self, root: TensorDictBase, reset_td: TensorDictBase) -> TensorDictBase:
         return merge_into(root, reset_td)  # other rows of reset_td equal those of root
+
+    def _step_pool(self, actions: Any, reset_done: bool = False) -> Transition:
+        return self._call_pool(self._codec.next_tensordict, "step", actions, reset_done=reset_done)
 
     def _call_pool(
         self, decode: Callable[[Transition], TensorDictBase], method: str, *args: Any, **options: Any
@@ -281,7 +283,7 @@ class BatchedEnv(PoolOwner):
         actions = known_actions(self, steps, actions)
         gym_actions = list(codec.actions(actions))
         self._seed_before_use = None
-        arrays = _PoolArrays(codec, partial(self._reset_gym, codec, None, {}), partial(self._send_step, codec))
+        arrays = _PoolArrays(codec, partial(self._reset_gym, codec, None, {}), self._step_pool)
         rows = (self.num_workers,)
         trajectory = rollout_arrays(arrays, gym_actions, rows, self.reward_spec.dtype, break_when_any_done)
         return to_tensordict(self, self._require_pool().worker_info.metadata["keys"], trajectory, actions)
