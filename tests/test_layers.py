@@ -212,11 +212,16 @@ def test_simulators_import_the_engine_contract_and_their_own_library_only() -> N
     ],
 )
 def test_lower_layers_do_not_import_upper_layers(folder: str) -> None:
-    upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.venv", "vecrl.envs", "vecrl.classic")
+    upper = ("vecrl.vector", "vecrl.policy", "vecrl.cli", "vecrl.record", "vecrl.venv", "vecrl.envs", "vecrl.classic")
     paths = sorted((SOURCE / folder).rglob("*.py")) if (SOURCE / folder).is_dir() else [SOURCE / folder]
     assert paths
     for path in paths:
         assert [name for name in _imports(path) if name.startswith(upper)] == [], path
+
+
+def test_record_imports_environments_only() -> None:
+    libraries = {"numpy", "torch", "tensordict", "PIL", "imageio_ffmpeg"}
+    assert _disallowed_imports("record", ("vecrl.record", "vecrl.envs", "vecrl.specs"), libraries) == []
 
 
 def test_only_the_cli_imports_the_cli() -> None:
