@@ -85,6 +85,28 @@ def test_overridden_methods_are_called(name: str) -> None:
     assert SerialEnv(1, lambda: env).rollout(3).shape == (1, 3)
 
 
+class Fivefold:
+    """Multiplies the rewards of steps by five."""
+
+    def step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        result = super().step(tensordict)  # pyright: ignore[reportAttributeAccessIssue]
+        result["next", "reward"] *= 5
+        return result
+
+
+@pytest.mark.parametrize("break_when_any_done", [True, False])
+@pytest.mark.parametrize("policy", [False, True])
+@pytest.mark.parametrize("kind", ["gym", "native", "serial"])
+def test_an_overridden_step_is_called_at_every_step(kind: str, policy: bool, break_when_any_done: bool) -> None:
+    base = {"gym": GymEnv, "native": NativeEnv, "serial": SerialEnv}[kind]
+    changed: Any = type("Changed", (Fivefold, base), {})
+    arguments = {"gym": ("CartPole-v1",), "native": ("CartPole-v1", 2), "serial": (2, lambda: GymEnv("CartPole-v1"))}
+    env = changed(*arguments[kind])
+    rollout = env.rollout(30, env.rand_action if policy else None, break_when_any_done=break_when_any_done)
+    assert (rollout["next", "reward"] == 5).all()
+    env.close()
+
+
 @pytest.mark.parametrize("name", ["gym", "serial", "native"])
 def test_memory_grows_in_rollouts_that_may_end_early(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts = []

@@ -138,6 +138,24 @@ def test_later_results_are_checked_by_their_shapes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (torch.zeros(2, dtype=torch.bool), r"terminated of Drift\.step to have the shape \(3,\), got \(2,\)"),
+        (torch.zeros(3), r"terminated of Drift\.step to have the dtype bool, got float32"),
+    ],
+)
+def test_later_flags_are_checked(flag: torch.Tensor, message: str) -> None:
+    simulator = Drift()
+    env = BatchedVectorEnv(simulator)
+    env.reset()
+    env.step(np.zeros((3, 2), np.float32))
+    step = simulator.step
+    simulator.step = lambda actions: replace(step(actions), terminated=flag)
+    with pytest.raises(SpaceError, match=message):
+        env.step(np.zeros((3, 2), np.float32))
+
+
+@pytest.mark.parametrize(
     ("space", "actions", "message"),
     [
         (Drift.action_space, np.zeros(3, np.float32), r"shape \(3, 2\) for Drift, .*, got shape \(3,\)"),

@@ -25,6 +25,7 @@ def bypassed_by(*fast_methods: str) -> Callable[[F], F]:
     return mark
 
 
+@cache
 def overrides_bypassed(cls: type, fast_method: str) -> bool:
     """Returns whether a class overrides a method that is bypassed by `fast_method`, below the class that defines it.
 
@@ -41,7 +42,6 @@ def overrides_bypassed(cls: type, fast_method: str) -> bool:
     return any(getattr(cls, name) is not getattr(owner, name) for name in _bypassed_names(owner, fast_method))
 
 
-@cache
 def _bypassed_names(owner: type, fast_method: str) -> list[str]:
     return [
         name for base in owner.__mro__ for name, value in vars(base).items() if fast_method in getattr(value, _MARK, ())

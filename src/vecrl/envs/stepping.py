@@ -19,7 +19,7 @@ from ..errors import ClosedError, SpaceError
 from ..snapshot import Stateful
 from ..specs.base import device_of
 from .done_flags import any_true, fill_flags, has_all_flags, reduce_to_rows
-from .fast_paths import bypassed_by
+from .fast_paths import bypassed_by, overrides_bypassed
 from .keys import OUTPUTS, Prefix, join_key
 from .row_masks import RowMasks, check_not_done, drop_keys, fill_missing, is_leaf, merge_into
 from .seed_chain import next_seed, validate_seed
@@ -181,7 +181,7 @@ class SteppedEnv(Stateful, SpecContainer):
 
     # -- steps
 
-    @_bypassed
+    @bypassed_by("_rollout_at_once", "_unwrapped_gym", "_step_and_reset_done")
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Applies the actions in `tensordict` and writes the results under "next".
 
@@ -278,7 +278,7 @@ class SteppedEnv(Stateful, SpecContainer):
         if self.is_closed:
             self._check_open()
         self._check_batch(tensordict)
-        if "_step" in tensordict.keys():  # noqa: SIM118 - a TensorDict is no dict
+        if "_step" in tensordict.keys() or overrides_bypassed(type(self), "_step_and_reset_done"):  # noqa: SIM118
             result = self.step(tensordict)
             return result, self.maybe_reset(self.step_mdp(result))
         next_td, reset_td = self._step_and_reset_done(tensordict)

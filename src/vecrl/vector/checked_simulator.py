@@ -30,8 +30,9 @@ Options = Mapping[str, object] | None
 class CheckedSimulator:
     """The methods of a `BatchSimulator`, with checks of their arguments and results.
 
-    The first result of each method is checked completely, later ones by the shapes of observations and rewards. Actions
-    are converted to the dtype of the action space. A simulator with the attribute `checks_actions` gets them unchanged.
+    The first result of each method is checked completely, later ones by the shapes of arrays and the dtype of flags.
+    Actions are converted to the dtype of the action space. A simulator with the attribute `checks_actions` gets them
+    unchanged.
 
     Args:
         simulator: the simulator.
@@ -153,7 +154,13 @@ class CheckedSimulator:
         return obs
 
     def _checked_step(self, method: str, step: BatchStep) -> BatchStep:
-        if method not in self._checked or step.next_obs.shape != self._obs_shape or step.reward.shape != self._rows:
+        rows = self._rows
+        if (
+            method not in self._checked
+            or step.next_obs.shape != self._obs_shape
+            or not step.reward.shape == step.terminated.shape == step.truncated.shape == rows
+            or not step.terminated.dtype == step.truncated.dtype == torch.bool
+        ):
             self._check_step(method, step)
             self._checked.add(method)
         return step
