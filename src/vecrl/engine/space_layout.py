@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -58,12 +58,18 @@ class Layout:
     {'n': 1, 'x': 2}
     """
 
+    excluded_from_state = ("build",)
+
     def __init__(self, space: AnySpace):
         self.space = space
         self.leaves = tuple(_leaves(space, ()))
         self.flat = self.leaves[0].path == () if len(self.leaves) == 1 else False
         self.opaque = tuple(i for i, leaf in enumerate(self.leaves) if leaf.dtype is None)
-        self.build: Callable[[Sequence[Tree]], Tree] = itemgetter(0) if self.flat else partial(_nest, space)
+
+    @cached_property
+    def build(self) -> Callable[[Sequence[Tree]], Tree]:
+        """A function that returns the tree of the leaves in order; the inverse of `split`."""
+        return itemgetter(0) if self.flat else partial(_nest, self.space)
 
     def split(self, tree: Tree) -> list[Tree]:
         """Returns the leaves of one element (or of one batch) in order; the inverse of `build`."""

@@ -227,7 +227,7 @@ class PixelRenderTransform(StatelessTransform):
     Args:
         out_keys: the key of the image; by default "pixels".
         preproc: a function applied to what the environment renders.
-        as_non_tensor: store the image as it is, not as a tensor; False by default.
+        as_non_tensor: store the image unchanged, not as a tensor; False by default.
         render_method: the method of the environment that renders.
         pass_tensordict: pass the TensorDict of the result to that method.
         kwargs: passed to that method.

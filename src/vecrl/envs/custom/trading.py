@@ -21,7 +21,7 @@ _BUY, _SELL = 1, 2
 
 
 class FinancialRegimeEnv(EnvBase):
-    """Buys and sells one asset, whose price is a geometric Brownian motion with 252 steps a year.
+    """Buys and sells one asset. Its price is a geometric Brownian motion with 252 steps a year.
 
     Actions, `[*batch, 1]` int64: 0 holds, 1 buys one unit unless one is held, 2 sells the unit if one is held.
 
@@ -34,7 +34,7 @@ class FinancialRegimeEnv(EnvBase):
     Entries: "price_history" `[*batch, window_size]`, the last is the current price; "current_holdings" `[*batch, 1]`
     bool; "entry_price" `[*batch, 1]`, 0 without a unit; "step_count" `[*batch]` int64; and under "params"
     `initial_price`, `volatility` and `drift` (per year), `transaction_cost`, `max_steps`, `window_size`. An episode is
-    truncated after `max_steps`. The batch size is that of the input of `reset`, whose "params" are used.
+    truncated after `max_steps`. The batch size and the "params" are those of the input of `reset`.
 
     Args:
         td_params: the parameters if the input of `reset` has none: the result of `gen_params`, possibly with other

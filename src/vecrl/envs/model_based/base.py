@@ -36,7 +36,7 @@ class WorldModelWrapper(TensorDictSequential):
 
 
 class ModelBasedEnvBase(EnvBase):
-    """An environment whose steps are calls of a world model.
+    """Steps by calls of a world model.
 
     The model reads the entries of `state_spec` and of the action from the TensorDict of a step. What it writes under
     the keys of the specs of observations, rewards and done flags is the result of the step; the keys may also be under
