@@ -38,6 +38,11 @@ def _zero() -> float:
     return 0.0
 
 
+def _unflatten_action() -> transforms.Transform:
+    """Returns a transform that gives the action of two numbers the shape (2, 1)."""
+    return transforms.UnsqueezeTransform(-1, in_keys_inv=["action"])
+
+
 CASES: dict[str, Case] = {
     "BinarizeReward": Case(transforms.BinarizeReward),
     "CatTensors": Case(lambda: transforms.CatTensors(["position", "observation"])),
@@ -45,6 +50,12 @@ CASES: dict[str, Case] = {
         lambda: transforms.Compose(transforms.StepCounter(), transforms.CatTensors(out_key="all", del_keys=False))
     ),
     "ActionMask": Case(lambda: transforms.ActionMask("choice"), needs="its mask is of the whole batch"),
+    "ActionDiscretizer": Case(lambda: transforms.ActionDiscretizer(torch.tensor([2, 5]), out_action_key="interval")),
+    "ActionDiscretizer: one-hot": Case(lambda: transforms.ActionDiscretizer(3, sampling=2, categorical=False)),
+    "ActionScaling": Case(lambda: transforms.ActionScaling(standard_normal=False)),
+    "ActionScaling: elsewhere": Case(
+        lambda: transforms.ActionScaling(out_keys_inv="unit", loc=torch.tensor([0.1, 0.2]), scale=0.5)
+    ),
     "AutoResetTransform": Case(transforms.AutoResetTransform, env=AutoResetEnv),
     "CatFrames": Case(lambda: transforms.CatFrames(3, -3, padding="constant", padding_value=7)),
     "CatFrames: vectors": Case(lambda: transforms.CatFrames(3, -1, in_keys=["observation"], out_keys=["last"])),
@@ -66,9 +77,13 @@ CASES: dict[str, Case] = {
         lambda: transforms.DeviceCastTransform("cpu", in_keys=["observation"], in_keys_inv=["action"])
     ),
     "DoubleToFloat": Case(transforms.DoubleToFloat),
+    "DiscreteActionProjection": Case(
+        lambda: transforms.DiscreteActionProjection(4, 6, "choice"), shared="actions are drawn for all rows at once"
+    ),
     "ExcludeTransform": Case(lambda: transforms.ExcludeTransform("position", "reward")),
     "ExcludeTransform: inverse": Case(lambda: transforms.ExcludeTransform("position", inverse=True)),
     "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
+    "FlattenAction": Case(lambda: transforms.Compose(_unflatten_action(), transforms.FlattenAction())),
     "FlattenObservation": Case(lambda: transforms.FlattenObservation(-3, -1)),
     "Crop": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.Crop(3, 4, 1, 2))),
     "FrameSkipTransform": Case(lambda: transforms.FrameSkipTransform(3)),

@@ -7,6 +7,7 @@ Each module lists its public names in `__all__`; they are public here too.
 
 from . import (
     action_mask,
+    actions,
     auto_reset,
     base,
     compose,
@@ -27,6 +28,7 @@ from . import (
     vecnorm,
 )
 from .action_mask import *
+from .actions import *
 from .auto_reset import *
 from .base import *
 from .compose import *
@@ -48,6 +50,7 @@ from .vecnorm import *
 
 __all__: list[str] = []
 __all__ += action_mask.__all__
+__all__ += actions.__all__
 __all__ += auto_reset.__all__
 __all__ += base.__all__
 __all__ += compose.__all__

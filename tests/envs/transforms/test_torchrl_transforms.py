@@ -1,0 +1,107 @@
+"""The values of transforms of actions and episodes equal those of TorchRL's, if TorchRL is installed."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import vecrl.envs
+import vecrl.envs.transforms
+import vecrl.specs
+
+pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
+
+
+def libraries() -> list[tuple[Any, Any, Any]]:
+    """Returns the modules of environments, transforms and specs of vecrl and of TorchRL."""
+    import torchrl.data
+    import torchrl.envs
+    import torchrl.envs.transforms
+
+    return [
+        (vecrl.envs, vecrl.envs.transforms, vecrl.specs),
+        (torchrl.envs, torchrl.envs.transforms, torchrl.data),
+    ]
+
+
+def make_env(envs: Any, specs: Any, action_spec: Any) -> Any:
+    """Returns an environment with episodes of 5 steps, the k-th of which has reward k, which records its action."""
+
+    class Env(envs.EnvBase):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_spec = specs.Composite(observation=specs.Unbounded((3,)))
+            self.action_spec = action_spec
+            self.reward_spec = specs.Unbounded((1,))
+            self.step_number, self.last_action = 0, None
+
+        def _observe(self) -> TensorDict:
+            values = torch.tensor([5.0, -3.0, 2.0, -9.0, 1.0, 4.0])
+            return TensorDict(observation=values[self.step_number] * torch.tensor([1.0, -1.0, 0.5]))
+
+        def _reset(self, tensordict: Any = None, **kwargs: Any) -> TensorDict:
+            self.step_number = 0
+            return self._observe()
+
+        def _step(self, tensordict: Any) -> TensorDict:
+            self.step_number, self.last_action = self.step_number + 1, tensordict["action"]
+            done = torch.tensor([self.step_number >= 5])
+            return self._observe().update({"reward": torch.tensor([float(self.step_number)]), "done": done})
+
+        def _set_seed(self, seed: Any) -> None: ...
+
+    return Env()
+
+
+def assert_same_actions(make_spec: Any, make_transform: Any, actions: list[Any], key: str = "action") -> None:
+    """Checks that the environment gets equal actions in both libraries, and that forward gives equal data."""
+    taken = []
+    for envs, transforms, specs in libraries():
+        env = envs.TransformedEnv(make_env(envs, specs, make_spec(specs)), make_transform(transforms))
+        for action in actions:
+            env.step(env.reset().set(key, action.clone()))
+            taken.append(env.base_env.last_action)
+    for own_action, theirs in zip(taken[: len(actions)], taken[len(actions) :], strict=True):
+        torch.testing.assert_close(own_action, theirs)
+
+
+@pytest.mark.parametrize("sampling", [0, 1, 2])
+def test_discrete_actions_equal_torchrl(sampling: int) -> None:
+    def spec(specs: Any) -> Any:
+        return specs.Bounded(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0]), (2,))
+
+    def make(transforms: Any, **options: Any) -> Any:
+        strategy = list(transforms.ActionDiscretizer.SamplingStrategy)[sampling]
+        return transforms.ActionDiscretizer(torch.tensor([2, 4]), sampling=strategy, **options)
+
+    actions = [torch.tensor([i, j]) for i in range(2) for j in range(4)]
+    assert_same_actions(spec, make, actions)
+    rows = [torch.tensor([0, 1, 0, 0, 1, 0]).bool(), torch.tensor([1, 0, 0, 0, 0, 1]).bool()]
+    assert_same_actions(spec, lambda t: make(t, categorical=False, out_action_key="d"), rows, "d")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"standard_normal": False}, {"loc": 1.0, "scale": 2.0}, {"loc": torch.ones(2), "scale": 0.5}]
+)
+def test_scaled_actions_equal_torchrl(options: dict[str, Any]) -> None:
+    def spec(specs: Any) -> Any:
+        return specs.Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([4.0, 10.0]), (2,))
+
+    assert_same_actions(spec, lambda t: t.ActionScaling(**options), [torch.tensor([0.5, 0.25]), torch.ones(2)])
+    if "loc" in options:
+        own_data, theirs = (t.ActionScaling(**options)(TensorDict(action=torch.ones(2))) for _, t, _ in libraries())
+        torch.testing.assert_close(own_data["action"], theirs["action"])
+
+
+def test_projected_and_flattened_actions_equal_torchrl() -> None:
+    rows = list(torch.eye(4, dtype=torch.int64)[:2])
+    assert_same_actions(
+        lambda specs: specs.OneHot(2, dtype=torch.int64), lambda t: t.DiscreteActionProjection(2, 4), rows
+    )
+    assert_same_actions(lambda specs: specs.Bounded(-1, 1, (3, 5)), lambda t: t.FlattenAction(), [torch.rand(15)])
+    own_data, theirs = (
+        t.FlattenAction(-3, -2, action_shape=(3, 5)).inv(TensorDict(action=torch.arange(60.0).reshape(2, 15, 2)))
+        for _, t, _ in libraries()
+    )
+    assert own_data["action"].equal(theirs["action"])
