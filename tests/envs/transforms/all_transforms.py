@@ -80,6 +80,7 @@ CASES: dict[str, Case] = {
     "DiscreteActionProjection": Case(
         lambda: transforms.DiscreteActionProjection(4, 6, "choice"), shared="actions are drawn for all rows at once"
     ),
+    "EndOfLifeTransform": Case(lambda: transforms.EndOfLifeTransform(eol_attribute="ticks.neg")),
     "ExcludeTransform": Case(lambda: transforms.ExcludeTransform("position", "reward")),
     "ExcludeTransform: inverse": Case(lambda: transforms.ExcludeTransform("position", inverse=True)),
     "FiniteTensorDictCheck": Case(transforms.FiniteTensorDictCheck),
@@ -99,6 +100,10 @@ CASES: dict[str, Case] = {
     ),
     "PermuteTransform": Case(lambda: transforms.PermuteTransform((-1, -3, -2), in_keys=["pixels"])),
     "PinMemoryTransform": Case(transforms.PinMemoryTransform),
+    "RandomTruncationTransform": Case(
+        lambda: transforms.Compose(transforms.StepCounter(), transforms.RandomTruncationTransform(2, 4, prob=0.5)),
+        shared="numbers are drawn for all rows at once",
+    ),
     "RenameTransform": Case(
         lambda: transforms.RenameTransform(["observation", "reward"], ["seen", ("a", "pay")], ["action"], ["act"])
     ),
@@ -140,6 +145,10 @@ CASES: dict[str, Case] = {
             transforms.TensorDictPrimer(hidden=Unbounded((2,)), default_value=0.5, call_before_env_reset=True),
             transforms.StepCounter(max_steps=3),
         )
+    ),
+    "TerminateTransform": Case(lambda: transforms.TerminateTransform(lambda td: td["observation"][..., 1] > 1)),
+    "TerminateTransform: without done": Case(
+        lambda: transforms.TerminateTransform(lambda td: td["ticks"] == 2, write_done=False)
     ),
     "Timer": Case(lambda: _stopped(transforms.Timer())),
     "ToTensorImage": Case(transforms.ToTensorImage),

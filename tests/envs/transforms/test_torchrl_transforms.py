@@ -10,6 +10,8 @@ import vecrl.envs
 import vecrl.envs.transforms
 import vecrl.specs
 
+from .test_episodes import Lives
+
 pytestmark = [pytest.mark.torchrl, pytest.mark.filterwarnings("ignore")]
 
 
@@ -105,3 +107,48 @@ def test_projected_and_flattened_actions_equal_torchrl() -> None:
         for _, t, _ in libraries()
     )
     assert own_data["action"].equal(theirs["action"])
+
+
+def rollouts(make_transform: Any, keys: list[Any], steps: int = 12) -> list[list[Any]]:
+    """Returns entries of rollouts through several episodes in both libraries."""
+    found = []
+    for envs, transforms, specs in libraries():
+        env = envs.TransformedEnv(make_env(envs, specs, specs.Bounded(-1, 1, (2,))), make_transform(transforms))
+        rollout = env.rollout(steps, break_when_any_done=False)
+        found.append([rollout[key] for key in keys])
+    return found
+
+
+def test_lost_lives_equal_torchrl() -> None:
+    for limit in (3, 100):
+        found = []
+        for envs, transforms, _ in libraries():
+            env = envs.TransformedEnv(envs.GymWrapper(Lives(limit)), transforms.EndOfLifeTransform())
+            rollout = env.rollout(14, break_when_any_done=False)
+            keys = ["lives", "end-of-life"]
+            found.append([rollout[key] for key in keys] + [rollout["next", key] for key in keys])
+        for own_value, theirs in zip(*found, strict=True):
+            assert own_value.equal(theirs)
+
+
+@pytest.mark.parametrize("write_done", [True, False])
+def test_terminated_episodes_equal_torchrl(write_done: bool) -> None:
+    def make(transforms: Any) -> Any:
+        return transforms.TerminateTransform(lambda td: td["reward"] >= 3, write_done=write_done)
+
+    own_rollout, theirs = rollouts(make, [("next", "terminated"), ("next", "done"), "observation"])
+    assert all(own_value.equal(value) for own_value, value in zip(own_rollout, theirs, strict=True))
+
+
+def test_random_truncation_has_the_range_of_torchrl() -> None:
+    def make(transforms: Any) -> Any:
+        return transforms.Compose(
+            transforms.StepCounter(), transforms.RandomTruncationTransform(2, 3, prob=1.0, first_episode_prob=0.0)
+        )
+
+    for done, truncated, count in rollouts(make, [("next", "done"), ("next", "truncated"), ("next", "step_count")], 60):
+        lengths = count[done].tolist()
+        assert truncated.equal(done)
+        assert lengths[0] in (1, 2, 3)
+        assert lengths[1] == 3
+        assert set(lengths[2:]) == {2, 3}

@@ -14,6 +14,7 @@ from . import (
     counters,
     dtype_device,
     elementwise,
+    episodes,
     finite_check,
     frame_skip,
     frames,
@@ -35,6 +36,7 @@ from .compose import *
 from .counters import *
 from .dtype_device import *
 from .elementwise import *
+from .episodes import *
 from .finite_check import *
 from .frame_skip import *
 from .frames import *
@@ -57,6 +59,7 @@ __all__ += compose.__all__
 __all__ += counters.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
+__all__ += episodes.__all__
 __all__ += finite_check.__all__
 __all__ += frame_skip.__all__
 __all__ += frames.__all__

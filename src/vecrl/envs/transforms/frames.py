@@ -6,8 +6,6 @@ TensorDict. For stored trajectories, stacks are computed from the data alone. It
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
 from urllib.parse import quote
 
 import torch
@@ -18,16 +16,16 @@ from ...errors import SpaceError
 from ...specs import Bounded, Composite, TensorSpec, Unbounded
 from ..row_masks import broadcast_mask
 from ..spec_container import Key
-from .base import Transform
 from .counters import episode_starts, start_indices
 from .part import Keys
+from .row_state import RowStateTransform
 
 __all__ = ["CatFrames"]
 
 _PREFIX = "_cat_buffers_"
 
 
-class CatFrames(Transform):
+class CatFrames(RowStateTransform):
     """Concatenates the last `N` values, the oldest first, along one dimension.
 
     A clone shares the buffers of stacks with the original.
@@ -57,8 +55,6 @@ class CatFrames(Transform):
     torch.Size([3, 16])
     """
 
-    preserves_done = True
-
     def __init__(
         self,
         N: int,
@@ -83,12 +79,6 @@ class CatFrames(Transform):
         self.as_inverse = as_inverse
         self.reset_key, self.done_key = reset_key, "done" if done_key is None else done_key
 
-    def clone(self) -> Self:
-        """Returns a copy without a container that shares the buffers, also those that are created later."""
-        cloned = super().clone()
-        cloned.__dict__["_buffers"] = self.__dict__["_buffers"]
-        return cloned
-
     # -- in an environment
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -96,7 +86,7 @@ class CatFrames(Transform):
         for key, out_key in self._key_pairs:
             frame = next_tensordict.get(key, None)
             if frame is not None:
-                next_tensordict.set(out_key, self._store(key, self._push(key, frame), mask))
+                next_tensordict.set(out_key, self._store(_buffer_name(key), self._push(key, frame), mask))
             elif not self._allow_missing:
                 raise self._missing(key, next_tensordict)
         return next_tensordict
@@ -106,7 +96,9 @@ class CatFrames(Transform):
             frame = tensordict_reset.get(key, None)
             if frame is not None:
                 mask = self._mask(tensordict, key)
-                tensordict_reset.set(out_key, self._store(key, torch.cat(self._pad(frame), self.dim), mask))
+                tensordict_reset.set(
+                    out_key, self._store(_buffer_name(key), torch.cat(self._pad(frame), self.dim), mask)
+                )
         return tensordict_reset
 
     def _mask(self, tensordict: TensorDictBase, key: Key) -> Tensor | None:
@@ -132,21 +124,6 @@ class CatFrames(Transform):
                 f"{tuple(frame.shape)}. Reset the environment with the batch to step."
             )
         return torch.cat([kept_frames, frame], self.dim)
-
-    def _store(self, key: Key, frames: Tensor, mask: Tensor | None) -> Tensor:
-        """Stores the rows of `mask` of a stack for the next step. Returns a copy, which the caller may change."""
-        previous = self._buffers.get(_buffer_name(key))
-        if mask is not None and previous is not None and previous.shape == frames.shape:
-            frames = torch.where(broadcast_mask(mask, frames), frames, previous)
-        self._buffers[_buffer_name(key)] = frames.detach()
-        return frames.clone()
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
-        self._buffers.clear()
-        for name, value in state_dict.items():
-            if name.startswith(prefix + _PREFIX):
-                self._buffers[name.removeprefix(prefix)] = torch.empty_like(value)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     # -- on trajectories
 
