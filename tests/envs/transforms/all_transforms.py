@@ -91,6 +91,12 @@ CASES: dict[str, Case] = {
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
     "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
     "InitTracker": Case(transforms.InitTracker),
+    "MultiAction": Case(transforms.MultiAction),
+    "MultiAction: of stacked observations": Case(
+        lambda: transforms.Compose(
+            transforms.StepCounter(), transforms.MultiAction(stack_rewards=False, stack_observations=True)
+        )
+    ),
     "NoopResetEnv": Case(lambda: transforms.NoopResetEnv(3), shared="actions are drawn for all rows at once"),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)
@@ -150,10 +156,15 @@ CASES: dict[str, Case] = {
     "TerminateTransform: without done": Case(
         lambda: transforms.TerminateTransform(lambda td: td["ticks"] == 2, write_done=False)
     ),
+    "TargetReturn": Case(lambda: transforms.TargetReturn(10.0)),
+    "TargetReturn: constant": Case(lambda: transforms.TargetReturn(3, "constant", ["reward"], [("a", "target")])),
+    "TimeMaxPool": Case(lambda: transforms.TimeMaxPool(T=3)),
+    "TimeMaxPool: of pixels": Case(lambda: transforms.TimeMaxPool(["pixels", "ticks"], ["highest", "last"], T=2)),
     "Timer": Case(lambda: _stopped(transforms.Timer())),
     "ToTensorImage": Case(transforms.ToTensorImage),
     "TrajCounter": Case(lambda: transforms.TrajCounter(repeats=2), shared="numbers are taken in turn"),
     "VecGymEnvTransform": Case(transforms.VecGymEnvTransform),
+    "gSDENoise": Case(lambda: transforms.gSDENoise(3, 2), shared="noise is drawn for all rows at once"),
 }
 """By the name of the class; more than one of a class as "Name: what is special"."""
 

@@ -152,3 +152,37 @@ def test_random_truncation_has_the_range_of_torchrl() -> None:
         assert lengths[0] in (1, 2, 3)
         assert lengths[1] == 3
         assert set(lengths[2:]) == {2, 3}
+
+
+@pytest.mark.parametrize("mode", ["reduce", "constant"])
+def test_target_returns_equal_torchrl(mode: str) -> None:
+    own_rollout, theirs = rollouts(lambda t: t.TargetReturn(10.0, mode), ["target_return", ("next", "target_return")])
+    assert all(own_value.equal(value) for own_value, value in zip(own_rollout, theirs, strict=True))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_maxima_equal_torchrl(number: int) -> None:
+    """Except at the start of episodes, where 0 is among TorchRL's values."""
+    keys: list[Any] = [("next", "observation"), ("next", "done")]
+    (own_values, done), (theirs, _) = rollouts(lambda t: t.TimeMaxPool(T=number), keys, 5)
+    assert done.flatten().tolist() == [False] * 4 + [True]
+    assert own_values[number - 1 :].equal(theirs[number - 1 :])
+
+
+@pytest.mark.parametrize("options", [{}, {"stack_observations": True}, {"stack_rewards": False}])
+def test_several_actions_equal_torchrl(options: dict[str, Any]) -> None:
+    found = []
+    for envs, transforms, specs in libraries():
+        base = make_env(envs, specs, specs.Bounded(-1, 1, (2,)))
+        env = envs.TransformedEnv(base, transforms.MultiAction(**options))
+        found.append(env.step(env.reset().set("action", torch.zeros(3, 2)))["next"])
+    for key in ("observation", "reward", "done"):
+        assert found[0][key].equal(found[1][key])
+
+
+def test_noise_has_the_shapes_of_torchrl() -> None:
+    for options in ({"state_dim": 3, "action_dim": 2}, {"state_dim": 3, "action_dim": 2, "shape": (5,)}, {}):
+        own_noise, theirs = rollouts(lambda t, options=options: t.gSDENoise(**options), ["_eps_gSDE"])
+        assert own_noise[0].shape == theirs[0].shape
+        changes = [(noise[1:] != noise[:-1]).flatten(1).any(-1).tolist() for noise in (own_noise[0], theirs[0])]
+        assert changes[0] == changes[1]
