@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from tensordict import TensorDictBase
 
 import vecrl.envs.transforms as transforms
 from vecrl.envs.transforms import AutoResetEnv, Transform, TransformedEnv
@@ -43,6 +44,12 @@ def _unflatten_action() -> transforms.Transform:
     return transforms.UnsqueezeTransform(-1, in_keys_inv=["action"])
 
 
+def _constant_policy(td: TensorDictBase) -> TensorDictBase:
+    """Writes the same actions into every row."""
+    batch = td.batch_size
+    return td.update({"action": torch.full((*batch, 2), 0.25), "choice": torch.ones(batch, dtype=torch.int64)})
+
+
 CASES: dict[str, Case] = {
     "BinarizeReward": Case(transforms.BinarizeReward),
     "CatTensors": Case(lambda: transforms.CatTensors(["position", "observation"])),
@@ -70,6 +77,22 @@ CASES: dict[str, Case] = {
             transforms.RewardSum(out_keys=["scaled"]),
         )
     ),
+    "ConditionalPolicySwitch": Case(
+        lambda: transforms.ConditionalPolicySwitch(_constant_policy, lambda td: td["ticks"] % 2 == 0)
+    ),
+    "ConditionalPolicySwitch: between counters": Case(
+        lambda: transforms.Compose(
+            transforms.StepCounter(step_count_key="both"),
+            transforms.ConditionalPolicySwitch(_constant_policy, lambda td: td["observation"][..., 1] > 1),
+            transforms.StepCounter(max_steps=3),
+        )
+    ),
+    "ConditionalSkip": Case(lambda: transforms.ConditionalSkip(lambda td: td["choice"] == 0)),
+    "ConditionalSkip: with a counter": Case(
+        lambda: transforms.Compose(
+            transforms.ConditionalSkip(lambda td: td["action"][..., :1] < 0), transforms.StepCounter(max_steps=3)
+        )
+    ),
     "DTypeCastTransform": Case(lambda: transforms.DTypeCastTransform(torch.uint8, torch.float32)),
     "DTypeCastTransform: of actions": Case(lambda: transforms.DTypeCastTransform(torch.float32, torch.float64)),
     "DeviceCastTransform": Case(lambda: transforms.DeviceCastTransform("cpu")),
@@ -91,6 +114,7 @@ CASES: dict[str, Case] = {
     "FunctionTransform": Case(lambda: transforms.FunctionTransform(lambda td: td.set("twice", td["observation"] * 2))),
     "GrayScale": Case(lambda: transforms.Compose(transforms.ToTensorImage(), transforms.GrayScale())),
     "InitTracker": Case(transforms.InitTracker),
+    "MeanActionSelector": Case(lambda: transforms.Compose(transforms.MeanActionSelector())),
     "MultiAction": Case(transforms.MultiAction),
     "MultiAction: of stacked observations": Case(
         lambda: transforms.Compose(

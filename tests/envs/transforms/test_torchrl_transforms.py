@@ -186,3 +186,44 @@ def test_noise_has_the_shapes_of_torchrl() -> None:
         assert own_noise[0].shape == theirs[0].shape
         changes = [(noise[1:] != noise[:-1]).flatten(1).any(-1).tolist() for noise in (own_noise[0], theirs[0])]
         assert changes[0] == changes[1]
+
+
+def test_skipped_steps_equal_torchrl() -> None:
+    def make(transforms: Any) -> Any:
+        return transforms.Compose(
+            transforms.StepCounter(), transforms.ConditionalSkip(lambda td: td["action"][..., 0] < 0)
+        )
+
+    found = []
+    for envs, transforms, specs in libraries():
+        env = envs.TransformedEnv(make_env(envs, specs, specs.Bounded(-1, 1, (2,))), make(transforms))
+        root, results = env.reset(), []
+        for sign in (1, -1, 1, -1, -1, 1):
+            step = env.step(root.set("action", torch.full((2,), 0.5 * sign)))
+            results.append(step["next"].clone())
+            root = env.step_mdp(step)
+        found.append(results)
+    for own_step, theirs in zip(*found, strict=True):
+        for key in ("observation", "reward", "done", "step_count"):
+            assert own_step[key].equal(theirs[key])
+
+
+def test_switched_policies_equal_torchrl() -> None:
+    def policy(td: Any) -> Any:
+        return td.set("action", torch.zeros(2))
+
+    def make(transforms: Any) -> Any:
+        return transforms.Compose(
+            transforms.StepCounter(step_count_key="both"),
+            transforms.ConditionalPolicySwitch(policy=policy, condition=lambda td: td["both"] % 3 == 1),
+            transforms.StepCounter(step_count_key="own"),
+        )
+
+    keys: list[Any] = ["observation", "both", "own", ("next", "reward"), ("next", "own"), ("next", "done")]
+    own_rollout, theirs = rollouts(make, keys)
+    assert all(own_value.equal(value) for own_value, value in zip(own_rollout, theirs, strict=True))
+
+
+def test_means_of_actions_equal_torchrl() -> None:
+    mean = TensorDict(mean=torch.tensor([0.1, 0.2]), var=torch.zeros(2, 2))
+    assert_same_actions(lambda specs: specs.Bounded(-1, 1, (2,)), lambda t: t.MeanActionSelector(), [mean])

@@ -10,7 +10,9 @@ from . import (
     actions,
     auto_reset,
     base,
+    beliefs,
     compose,
+    conditional,
     counters,
     dtype_device,
     elementwise,
@@ -32,7 +34,9 @@ from .action_mask import *
 from .actions import *
 from .auto_reset import *
 from .base import *
+from .beliefs import *
 from .compose import *
+from .conditional import *
 from .counters import *
 from .dtype_device import *
 from .elementwise import *
@@ -55,7 +59,9 @@ __all__ += action_mask.__all__
 __all__ += actions.__all__
 __all__ += auto_reset.__all__
 __all__ += base.__all__
+__all__ += beliefs.__all__
 __all__ += compose.__all__
+__all__ += conditional.__all__
 __all__ += counters.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
