@@ -121,6 +121,7 @@ CASES: dict[str, Case] = {
             transforms.StepCounter(), transforms.MultiAction(stack_rewards=False, stack_observations=True)
         )
     ),
+    "NextObservationDelta": Case(transforms.NextObservationDelta),
     "NoopResetEnv": Case(lambda: transforms.NoopResetEnv(3), shared="actions are drawn for all rows at once"),
     "ObservationNorm": Case(
         lambda: transforms.ObservationNorm(1.0, 2.0, in_keys=["observation"], standard_normal=True)

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 import vecrl.envs
 import vecrl.envs.transforms
 import vecrl.specs
+from vecrl.envs.transforms import NextObservationDelta
 
 from .test_episodes import Lives
 
@@ -227,3 +228,12 @@ def test_switched_policies_equal_torchrl() -> None:
 def test_means_of_actions_equal_torchrl() -> None:
     mean = TensorDict(mean=torch.tensor([0.1, 0.2]), var=torch.zeros(2, 2))
     assert_same_actions(lambda specs: specs.Bounded(-1, 1, (2,)), lambda t: t.MeanActionSelector(), [mean])
+
+
+def test_restored_observations_equal_torchrl() -> None:
+    roots, following = torch.rand(5, 3), torch.rand(5, 3)
+    stored = NextObservationDelta(["observation"]).inv(
+        TensorDict({"observation": roots, "next": {"observation": following}}, [5])
+    )
+    own_data, theirs = (t.NextObservationDelta(["observation"])(stored.clone()) for _, t, _ in libraries())
+    assert own_data["next", "observation"].equal(theirs["next", "observation"])

@@ -14,6 +14,7 @@ from . import (
     compose,
     conditional,
     counters,
+    deltas,
     dtype_device,
     elementwise,
     episodes,
@@ -38,6 +39,7 @@ from .beliefs import *
 from .compose import *
 from .conditional import *
 from .counters import *
+from .deltas import *
 from .dtype_device import *
 from .elementwise import *
 from .episodes import *
@@ -63,6 +65,7 @@ __all__ += beliefs.__all__
 __all__ += compose.__all__
 __all__ += conditional.__all__
 __all__ += counters.__all__
+__all__ += deltas.__all__
 __all__ += dtype_device.__all__
 __all__ += elementwise.__all__
 __all__ += episodes.__all__
